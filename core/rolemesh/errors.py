@@ -1,0 +1,117 @@
+"""Every error that a person sees: what happened, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_NOT_STARTED = 2
+EXIT_INTERRUPTED = 130
+
+
+class RolemeshError(Exception):
+    """Base of the errors that the command line prints without a traceback.
+
+    `what` is the cause in one sentence, `where` the place (``job.yaml:12: roles.trainer.use`` or
+    ``role trainer, rank 1, step 7``), `remedy` what the reader can do.
+    """
+
+    exit_code: int = EXIT_NOT_STARTED
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(what, where, remedy)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}\n  → {self.remedy}" if self.remedy else head
+
+
+def _rebuild(kind: type[RolemeshError], what: str, where: str | None, remedy: str | None) -> RolemeshError:
+    return kind(what, where=where, remedy=remedy)
+
+
+class JobFileError(RolemeshError):
+    """The job file, an override or an environment variable is wrong."""
+
+
+class PluginError(RolemeshError):
+    """A selected plugin is missing, ambiguous, broken, or does not fit this kernel."""
+
+
+class OptionsError(RolemeshError):
+    """A plugin refuses its options (raised by `Workload.check` in the driver)."""
+
+
+class FlowError(RolemeshError):
+    """The flow cannot be traced: unknown operator, cycle without lag, partition mismatch, unused role."""
+
+
+class PlacementError(RolemeshError):
+    """Some ranks cannot be placed; the message says which role misses how much."""
+
+
+class NameInUseError(RolemeshError):
+    """A living job has this name already."""
+
+
+class BackendError(RolemeshError):
+    """Ray cannot be reached or started, or a bundle cannot be reserved."""
+
+
+class JobFailedError(RolemeshError):
+    """A job that was started has failed."""
+
+    exit_code = EXIT_FAILED
+
+
+class StateError(RolemeshError):
+    """The journal cannot be read or written, or belongs to another epoch."""
+
+    exit_code = EXIT_FAILED
+
+
+class TransportError(RolemeshError):
+    """An edge broke: unknown peer, refused key, malformed frame."""
+
+    exit_code = EXIT_FAILED
+
+
+class Problems(RolemeshError):
+    """Several errors found in one pass, printed one after the other."""
+
+    def __init__(self, errors: Sequence[RolemeshError]) -> None:
+        if not errors:
+            raise ValueError("Problems needs at least one error")
+        super().__init__(f"{len(errors)} problems")
+        self.errors = tuple(errors)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Problems, (self.errors,))
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+def raise_all(errors: Sequence[RolemeshError]) -> None:
+    """Raise nothing, the only error, or all of them together."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise Problems(errors)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` or ``known: a, b, c`` — the remedy for a misspelled name."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(names)}" if names else "there are none"
