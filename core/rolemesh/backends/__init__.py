@@ -1,0 +1,1 @@
+"""Where master and agents live: on Ray, or on this machine without it."""

@@ -1,0 +1,1 @@
+"""From a flow to a logical graph, routes and schedules: pure functions, no processes."""

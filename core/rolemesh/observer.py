@@ -1,0 +1,110 @@
+"""The API of an observer plugin: its base class, and the plain data that its hooks receive."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from pydantic import BaseModel
+
+from rolemesh.workload import NoOptions
+
+__all__ = ["OBSERVER_API_VERSION", "Event", "JobStatus", "Observer", "RankStatus", "RoleTimes", "RunInfo", "StepMetrics"]
+
+OBSERVER_API_VERSION = 1
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """A run: its name, folder, length and roles (world size by name), and the operator labels in the flow's order."""
+
+    name: str
+    run_dir: str
+    steps: int
+    roles: dict[str, int]
+    operators: tuple[str, ...]
+    backend: str = ""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A transition in the journal. `seq` counts from 1 without gaps, `time` is seconds since 1970."""
+
+    seq: int
+    epoch: int
+    time: float
+    kind: str
+    data: dict[str, Any] = {}
+
+
+class RoleTimes(msgspec.Struct):
+    """Seconds of a role's ranks (mean over the ranks) in one line's steps."""
+
+    computing_s: float = 0.0
+    waiting_s: float = 0.0
+    blocked_s: float = 0.0
+
+
+class StepMetrics(msgspec.Struct):
+    """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every`` is above 1).
+
+    `values` are the metrics by name, `operators` the same by operator label, `roles` where the time went, `staleness`
+    the lag of each edge that has one plus what workloads report under that name, `records` attached JSON values.
+    """
+
+    step: int
+    steps: int
+    time: float
+    values: dict[str, float]
+    operators: dict[str, dict[str, float]]
+    roles: dict[str, RoleTimes]
+    records: dict[str, Any] = {}
+
+
+class RankStatus(msgspec.Struct, frozen=True):
+    """A rank now. `phase` is what it does (computing, waiting, blocked, idle), `doing` the operator or edge's peer."""
+
+    role: str
+    rank: int
+    node: str
+    pid: int
+    state: str
+    step: int
+    phase: str = ""
+    doing: str = ""
+    generation: int = 0
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    """An agent now."""
+
+    agent: str
+    node: str
+    pid: int
+    state: str
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """The whole job now."""
+
+    name: str
+    state: str
+    epoch: int
+    committed: int
+    steps: int
+    started: float
+    master_pid: int
+    master_node: str
+    agents: tuple[AgentStatus, ...] = ()
+    ranks: tuple[RankStatus, ...] = ()
+    message: str = ""
+
+
+class Observer:
+    """Base class of observers. One instance per job and side; hooks are marked with `rolemesh.hookimpl`."""
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    api_version: ClassVar[int] = OBSERVER_API_VERSION
+    side: ClassVar[Literal["master", "driver"]] = "master"
+    """master: sees everything exactly once, also detached. driver: lives where a person watches, may come and go."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
