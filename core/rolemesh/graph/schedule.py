@@ -1,0 +1,145 @@
+"""When calls run: the static schedule of a role, and on which steps a call is active and its values are taken.
+
+A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its producer was active
+at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds along the paths into the call, so it is
+again one congruence and one lower bound (Chinese remainder theorem): a `Rhythm`, looked up in constant time however
+long the job is.
+"""
+
+from __future__ import annotations
+
+from math import gcd, lcm
+
+import msgspec
+
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+
+__all__ = ["Activity", "Rhythm", "role_schedule", "zero_lag_cycle"]
+
+
+class Rhythm(msgspec.Struct, frozen=True):
+    """The steps ``step >= start`` with ``step % every == at``."""
+
+    start: int = 0
+    every: int = 1
+    at: int = 0
+
+    def __contains__(self, step: int) -> bool:
+        return step >= self.start and step % self.every == self.at
+
+    @property
+    def first(self) -> int:
+        """The first step in it."""
+        return self.start + (self.at - self.start) % self.every
+
+    def later(self, lag: int) -> Rhythm:
+        """The same steps, `lag` later."""
+        return Rhythm(self.start + lag, self.every, (self.at + lag) % self.every)
+
+    def meet(self, other: Rhythm) -> Rhythm | None:
+        """The steps in both, or None if there are none."""
+        common = gcd(self.every, other.every)
+        if (other.at - self.at) % common:
+            return None
+        ahead = other.every // common
+        turns = (other.at - self.at) // common * pow(self.every // common, -1, ahead) % ahead
+        every = lcm(self.every, other.every)
+        return Rhythm(max(self.start, other.start), every, (self.at + turns * self.every) % every)
+
+
+class Activity:
+    """On which steps each call of a graph is active; equal on producers and consumers, so neither waits in vain.
+
+    `rhythms[op]` is None for a call that never runs: it depends on its own output, or on calls that never meet.
+    """
+
+    def __init__(self, graph: LogicalGraph) -> None:
+        inputs: dict[int, list[Edge]] = {op.id: [] for op in graph.ops}
+        for edge in graph.edges:
+            inputs[edge.dst].append(edge)
+        self.rhythms: dict[int, Rhythm | None] = {}
+        for op in graph.ops:
+            self._resolve(op.id, graph, inputs)
+        self._always = frozenset(op for op, rhythm in self.rhythms.items() if rhythm == Rhythm())
+
+    def _resolve(self, root: int, graph: LogicalGraph, inputs: dict[int, list[Edge]]) -> None:
+        """Producers before consumers, depth first without recursion; who meets itself on the way never runs."""
+        stack, entered = [root], set[int]()
+        while stack:
+            op = stack[-1]
+            if op in self.rhythms:
+                stack.pop()
+                continue
+            missing = [edge.src for edge in inputs[op] if edge.src not in self.rhythms]
+            if missing and op not in entered:
+                entered.add(op)
+                stack.extend(missing)
+                continue
+            stack.pop()
+            call = graph.ops[op]
+            rhythm: Rhythm | None = None if missing else Rhythm(0, call.every, call.at)
+            for edge in inputs[op]:
+                source = self.rhythms.get(edge.src)
+                rhythm = rhythm.meet(source.later(edge.lag)) if rhythm is not None and source is not None else None
+            self.rhythms[op] = rhythm
+
+    def active(self, op: int, step: int) -> bool:
+        """Whether call `op` runs at `step`."""
+        if op in self._always:
+            return True
+        rhythm = self.rhythms[op]
+        return rhythm is not None and step in rhythm
+
+    def always(self, op: int) -> bool:
+        """Whether call `op` runs at every step."""
+        return op in self._always
+
+    def consumed(self, edge: Edge, step: int, steps: int) -> bool:
+        """Whether what `edge.src` makes at `step` is taken in a job of `steps` steps; if not, it is not sent.
+
+        True implies that the producer is active at `step`. The consumer takes it at ``step + edge.lag``.
+        """
+        taken = step + edge.lag
+        return step >= 0 and taken < steps and self.active(edge.dst, taken)
+
+    def never(self) -> tuple[int, ...]:
+        """The calls that never run, however many steps there are."""
+        return tuple(op for op, rhythm in self.rhythms.items() if rhythm is None)
+
+
+def role_schedule(graph: LogicalGraph, role: str) -> tuple[OpCall, ...]:
+    """What every rank of `role` runs in a step, in this order: the flow's, so ranks that share a slot agree on it."""
+    return graph.of_role(role)
+
+
+def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
+    """Calls that wait for each other within one step, as a closed path, or None.
+
+    A call waits for the producers of its inputs with lag 0, and for the call before it on its own role.
+    """
+    after: dict[int, list[int]] = {op.id: [] for op in graph.ops}
+    for edge in graph.edges:
+        if edge.lag == 0:
+            after[edge.src].append(edge.dst)
+    for role in graph.roles:
+        calls = graph.of_role(role)
+        for first, second in zip(calls, calls[1:], strict=False):
+            after[first.id].append(second.id)
+    state: dict[int, int] = {}
+    for root in after:
+        if root in state:
+            continue
+        path, branches = [root], [iter(after[root])]
+        state[root] = 1
+        while path:
+            following = next(branches[-1], None)
+            if following is None:
+                state[path.pop()] = 2
+                branches.pop()
+            elif state.get(following) == 1:
+                return (*path[path.index(following) :], following)
+            elif following not in state:
+                state[following] = 1
+                path.append(following)
+                branches.append(iter(after[following]))
+    return None
