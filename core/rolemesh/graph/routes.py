@@ -187,7 +187,7 @@ def _check(src: Partition, m: int, dst: Partition, n: int) -> None:
     for side in (src, dst):
         if isinstance(side, Balanced):
             refuse("Balanced is reserved for a later version", "use Split()")
-        if isinstance(side, Split) and side.axis < 0 or isinstance(side, Sharded) and side.dim < 0:
+        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and side.dim < 0):
             refuse("negative axes depend on the value's dimensions", "count axes from 0")
     match src, dst:
         case Partial(op=a), Partial(op=b) if a != b:
@@ -195,7 +195,7 @@ def _check(src: Partition, m: int, dst: Partition, n: int) -> None:
         case Partial(), Partial() if m != n:
             refuse("addends can only be handed on rank by rank", "use equal world sizes, or take it as Broadcast()")
         case (Split() | Broadcast() | Sharded(), Partial()):
-            refuse("the whole value is there already, so nothing is left to add up", "take it as Broadcast() or Split()")
+            refuse("what is whole has no addends", "take it as Broadcast() or Split()")
         case Split(), Sharded():
             refuse("rows are not named tensors", "take it as Split(), or return Shards and declare returns=Sharded()")
         case Sharded(), Split():

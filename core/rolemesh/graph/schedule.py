@@ -8,6 +8,8 @@ long the job is.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import combinations
 from math import gcd, lcm
 
 import msgspec
@@ -113,33 +115,41 @@ def role_schedule(graph: LogicalGraph, role: str) -> tuple[OpCall, ...]:
 
 
 def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
-    """Calls that wait for each other within one step, as a closed path, or None.
+    """Calls that wait for each other within one step, as the shortest closed path, or None.
 
-    A call waits for the producers of its inputs with lag 0, and for the call before it on its own role.
+    A call waits for the producers of its inputs with lag 0, and for the calls before it on its own role. All of that
+    points forward in the flow, except edges from feedback: so every cycle has one of those.
     """
-    after: dict[int, list[int]] = {op.id: [] for op in graph.ops}
-    for edge in graph.edges:
-        if edge.lag == 0:
-            after[edge.src].append(edge.dst)
+    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if edge.lag == 0] for op in graph.ops}
     for role in graph.roles:
-        calls = graph.of_role(role)
-        for first, second in zip(calls, calls[1:], strict=False):
+        for first, second in combinations(graph.of_role(role), 2):
             after[first.id].append(second.id)
-    state: dict[int, int] = {}
-    for root in after:
-        if root in state:
-            continue
-        path, branches = [root], [iter(after[root])]
-        state[root] = 1
-        while path:
-            following = next(branches[-1], None)
-            if following is None:
-                state[path.pop()] = 2
-                branches.pop()
-            elif state.get(following) == 1:
-                return (*path[path.index(following) :], following)
-            elif following not in state:
-                state[following] = 1
-                path.append(following)
-                branches.append(iter(after[following]))
+    paths = [
+        path
+        for edge in graph.edges
+        if edge.lag == 0 and edge.src >= edge.dst and (path := _shortest(after, edge.dst, edge.src))
+    ]
+    if not paths:
+        return None
+    shortest = min(paths, key=len)
+    return (*shortest, shortest[0])
+
+
+def _shortest(after: dict[int, list[int]], start: int, end: int) -> tuple[int, ...] | None:
+    """Breadth first from `start` to `end`, both included."""
+    came: dict[int, int | None] = {start: None}
+    queue = deque([start])
+    while queue:
+        op = queue.popleft()
+        if op == end:
+            path: list[int] = []
+            at: int | None = op
+            while at is not None:
+                path.append(at)
+                at = came[at]
+            return tuple(reversed(path))
+        for following in after[op]:
+            if following not in came:
+                came[following] = op
+                queue.append(following)
     return None
