@@ -5,13 +5,15 @@ In this version every failure ends the job; the ladder that climbs these records
 
 from __future__ import annotations
 
-from typing import Literal
+import signal as signals
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Failure", "JobView", "RankView", "RecoveryPlan", "Verdict", "describe"]
+__all__ = ["Cause", "Failure", "JobView", "RankView", "RecoveryPlan", "Verdict", "describe", "describe_exit", "primary"]
 
-Cause = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "start"]
+Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "start"]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -80,3 +82,44 @@ def describe(failure: Failure) -> str:
         at.append(f"at step {failure.step}")
     place = f"{who} ({' '.join(at)})" if at else who
     return f"{place}: {failure.message}"
+
+
+def describe_exit(
+    role: str, rank: int, exit_code: int | None, signal: int | None, error: str = "", generation: int = 0
+) -> Failure:
+    """The failure of a process that ended without a report of its own; `error` if it never started."""
+    if error:
+        return Failure("start", role, rank, message=error, generation=generation)
+    if signal is not None:
+        try:
+            name = signals.Signals(signal).name
+        except ValueError:
+            name = f"signal {signal}"
+        hint = " (nobody here sent it: out of memory, or somebody else)" if signal == signals.SIGKILL else ""
+        message = f"its process was killed by {name}{hint}"
+        return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
+    message = f"its process ended with exit code {exit_code} before its last step"
+    return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)
+
+
+_ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")
+
+
+def primary(failures: Sequence[Failure]) -> Failure:
+    """The failure that the others are echoes of: a lost node or agent, then a death, then a user's exception.
+
+    A collective's survivor raises a connection error within milliseconds of its peer's death, often before the death
+    itself is seen, so the order of arrival says little.
+    """
+
+    def weight(failure: Failure) -> int:
+        if failure.cause in ("node_lost", "agent_lost"):
+            return 0
+        if failure.cause in ("signal", "start"):
+            return 1
+        text = f"{failure.message} {failure.traceback}".lower()
+        if failure.cause == "exception" and not any(echo in text for echo in _ECHOES):
+            return 2
+        return 3 if failure.cause == "exit" else 4
+
+    return min(failures, key=weight)

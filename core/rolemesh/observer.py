@@ -6,10 +6,19 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 from pydantic import BaseModel
-
 from rolemesh.workload import NoOptions
 
-__all__ = ["OBSERVER_API_VERSION", "Event", "JobStatus", "Observer", "RankStatus", "RoleTimes", "RunInfo", "StepMetrics"]
+__all__ = [
+    "OBSERVER_API_VERSION",
+    "AgentStatus",
+    "Event",
+    "JobStatus",
+    "Observer",
+    "RankStatus",
+    "RoleTimes",
+    "RunInfo",
+    "StepMetrics",
+]
 
 OBSERVER_API_VERSION = 1
 
@@ -56,6 +65,7 @@ class StepMetrics(msgspec.Struct):
     values: dict[str, float]
     operators: dict[str, dict[str, float]]
     roles: dict[str, RoleTimes]
+    staleness: dict[str, float] = {}
     records: dict[str, Any] = {}
 
 

@@ -61,9 +61,7 @@ class OperatorSpec(msgspec.Struct, frozen=True):
     doc: str = ""
 
 
-def operator(
-    *, returns: Partition | None = None, streaming: bool = False, **inputs: Partition
-) -> Callable[[F], F]:
+def operator(*, returns: Partition | None = None, streaming: bool = False, **inputs: Partition) -> Callable[[F], F]:
     """Declare a method as an operator: a partition per parameter, and that of what it returns (None: nothing).
 
     A generator function yields chunks. With `streaming`, each edge input is an iterator over the producer's chunks.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
-
 from rolemesh.failures import Failure
 
 __all__ = [
