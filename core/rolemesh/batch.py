@@ -181,7 +181,7 @@ def concat(values: Sequence[Any], axis: int = 0) -> Any:
         for other in values[1:]:
             if set(other) != set(names):
                 raise ValueError(f"batches have different columns: {sorted(names)} and {sorted(other)}")
-        rows = sum(v.rows for v in values)
+        rows = sum(v.rows for v in values) if axis == 0 else first.rows
         return Batch({name: concat([v[name] for v in values], axis) for name in names}, rows=rows)
     if isinstance(first, Ragged):
         starts = np.cumsum([0] + [int(v.offsets[-1]) for v in values[:-1]])

@@ -238,7 +238,7 @@ def _overlaps(m: int, n: int, axis: int) -> dict[tuple[int, int], Selection]:
 
 
 def _fractions(axis: int, lo: Fraction, hi: Fraction) -> Selection:
-    if (lo, hi) == (0, 1):
+    if lo == 0 and hi == 1:
         return Whole()
     return Part(axis, lo.numerator, lo.denominator, hi.numerator, hi.denominator)
 

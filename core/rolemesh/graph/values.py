@@ -1,0 +1,246 @@
+"""Selections and combinations of a `Route`, applied to values: what leaves a producer, what a consumer gets.
+
+Everything here is a view where it can be. Arrays may be numpy's or torch's; torch is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, pairwise
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rolemesh.batch import Batch, Ragged, Shard, Shards, concat
+from rolemesh.graph.routes import (
+    Assemble,
+    Block,
+    Combine,
+    Concat,
+    Part,
+    Reduce,
+    Reshard,
+    Selection,
+    Take,
+    Whole,
+    chunk_bounds,
+)
+
+__all__ = ["combine", "select"]
+
+Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offsets and sizes of a block."""
+
+
+def select(value: Any, selection: Selection) -> Any:
+    """The part of a producer rank's `value` that `selection` names, as a view.
+
+    Raises `TypeError` for a value that has no such parts.
+    """
+    match selection:
+        case Whole():
+            return value
+        case Part():
+            return None if value is None else _slice(value, selection)
+        case Block():
+            return None if value is None else _block(value, selection)
+
+
+def combine(parts: Sequence[Any], how: Combine) -> Any:
+    """The value that a consumer rank gets from its parts, which are in the order of ``Route.sources``.
+
+    A single part that is already the value is returned as it is. Raises `TypeError` for parts that cannot be combined
+    so, `ValueError` for parts that do not fit each other.
+    """
+    if all(part is None for part in parts):
+        return None
+    if empty := [position for position, part in enumerate(parts) if part is None]:
+        raise ValueError(f"parts {empty} of {len(parts)} are None, the others are not; return a value on every rank")
+    match how:
+        case Take():
+            return parts[0]
+        case Concat(axis=axis):
+            filled = [part for part in parts if _extent(part, axis) != 0] or parts[:1]
+            return concat(filled, axis)
+        case Reduce(op=op):
+            total = _sum(parts)
+            return _divide(total, len(parts)) if op == "mean" else total
+        case Assemble():
+            return {name: _fill(name, shards[0].shape, shards) for name, shards in _by_name(parts).items()}
+        case Reshard(dim=dim, count=count):
+            named = _by_name(parts)
+            return Shards({name: _reshard(name, shards, dim, count) for name, shards in named.items()})
+
+
+# ------------------------------------------------------------------------------------------------------ rows and axes
+
+
+def _slice(value: Any, part: Part) -> Any:
+    if isinstance(value, Batch):
+        if part.axis == 0:
+            return value[slice(*part.bounds(value.rows))]
+        return Batch({name: _slice(column, part) for name, column in value.items()}, rows=value.rows)
+    extent = _extent(value, part.axis)
+    if extent is None:
+        what = f"a {type(value).__name__} has no " + ("rows" if part.axis == 0 else f"axis {part.axis}")
+        raise TypeError(f"{what} to split; return a Batch, an array or a list, or declare returns=Broadcast()")
+    rows = slice(*part.bounds(extent))
+    return value[(slice(None),) * part.axis + (rows,)] if part.axis else value[rows]
+
+
+def _extent(value: Any, axis: int) -> int | None:
+    """The length along `axis`, or None for what has none."""
+    if isinstance(value, Batch):
+        return value.rows if axis == 0 else None
+    if isinstance(value, (Ragged, list, tuple)):
+        return len(value) if axis == 0 else None
+    shape = getattr(value, "shape", ())
+    return int(shape[axis]) if axis < len(shape) else None
+
+
+# --------------------------------------------------------------------------------------------------------- reductions
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    """Element by element, in order. The parts themselves are never written to."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        for other in parts[1:]:
+            if not isinstance(other, Mapping) or other.keys() != first.keys():
+                raise ValueError(f"parts to reduce have different names: {_names(first)} and {_names(other)}")
+        summed = {name: _sum([part[name] for part in parts]) for name in first}
+        return Batch(summed, rows=first.rows) if isinstance(first, Batch) else summed
+    if isinstance(first, (str, bytes, list, tuple, Ragged)) or not hasattr(first, "__add__"):
+        raise TypeError(f"a {type(first).__name__} cannot be added up; return numbers, arrays or dicts of them")
+    shapes = {tuple(getattr(part, "shape", ())) for part in parts}
+    if len(shapes) > 1:
+        raise ValueError(f"parts to reduce have different shapes: {sorted(shapes)}")
+    if len(parts) == 1:
+        return first
+    total = first + parts[1]
+    for part in parts[2:]:
+        total += part
+    return total
+
+
+def _divide(total: Any, count: int) -> Any:
+    if isinstance(total, Batch):
+        return Batch({name: column / count for name, column in total.items()}, rows=total.rows)
+    if isinstance(total, Mapping):
+        return {name: _divide(value, count) for name, value in total.items()}
+    return total / count
+
+
+def _names(part: Any) -> Any:
+    return sorted(part) if isinstance(part, Mapping) else type(part).__name__
+
+
+# ------------------------------------------------------------------------------------------------------ named shards
+
+
+def _block(value: Any, block: Block) -> Shards:
+    """Where `value` meets the block; names that do not meet it stay, as empty shards at the block's start.
+
+    Tensors without dimension `block.dim` are whole on every rank.
+    """
+    if not isinstance(value, Mapping) or isinstance(value, Batch):
+        raise TypeError(f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays")
+    found = Shards()
+    for name, item in value.items():
+        shard = item if isinstance(item, Shard) else _whole_shard(name, item)
+        dim = block.dim
+        if dim >= len(shard.shape):
+            found[name] = shard
+            continue
+        low, high = chunk_bounds(shard.shape[dim], block.index, block.count)
+        own = shard.offsets[dim]
+        start, stop = max(low, own), min(high, own + int(shard.data.shape[dim]))
+        if stop <= start:
+            start = stop = low
+            data = shard.data[(slice(None),) * dim + (slice(0, 0),)]
+        else:
+            data = shard.data[(slice(None),) * dim + (slice(start - own, stop - own),)]
+        found[name] = Shard(data, shard.shape, (*shard.offsets[:dim], start, *shard.offsets[dim + 1 :]))
+    return found
+
+
+def _whole_shard(name: str, array: Any) -> Shard:
+    if not hasattr(array, "shape"):
+        raise TypeError(f"{name!r} is a {type(array).__name__}, not an array; return Shards or a dict of arrays")
+    return Shard(array, array.shape, (0,) * len(array.shape))
+
+
+def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
+    """The shards of each name, in the order of the parts; they agree on the global shape."""
+    named: dict[str, list[Shard]] = {}
+    for part in parts:
+        if not isinstance(part, Shards):
+            raise TypeError(f"a {type(part).__name__} came where Shards were declared; return Shards")
+        for name, shard in part.items():
+            others = named.setdefault(name, [])
+            if others and others[0].shape != shard.shape:
+                raise ValueError(f"{name!r} has global shape {others[0].shape} on one rank, {shard.shape} on another")
+            others.append(shard)
+    return named
+
+
+def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
+    """Join the pieces of one chunk; which one it is, the pieces say themselves."""
+    shape = shards[0].shape
+    if dim >= len(shape):
+        return Shard(_fill(name, shape, shards), shape, (0,) * len(shape))
+    filled = [shard for shard in shards if prod(shard.data.shape)] or shards[:1]
+    size = max(1, -(-shape[dim] // count))
+    start = min(shard.offsets[dim] for shard in filled)
+    start = start if start == shape[dim] else start // size * size
+    sizes = (*shape[:dim], min(size, shape[dim] - start), *shape[dim + 1 :])
+    offsets = (*(0,) * dim, start, *(0,) * (len(shape) - dim - 1))
+    inside = [
+        Shard(s.data, sizes, tuple(o - b for o, b in zip(s.offsets, offsets, strict=True)))
+        for s in filled
+        if prod(s.data.shape)
+    ]
+    data = _fill(name, sizes, inside) if inside else _empty(name, shards[0].data, sizes)
+    return Shard(data, shape, offsets)
+
+
+def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> Any:
+    """The array of `shape` that `shards` cover exactly; without a copy if one of them is all of it."""
+    for shard in shards:
+        if tuple(shard.data.shape) == shape:
+            return shard.data
+    blocks = {(shard.offsets, tuple(shard.data.shape)): shard.data for shard in shards if prod(shard.data.shape)}
+    if problem := _uncovered(shape, tuple(sorted(blocks))):
+        raise ValueError(f"{name!r}: {problem}; every rank must return its own block with the right offsets")
+    array = _new(shards[0].data, shape)
+    for (offsets, sizes), data in blocks.items():
+        array[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))] = data
+    return array
+
+
+def _empty(name: str, like: Any, shape: tuple[int, ...]) -> Any:
+    if prod(shape):
+        raise ValueError(f"{name!r}: no rank has the block of shape {shape}; every rank must return its own block")
+    return _new(like, shape)
+
+
+def _new(like: Any, shape: tuple[int, ...]) -> Any:
+    return np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
+
+
+@lru_cache(maxsize=4096)
+def _uncovered(shape: tuple[int, ...], blocks: tuple[Box, ...]) -> str | None:
+    """What is wrong with `blocks` (sorted, not empty) as a tiling of `shape`, or None. Layouts repeat every step."""
+    volume, covered = prod(shape), sum(prod(sizes) for _, sizes in blocks)
+    if covered != volume:
+        return f"the blocks have {covered} elements, the tensor of shape {shape} has {volume}"
+    for dim in range(len(shape)):
+        rest = [(o[:dim], o[dim + 1 :], n[:dim], n[dim + 1 :]) for o, n in blocks]
+        if all(one == rest[0] for one in rest) and all(a[0][dim] + a[1][dim] == b[0][dim] for a, b in pairwise(blocks)):
+            return None
+    for (offsets, sizes), (others, extents) in combinations(blocks, 2):
+        if all(o < p + n and p < o + m for o, m, p, n in zip(offsets, sizes, others, extents, strict=True)):
+            return f"the blocks at {offsets} and {others} overlap"
+    return None

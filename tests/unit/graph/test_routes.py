@@ -1,0 +1,215 @@
+"""Routes carry every row exactly once, in order, for any world sizes; what does not fit is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolemesh.batch import Batch, Ragged, Shard, Shards, concat
+from rolemesh.graph.routes import Part, Route, RouteError, Whole, chunk_bounds, route
+from rolemesh.graph.values import combine, select
+from rolemesh.partition import Balanced, Broadcast, Partial, Sharded, Split
+
+SIZES = st.integers(1, 6)
+
+
+def deliver(path: Route, values: Sequence[Any]) -> list[Any]:
+    """Carry `values` (one per producer rank) over the route: what each consumer rank gets."""
+    inbox: dict[tuple[int, int], Any] = {}
+    for producer, sends in enumerate(path.sends):
+        for send in sends:
+            for consumer in send.consumers:
+                assert (producer, consumer) not in inbox, "two messages of one value between the same ranks"
+                inbox[producer, consumer] = select(values[producer], send.selection)
+    expected = {(p, c) for c, producers in enumerate(path.sources) for p in producers}
+    assert set(inbox) == expected, "what is sent and what is awaited differ"
+    return [combine([inbox[p, c] for p in producers], path.combine) for c, producers in enumerate(path.sources)]
+
+
+def uneven(array: np.ndarray, cuts: Sequence[int], axis: int = 0) -> list[np.ndarray]:
+    """Split at sorted cut points given modulo the extent."""
+    extent = array.shape[axis]
+    return np.split(array, sorted(cut % (extent + 1) for cut in cuts), axis=axis)
+
+
+@st.composite
+def split_arrays(draw: st.DrawFn, axis: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A matrix of distinct numbers and an uneven split of it over 1 to 6 ranks."""
+    rows, columns = draw(st.integers(0, 12)), draw(st.integers(0, 7))
+    array = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    m = draw(SIZES)
+    return array, uneven(array, draw(st.lists(st.integers(0, 50), min_size=m - 1, max_size=m - 1)), axis)
+
+
+@given(split_arrays(), SIZES)
+def test_split_to_split_keeps_every_row_once_and_in_order(data: tuple[np.ndarray, list[np.ndarray]], n: int) -> None:
+    whole, parts = data
+    got = deliver(route(Split(), len(parts), Split(), n), parts)
+    np.testing.assert_array_equal(np.concatenate(got), whole)
+
+
+@given(split_arrays(), SIZES)
+def test_split_to_split_shares_even_rows_evenly(data: tuple[np.ndarray, list[np.ndarray]], n: int) -> None:
+    m = len(data[1])
+    got = deliver(route(Split(), m, Split(), n), [np.zeros(n) for _ in range(m)])
+    assert {len(part) for part in got} == {m}
+
+
+def test_equal_world_sizes_hand_the_value_on_untouched() -> None:
+    parts = [object(), object(), object()]
+    got = deliver(route(Split(), 3, Split(), 3), parts)
+    assert all(a is b for a, b in zip(got, parts, strict=True))
+
+
+@given(split_arrays(axis=0), SIZES)
+def test_all_to_all_turns_rows_into_columns(data: tuple[np.ndarray, list[np.ndarray]], n: int) -> None:
+    whole, parts = data
+    got = deliver(route(Split(0), len(parts), Split(1), n), parts)
+    np.testing.assert_array_equal(np.concatenate(got, axis=1), whole)
+    assert all(len(part) == len(whole) for part in got)
+
+
+@given(split_arrays(axis=1), SIZES)
+def test_all_to_all_turns_columns_into_rows(data: tuple[np.ndarray, list[np.ndarray]], n: int) -> None:
+    whole, parts = data
+    got = deliver(route(Split(1), len(parts), Split(0), n), parts)
+    np.testing.assert_array_equal(np.concatenate(got), whole)
+
+
+@given(split_arrays(), SIZES)
+def test_split_to_broadcast_gives_all_ranks_the_whole(data: tuple[np.ndarray, list[np.ndarray]], n: int) -> None:
+    whole, parts = data
+    for got in deliver(route(Split(), len(parts), Broadcast(), n), parts):
+        np.testing.assert_array_equal(got, whole)
+
+
+@given(split_arrays(), SIZES)
+def test_broadcast_to_split_cuts_the_value_into_consecutive_slices(
+    data: tuple[np.ndarray, list[np.ndarray]], n: int
+) -> None:
+    whole, m = data[0], len(data[1])
+    got = deliver(route(Broadcast(), m, Split(), n), [whole] * m)
+    np.testing.assert_array_equal(np.concatenate(got), whole)
+    assert max(map(len, got)) - min(map(len, got)) <= 1
+
+
+@given(SIZES, SIZES)
+def test_broadcast_to_broadcast_encodes_once_for_several_consumers(m: int, n: int) -> None:
+    path = route(Broadcast(), m, Broadcast(), n)
+    values = [f"copy {rank}" for rank in range(m)]
+    assert deliver(path, values) == [values[rank % m] for rank in range(n)]
+    assert all(len(sends) <= 1 for sends in path.sends)
+
+
+@given(SIZES, SIZES, st.sampled_from(["sum", "mean"]), st.integers(0, 9))
+def test_partial_is_reduced_at_the_consumer(m: int, n: int, op: Any, rows: int) -> None:
+    addends = [np.arange(rows * 2, dtype=np.float64).reshape(rows, 2) * (rank + 1) for rank in range(m)]
+    total = np.sum(addends, axis=0) if op == "sum" else np.mean(addends, axis=0)
+    for got in deliver(route(Partial(op), m, Broadcast(), n), addends):
+        np.testing.assert_allclose(got, total)
+    np.testing.assert_allclose(np.concatenate(deliver(route(Partial(op), m, Split(), n), addends)), total)
+
+
+def shards_of(tensors: dict[str, np.ndarray], count: int, dim: int) -> list[Shards]:
+    """The layout of ``torch.chunk(tensor, count, dim)``, empty chunks included."""
+    result = []
+    for rank in range(count):
+        shards = Shards()
+        for name, tensor in tensors.items():
+            low, high = chunk_bounds(tensor.shape[dim], rank, count)
+            index = (slice(None),) * dim + (slice(low, high),)
+            shards[name] = Shard(tensor[index], tensor.shape, (0,) * dim + (low,) + (0,) * (tensor.ndim - dim - 1))
+        result.append(shards)
+    return result
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    shapes = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=3))
+    return {f"layer{i}": np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)}
+
+
+@given(tensors(), SIZES, SIZES, st.integers(0, 1))
+def test_sharded_to_broadcast_assembles_plain_arrays(named: dict[str, np.ndarray], m: int, n: int, dim: int) -> None:
+    for got in deliver(route(Sharded(dim), m, Broadcast(), n), shards_of(named, m, dim)):
+        assert type(got) is dict
+        assert got.keys() == named.keys()
+        for name, tensor in named.items():
+            np.testing.assert_array_equal(got[name], tensor)
+
+
+@given(tensors(), SIZES, SIZES, st.integers(0, 1), st.integers(0, 1))
+def test_sharded_to_sharded_gives_the_chunk_layout(
+    named: dict[str, np.ndarray], m: int, n: int, old: int, new: int
+) -> None:
+    got = deliver(route(Sharded(old), m, Sharded(new), n), shards_of(named, m, old))
+    assert got == shards_of(named, n, new)
+
+
+@given(tensors(), SIZES, SIZES)
+def test_broadcast_to_sharded_cuts_a_dict_of_arrays(named: dict[str, np.ndarray], m: int, n: int) -> None:
+    assert deliver(route(Broadcast(), m, Sharded(), n), [named] * m) == shards_of(named, n, 0)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=12), SIZES, SIZES)
+def test_batches_with_every_kind_of_column_survive_the_way(rows: list[list[int]], m: int, n: int) -> None:
+    import torch
+
+    count = len(rows)
+    batch = Batch(
+        {
+            "id": np.arange(count),
+            "text": [f"row {i}" for i in range(count)],
+            "tokens": Ragged.from_rows(rows, dtype=np.int64),
+            "logits": torch.arange(count * 3, dtype=torch.bfloat16).reshape(count, 3),
+        }
+    )
+    middle = deliver(route(Broadcast(), 1, Split(), m), [batch])
+    again = deliver(route(Split(), m, Split(), n), middle)
+    assert concat([part for part in again if part.rows] or again[:1]) == batch
+    assert deliver(route(Split(), n, Broadcast(), 2), again) == [batch, batch]
+
+
+@given(SIZES, SIZES)
+def test_equal_payloads_are_encoded_once_and_consumers_ascend(m: int, n: int) -> None:
+    for pair in [(Split(), Broadcast()), (Split(), Split()), (Broadcast(), Split()), (Sharded(), Broadcast())]:
+        for sends in route(pair[0], m, pair[1], n).sends:
+            assert len({send.selection for send in sends}) == len(sends)
+            assert all(list(send.consumers) == sorted(send.consumers) for send in sends)
+
+
+def test_the_overlap_of_two_and_three_ranks_is_exact_thirds() -> None:
+    path = route(Split(), 2, Split(), 3)
+    assert path.sends_to(0, 0) == Part(0, 0, 1, 2, 3)
+    assert path.sends_to(0, 1) == Part(0, 2, 3, 1, 1)
+    assert path.sends_to(0, 2) is None
+    assert path.sources == ((0,), (0, 1), (1,))
+    assert not path.whole
+    assert route(Split(), 4, Split(), 2).sends_to(3, 1) == Whole()
+
+
+@pytest.mark.parametrize(
+    ("src", "m", "dst", "n", "why"),
+    [
+        (Split(), 2, Partial(), 2, "no addends"),
+        (Broadcast(), 1, Partial(), 1, "no addends"),
+        (Partial(), 2, Partial(), 3, "rank by rank"),
+        (Partial("sum"), 2, Partial("mean"), 2, "a sum is not a mean"),
+        (Split(), 2, Sharded(), 2, "not named tensors"),
+        (Sharded(), 2, Split(), 2, "no rows"),
+        (Partial(), 2, Sharded(), 2, "not sharded"),
+        (Balanced(), 2, Split(), 2, "reserved"),
+        (Split(), 2, Balanced(), 2, "reserved"),
+        (Split(-1), 2, Split(), 2, "negative axes"),
+    ],
+)
+def test_pairs_that_do_not_fit_say_why_and_what_to_do(src: Any, m: int, dst: Any, n: int, why: str) -> None:
+    with pytest.raises(RouteError, match=why) as caught:
+        route(src, m, dst, n)
+    assert f"over {m} rank" in str(caught.value)
+    assert caught.value.remedy
