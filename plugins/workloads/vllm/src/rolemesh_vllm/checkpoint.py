@@ -1,0 +1,71 @@
+"""What a checkpoint holds, read from the headers of its safetensors files, and whether new weights fit it.
+
+vLLM's reload takes whatever it is given: a wrong name fails half-way through, a missing one silently keeps the old
+tensor. So names and shapes are compared before anything is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rolemesh.errors import nearest
+
+__all__ = ["checkpoint_shapes", "complete_names", "tied_embedding"]
+
+HEAD = "lm_head.weight"
+
+
+def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the folder's safetensors files; empty if it has none."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(model.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        header.pop("__metadata__", None)
+        shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
+    return shapes
+
+
+def tied_embedding(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The name of the input embedding, to which a tied head belongs; None if it cannot be told."""
+    names = [name for name in shapes if name.endswith("embed_tokens.weight")]
+    return names[0] if len(names) == 1 else None
+
+
+def complete_names(
+    weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], tied: str | None
+) -> dict[str, Any]:
+    """`weights`, with a tied head added. Raises `ValueError` unless names and shapes are the checkpoint's.
+
+    A tied head must be passed to vLLM too: on CPUs its matrix is a copy, which a new embedding does not refresh.
+    """
+    given = dict(weights)
+    if tied is not None and tied in given:
+        given.setdefault(HEAD, given[tied])
+    if not shapes:
+        return given
+    expected = dict(shapes)
+    if tied is not None:
+        expected.setdefault(HEAD, shapes[tied])
+    if unknown := sorted(given.keys() - expected.keys()):
+        raise ValueError(
+            f"{len(unknown)} tensors are not in the rollout model's checkpoint, e.g. {unknown[0]!r}; "
+            f"{_hint(unknown[0], expected)} Trainer and rollout must be given the same model."
+        )
+    if missing := sorted(expected.keys() - given.keys()):
+        raise ValueError(
+            f"{len(missing)} of the model's {len(expected)} tensors are missing, e.g. {missing[0]!r}; "
+            "they would silently keep their old values. Send the full state."
+        )
+    for name, value in given.items():
+        if tuple(value.shape) != expected[name]:
+            raise ValueError(f"{name!r} has shape {tuple(value.shape)}, the model's is {expected[name]}")
+    return given
+
+
+def _hint(name: str, expected: Mapping[str, Any]) -> str:
+    close = nearest(name, expected)
+    return close if close.startswith("did you mean") else f"it has names like {min(expected)!r}."

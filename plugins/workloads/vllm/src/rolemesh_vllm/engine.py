@@ -1,0 +1,130 @@
+"""The vLLM engine of one rank. Importing this imports vllm and torch."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import LLM, SamplingParams
+
+from rolemesh.batch import Batch
+from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
+from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
+from rolemesh_vllm.options import VLLMOptions
+from rolemesh_vllm.rows import Completion, prompt_column
+
+__all__ = ["Engine", "as_tensor"]
+
+
+class Engine:
+    """A vLLM engine in this process: token ids in, completions out, weights replaced in place."""
+
+    def __init__(self, model: Path, options: VLLMOptions, *, seed: int, cpus: float) -> None:
+        self.options = options
+        cpu = is_cpu_build()
+        args = default_engine_args(model, cpu=cpu) | options.engine
+        if cpu:
+            # Without chunked prefill a prompt must fit in one batch.
+            args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
+            torch.set_num_threads(options.threads or max(1, int(cpus)))
+        dtype = options.dtype or ("float32" if cpu else "auto")
+        scratch = Path(tempfile.gettempdir())
+        before = set(scratch.glob("vllm_dist_*"))
+        self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
+        self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
+        self.tokenizer = self.llm.get_tokenizer()
+        config = self.llm.llm_engine.model_config
+        self.max_model_len: int = config.max_model_len
+        self._shapes = checkpoint_shapes(model)
+        self._tied = tied_embedding(self._shapes) if config.hf_text_config.tie_word_embeddings else None
+
+    def encode(self, prompts: Batch) -> list[list[int]]:
+        """Token ids of each row's prompt. Raises `ValueError` for one that leaves no room for a completion."""
+        column = prompt_column(prompts)
+        if column == "prompt_ids":
+            rows = [np.asarray(ids).tolist() for ids in prompts[column]]
+        elif column == "prompt":
+            rows = [self.tokenizer.encode(text) for text in prompts[column]]
+        else:
+            rows = [self.tokenizer.encode(self._render(m), add_special_tokens=False) for m in prompts[column]]
+        room = self.max_model_len - self.options.max_tokens
+        for row, ids in enumerate(rows):
+            if not 0 < len(ids) <= room:
+                raise ValueError(
+                    f"prompt {row} has {len(ids)} tokens; with max_tokens {self.options.max_tokens} and max_model_len "
+                    f"{self.max_model_len} it must have 1 to {room}: set engine.max_model_len"
+                )
+        return rows
+
+    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        if not self.options.chat_template:
+            return "\n".join(message["content"] for message in messages)
+        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return str(text)
+
+    def complete(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], *, temperature: float, top_p: float
+    ) -> list[Completion]:
+        """One completion of each of `prompts` (token ids), each with its own seed."""
+        if not prompts:
+            return []
+        params = [
+            SamplingParams(
+                n=1,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed if temperature > 0 else None,
+                max_tokens=self.options.max_tokens,
+                stop=self.options.stop or None,
+                logprobs=0,
+            )
+            for seed in seeds
+        ]
+        requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
+        outputs = self.llm.generate(requests, params, use_tqdm=False)
+        return [_completion(output.outputs[0]) for output in outputs]
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Replace the model's weights by `weights` (all of the checkpoint's names) and drop what was cached."""
+        tensors = complete_names(weights, self._shapes, self._tied)
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _tensors(tensors)})
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("the prefix cache still holds blocks of the old weights: requests are running")
+
+    def close(self) -> None:
+        """End the engine and remove the files it left in the temporary directory."""
+        from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        destroy_model_parallel()
+        destroy_distributed_environment()
+        gc.collect()
+        for path in self._rendezvous_files:
+            path.unlink(missing_ok=True)
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """`value` (array or tensor) as a tensor that shares its memory; a read-only array must not be written to."""
+    if isinstance(value, torch.Tensor):
+        return value
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(np.asarray(value))
+
+
+def _tensors(weights: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in weights.items():
+        yield name, as_tensor(value)
+
+
+def _completion(output: Any) -> Completion:
+    ids = list(output.token_ids)
+    chosen = [float(step[token].logprob) for step, token in zip(output.logprobs, ids, strict=True)]
+    return Completion(ids, chosen, output.text, str(output.finish_reason))

