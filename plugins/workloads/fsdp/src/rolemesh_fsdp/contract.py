@@ -1,0 +1,51 @@
+"""What a loss function is: its arguments and its result. Light, so that a flow file may import it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rolemesh.batch import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LossContext", "LossFunction", "LossOutput"]
+
+
+@dataclass(frozen=True)
+class LossContext:
+    """What a loss may know besides model and batch."""
+
+    device: torch.device
+    """Where the model computes; move the batch's columns there."""
+    step: int
+    """The flow's step, from 0."""
+    version: int
+    """How many `train` calls the weights have seen; 0 for the initial weights."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The job file's `loss_options`."""
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """Sums, not means: the trainer divides by the weight of all ranks and micro-batches together."""
+
+    total: torch.Tensor
+    """0-dim, differentiable: the loss summed over what `weight` counts (tokens, rows)."""
+    weight: torch.Tensor | float
+    """What `total` was summed over. 0 says that these rows teach nothing: the backward pass is then left out
+    unless another rank needs it."""
+    metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)
+    """Name → (sum, weight); reported as the mean over all ranks and micro-batches."""
+
+
+class LossFunction(Protocol):
+    """``loss(model, batch, ctx) -> LossOutput``, named in the job file by import string.
+
+    It is called once per micro-batch of at least one row and must call `model` exactly once, whatever the rows are:
+    each forward pass of an FSDP model gathers its parameters from all ranks, so an extra or a missing one hangs them.
+    """
+
+    def __call__(self, model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput: ...

@@ -1,0 +1,168 @@
+"""Log-probabilities of completions, with everything that rows have in common computed once.
+
+Rows of one GRPO step share a long prefix (system prompt, demonstrations) and, by groups, a question. `pack` lays the
+prefix, then each question followed by its completions, into one row: a tree in which a token sees its ancestors only,
+at the position it has in its own row. The results equal those of one row per completion up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Packed", "completion_logprobs", "pack"]
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One row of `length` tokens for a batch of prompts and completions."""
+
+    input_ids: Ids
+    """(length,)"""
+    positions: Ids
+    """(length,): each token's position in its own row."""
+    prompt: Ids
+    """(length,): which distinct prompt a token belongs to, -1 for the common prefix."""
+    row: Ids
+    """(length,): which completion a token belongs to, -1 for prompts."""
+    keep: Ids
+    """(kept,): the places in the row, ascending, whose logits predict a completion's token."""
+    source: Ids
+    """(tokens,): for each completion token, in the order of the rows, the place in `keep` that predicts it."""
+    targets: Ids
+    """(tokens,): the completion tokens."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """(length, length): [i, j] says whether token i sees token j."""
+        visible = np.tri(len(self.input_ids), dtype=np.bool_)
+        for owner in (self.prompt, self.row):
+            visible &= (owner[None, :] < 0) | (owner[None, :] == owner[:, None])
+        return visible
+
+
+def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
+    """Lay out rows of token ids; the last token of a completion predicts nothing and is left out.
+
+    Raises `ValueError` for no rows or an empty prompt, which would leave a first token without anything to predict it.
+    """
+    prompts = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
+    completions = [np.asarray(completion, dtype=np.int64) for completion in completions]
+    if not prompts or any(len(prompt) == 0 for prompt in prompts):
+        raise ValueError("packing needs at least one row, and at least one token in each prompt")
+    members: dict[bytes, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        members.setdefault(prompt.tobytes(), []).append(i)
+    prefix = _common_prefix([prompts[rows[0]] for rows in members.values()])
+
+    pieces: list[tuple[Ids, int, int, int]] = [(prompts[0][:prefix], 0, -1, -1)]  # ids, first position, prompt, row
+    length = prefix
+    ends: list[int] = []
+    starts: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    for number, rows in enumerate(members.values()):
+        question = prompts[rows[0]][prefix:]
+        pieces.append((question, prefix, number, -1))
+        length += len(question)
+        end = length - 1 if len(question) else prefix - 1
+        ends.append(end)
+        for row in rows:
+            pieces.append((completions[row][:-1], prefix + len(question), number, row))
+            starts[row], parents[row] = length, end
+            length += max(0, len(completions[row]) - 1)
+
+    predictors = [
+        np.concatenate([[parents[row]], np.arange(starts[row], starts[row] + len(ids) - 1)]) if len(ids) else ids
+        for row, ids in enumerate(completions)
+    ]
+    keep = np.unique(np.concatenate([np.array(ends), *predictors])).astype(np.int64)
+    return Packed(
+        input_ids=np.concatenate([ids for ids, *_ in pieces]),
+        positions=np.concatenate([np.arange(first, first + len(ids)) for ids, first, _, _ in pieces]),
+        prompt=np.concatenate([np.full(len(ids), number) for ids, _, number, _ in pieces]),
+        row=np.concatenate([np.full(len(ids), row) for ids, _, _, row in pieces]),
+        keep=keep,
+        source=np.searchsorted(keep, np.concatenate(predictors)),
+        targets=np.concatenate(completions),
+    )
+
+
+def _common_prefix(prompts: Sequence[Ids]) -> int:
+    shortest = min(len(prompt) for prompt in prompts)
+    same = np.ones(shortest, dtype=np.bool_)
+    for one, other in pairwise(prompts):
+        same &= one[:shortest] == other[:shortest]
+    return shortest if same.all() else int(same.argmin())
+
+
+def completion_logprobs(
+    model: torch.nn.Module,
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    device: torch.device,
+    *,
+    temperature: float = 1.0,
+    packed: bool = True,
+) -> torch.Tensor:
+    """Log-probability of each completion token given its prompt and the tokens before it: float32, (tokens,), row by
+    row, differentiable. One forward pass; one packed row costs its length squared in attention."""
+    if not packed:
+        return _padded(model, prompts, completions, device, temperature)
+    layout = pack(prompts, completions)
+    _refuse_sliding_window(model, int(layout.positions.max(initial=0)) + 1)
+    visible = torch.from_numpy(layout.mask()).to(device)
+    mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    logits = model(
+        input_ids=_row(layout.input_ids, device),
+        attention_mask=mask[None, None],
+        position_ids=_row(layout.positions, device),
+        logits_to_keep=torch.from_numpy(layout.keep).to(device),
+        use_cache=False,
+    ).logits[0]
+    return _pick(logits, torch.from_numpy(layout.source), torch.from_numpy(layout.targets), temperature)
+
+
+def _padded(
+    model: torch.nn.Module, prompts: Sequence[Any], completions: Sequence[Any], device: torch.device, temperature: float
+) -> torch.Tensor:
+    rows = [np.concatenate([np.asarray(p), np.asarray(c)]) for p, c in zip(prompts, completions, strict=True)]
+    width = max(len(row) for row in rows)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+    logits = model(input_ids=torch.from_numpy(ids).to(device), use_cache=False).logits.flatten(0, 1)
+    pairs = enumerate(zip(prompts, completions, strict=True))
+    source = [i * width + len(p) - 1 + np.arange(len(c)) for i, (p, c) in pairs]
+    targets = np.concatenate([np.asarray(c, dtype=np.int64) for c in completions])
+    return _pick(logits, torch.from_numpy(np.concatenate(source)), torch.from_numpy(targets), temperature)
+
+
+def _pick(logits: torch.Tensor, source: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """log softmax(logits / temperature)[source, targets] without materialising the log-probabilities."""
+    source, targets = source.to(logits.device), targets.to(logits.device)
+    logits = logits.float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    return logits[source, targets] - logits.logsumexp(-1)[source]
+
+
+def _row(ids: Ids, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(ids)[None].to(device)
+
+
+def _refuse_sliding_window(model: torch.nn.Module, longest: int) -> None:
+    config = model.config
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if window and longest > window and (kinds is None or any("sliding" in kind for kind in kinds)):
+        raise ValueError(
+            f"a row of {longest} tokens is longer than the model's sliding window of {window}, which a packed mask "
+            "would ignore; set loss_options.pack to false"
+        )

@@ -1,0 +1,169 @@
+"""Groups of trainer ranks for the tests: a server process that has torch imported forks them, as the zygote does.
+
+Importable by the server's children because `conftest.py` puts this folder on the path.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+import rolemesh_fsdp.engine
+import rolemesh_fsdp.losses  # noqa: F401
+from rolemesh.batch import Batch, Ragged
+from rolemesh.workload import RankContext, Rendezvous
+from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+
+Scenario = Callable[..., Any]
+
+
+def serve(requests: Connection) -> None:
+    """Answer (scenario, world_size, options, args) with each rank's result, until the other side closes."""
+    while True:
+        try:
+            scenario, world_size, options, args = requests.recv()
+        except EOFError:
+            return
+        requests.send(_group(scenario, world_size, options, args))
+
+
+def _group(scenario: Scenario, world_size: int, options: dict[str, Any], args: tuple[Any, ...]) -> list[Any]:
+    fork = multiprocessing.get_context("fork")
+    listener = socket.create_server(("127.0.0.1", 0))
+    pipes, ranks = [], []
+    for rank in range(world_size):
+        meeting = Rendezvous("127.0.0.1", listener.getsockname()[1], 3, listener.fileno() if rank == 0 else None)
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=_rank, args=(theirs, scenario, rank, world_size, options, args, meeting))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        ranks.append(process)
+    listener.close()
+    results = []
+    for pipe in pipes:
+        try:
+            results.append(pipe.recv())
+        except EOFError:
+            results.append(RuntimeError("the rank died without a result"))
+    for process in ranks:
+        process.join(5)
+        process.kill()
+        process.join()
+    return results
+
+
+def _rank(
+    results: Connection,
+    scenario: Scenario,
+    rank: int,
+    world_size: int,
+    options: dict[str, Any],
+    args: tuple[Any, ...],
+    meeting: Rendezvous,
+) -> None:
+    try:
+        results.send(on_rank(scenario, rank, world_size, options, args, meeting if world_size > 1 else None))
+    except BaseException:
+        results.send(RuntimeError(traceback.format_exc()))
+        os._exit(1)
+
+
+def on_rank(
+    scenario: Scenario,
+    rank: int,
+    world_size: int,
+    options: dict[str, Any],
+    args: tuple[Any, ...],
+    meeting: Rendezvous | None,
+) -> Any:
+    """Set a workload up, run the scenario on it, tear it down."""
+    parsed = FSDPOptions.model_validate(options)
+    context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
+    workload = FSDPWorkload()
+    workload.setup(context)
+    try:
+        return scenario(workload, context, *args)
+    finally:
+        workload.teardown()
+
+
+def share(batch: Batch, shares: list[int], rank: int) -> Batch:
+    """The rank's contiguous part when rank r gets ``shares[r]`` rows."""
+    start = sum(shares[:rank])
+    return batch[start : start + shares[rank]]
+
+
+def copied(state: Any) -> dict[str, Any]:
+    """A snapshot as numpy copies."""
+    return {k: v.clone().numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+
+
+def train(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> dict[str, Any]:
+    """Train on each batch; return snapshot, whole weights of this rank's blocks, and the last step's metrics."""
+    for step, batch in enumerate(batches):
+        ctx.step = step
+        ctx._means.clear()
+        workload.train(share(batch, shares, ctx.rank))
+    return {
+        "state": copied(workload.snapshot()),
+        "weights": {name: _block(shard) for name, shard in workload.weights().items()},
+        "metrics": {name: total / count for name, (total, count) in ctx._means.items()},
+        "counts": dict(ctx._sums),
+    }
+
+
+def _block(shard: Any) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    data = shard.data
+    return (data.float().numpy().copy() if isinstance(data, torch.Tensor) else data, shard.shape, shard.offsets)
+
+
+def assembled(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The whole tensors from every rank's blocks; fails if an element is held by no rank or by two."""
+    whole: dict[str, np.ndarray] = {}
+    held: dict[str, np.ndarray] = {}
+    for result in results:
+        for name, (data, shape, offsets) in result["weights"].items():
+            place = tuple(slice(o, o + n) for o, n in zip(offsets, data.shape, strict=True))
+            whole.setdefault(name, np.zeros(shape, data.dtype))[place] = data
+            held.setdefault(name, np.zeros(shape, int))[place] += 1
+    assert all((count == 1).all() for count in held.values())
+    return whole
+
+
+def train_and_return_to(
+    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], at: int
+) -> dict[str, Any]:
+    """Train on all batches, having kept the snapshot taken before batch `at`."""
+    first = train(workload, ctx, batches[:at], shares)["state"]
+    return {"early": first, **train(workload, ctx, batches[at:], shares)}
+
+
+def continue_from(
+    workload: FSDPWorkload, ctx: RankContext[Any], states: list[Any], batches: list[Batch], shares: list[int]
+) -> dict[str, Any]:
+    """Restore this rank's snapshot in the new process, then train."""
+    workload.restore(states[ctx.rank])
+    return train(workload, ctx, batches, shares)
+
+
+def logprobs(workload: FSDPWorkload, ctx: RankContext[Any], batch: Batch, shares: list[int]) -> Ragged:
+    return workload.logprobs(share(batch, shares, ctx.rank))["ref_logprobs"]
+
+
+def logprobs_after(
+    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], batch: Batch, shares: list[int]
+) -> Ragged:
+    """`logprobs` before, between and after updates: what a forward pass gathers must not outlive an update."""
+    for step in batches:
+        logprobs(workload, ctx, batch, shares)
+        workload.train(share(step, shares, ctx.rank))
+    return logprobs(workload, ctx, batch, shares)

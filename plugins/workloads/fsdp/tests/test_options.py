@@ -1,0 +1,91 @@
+"""What the driver refuses before anything starts, and that it needs no torch to do so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rolemesh.errors import OptionsError
+from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+
+
+def test_importing_the_package_and_checking_options_leaves_torch_out(tiny_model):
+    code = (
+        "import sys; from rolemesh_fsdp import FSDPOptions, FSDPWorkload\n"
+        f"FSDPWorkload.check(FSDPOptions(model={str(tiny_model)!r}, loss='rolemesh_fsdp.losses:grpo'), 2)\n"
+        "sys.exit(','.join(m for m in ('torch', 'transformers', 'ray') if m in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_model_folder_is_relative_to_the_job_file(tiny_model):
+    context = {"base": str(tiny_model.parent)}
+    options = FSDPOptions.model_validate({"model": tiny_model.name}, context=context)
+    assert options.model == str(tiny_model)
+    FSDPWorkload.check(options, 2)
+
+
+def test_a_validated_folder_stays_when_the_options_travel_to_a_rank(tiny_model):
+    options = FSDPOptions.model_validate({"model": tiny_model.name}, context={"base": str(tiny_model.parent)})
+    again = FSDPOptions.model_validate(options.model_dump(mode="json"), context={"base": "/elsewhere"})
+    assert again.model == options.model
+
+
+def test_a_missing_model_folder_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(OptionsError, match=rf"{tmp_path}/nowhere does not exist\n.*set options.model") as caught:
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path / "nowhere")), 1)
+    assert "relative paths start at the job file" in str(caught.value)
+
+
+def test_a_folder_without_config_is_refused(tmp_path):
+    with pytest.raises(OptionsError, match=r"has no config\.json"):
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path)), 1)
+
+
+def test_a_folder_without_weights_needs_random_init(tmp_path):
+    Path(tmp_path, "config.json").write_text("{}")
+    with pytest.raises(OptionsError, match=r"set options\.init to random"):
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path)), 1)
+    FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random"), 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"learning_rate": 1.0}, "Extra inputs are not permitted"),
+        ({"lr": 0}, "greater than 0"),
+        ({"betas": [0.9, 1.0]}, "each beta must be in"),
+        ({"dtype": "float16"}, "'float32' or 'bfloat16'"),
+        ({"loss": "rolemesh_fsdp.losses:grop"}, "did you mean 'grpo'"),
+        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clp": 1}}, "unknown key 'clp'; did you mean 'clip'"),
+        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clip": "x"}}, "clip: Input should be a valid number"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_wrong_options_are_refused_with_a_hint(given, message):
+    with pytest.raises(ValidationError, match=message):
+        FSDPOptions.model_validate({"model": "m", **given})
+
+
+def test_options_of_ones_own_loss_are_passed_through(tmp_path):
+    Path(tmp_path, "mine.py").write_text("def loss(model, batch, ctx): ...\n")
+    given = {"model": "m", "loss": "mine.py:loss", "loss_options": {"anything": [1]}}
+    options = FSDPOptions.model_validate(given, context={"base": str(tmp_path)})
+    assert options.loss_options == {"anything": [1]}
+
+
+def test_every_option_is_described():
+    undescribed = [name for name, field in FSDPOptions.model_fields.items() if not field.description]
+    assert undescribed == []
+
+
+def test_operators_and_their_partitions():
+    found = FSDPWorkload.operators(None)
+    assert {name: spec.returns for name, spec in found.items()}.keys() == {"train", "logprobs", "weights"}
+    assert type(found["weights"].returns).__name__ == "Sharded"
+    assert found["train"].returns is None

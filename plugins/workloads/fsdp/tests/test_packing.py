@@ -1,0 +1,112 @@
+"""A packed row gives each completion the log-probabilities and gradients that it has in a row of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rolemesh_fsdp.packing import completion_logprobs, pack
+
+CPU = torch.device("cpu")
+
+
+def rows(kind: str) -> tuple[list[list[int]], list[list[int]]]:
+    prefix = list(range(1, 14))
+    match kind:
+        case "shared prefix, groups":
+            prompts = [[*prefix, 20], [*prefix, 20], [*prefix, 30, 31, 32], [*prefix, 30, 31, 32]]
+            return prompts, [[5, 6, 7], [5, 9], [8], [10, 11, 12, 13]]
+        case "groups that are not adjacent":
+            return [[*prefix, 20], [*prefix, 30], [*prefix, 20]], [[5, 6], [7, 8], [9, 10]]
+        case "one prompt":
+            return [prefix, prefix], [[5, 6, 7], [5, 6, 8]]
+        case "a prompt that is the prefix of another":
+            return [prefix, [*prefix, 40, 41]], [[40, 41, 42], [5, 6]]
+        case "nothing in common":
+            return [[1, 2], [3, 4, 5], [6]], [[7, 8], [9], [10, 11, 12]]
+        case "an empty completion":
+            return [[*prefix, 20], [*prefix, 21]], [[], [5, 6]]
+    raise AssertionError(kind)
+
+
+KINDS = [
+    "shared prefix, groups",
+    "groups that are not adjacent",
+    "one prompt",
+    "a prompt that is the prefix of another",
+    "nothing in common",
+    "an empty completion",
+]
+
+
+def row_by_row(model, prompts, completions):
+    found = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        logits = model(input_ids=torch.tensor([prompt + completion])).logits[0]
+        predicted = logits.log_softmax(-1)[len(prompt) - 1 : len(prompt) + len(completion) - 1]
+        found.append(predicted[torch.arange(len(completion)), torch.tensor(completion, dtype=torch.int64)])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_logprobs_and_gradients_equal_those_of_single_rows(tiny_model, kind, packed, attention):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation=attention)
+    prompts, completions = rows(kind)
+    weights = torch.linspace(-1, 2, sum(map(len, completions)))
+
+    expected = row_by_row(model, prompts, completions)
+    (expected * weights).sum().backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    found = completion_logprobs(model, prompts, completions, CPU, packed=packed)
+    (found * weights).sum().backward()
+
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_temperature_divides_the_logits(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    prompts, completions = rows("one prompt")
+    hot = completion_logprobs(model, prompts, completions, CPU, temperature=2.0)
+    logits = model(input_ids=torch.tensor([prompts[0] + completions[0]])).logits[0, len(prompts[0]) - 1]
+    torch.testing.assert_close(hot[0], (logits / 2).log_softmax(-1)[completions[0][0]], rtol=1e-5, atol=1e-5)
+
+
+def test_common_tokens_are_laid_out_once_and_last_tokens_not_at_all():
+    prompts, completions = rows("shared prefix, groups")
+    layout = pack(prompts, completions)
+    assert len(layout.input_ids) == 13 + 1 + 3 + sum(len(c) - 1 for c in completions)
+    assert len(layout.keep) == 2 + sum(len(c) - 1 for c in completions)
+    assert layout.targets.tolist() == [token for completion in completions for token in completion]
+
+
+def test_a_token_sees_its_own_row_and_nothing_else():
+    prompts, completions = rows("groups that are not adjacent")
+    layout = pack(prompts, completions)
+    for i, visible in enumerate(layout.mask()):
+        own = layout.row[i]
+        if own >= 0:
+            seen = layout.input_ids[visible].tolist()
+            assert seen == (prompts[own] + completions[own])[: len(seen)]
+            assert layout.positions[visible].tolist() == list(range(len(seen)))
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(ValueError, match="at least one token in each prompt"):
+        pack([[1], []], [[2], [3]])
+
+
+def test_a_row_longer_than_the_sliding_window_is_refused(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.config.sliding_window = 8
+    prompts, completions = rows("one prompt")
+    with pytest.raises(ValueError, match=r"sliding window of 8.*set loss_options\.pack to false"):
+        completion_logprobs(model, prompts, completions, CPU)
+    model.config.sliding_window = 100
+    assert np.isfinite(completion_logprobs(model, prompts, completions, CPU).detach().numpy()).all()
