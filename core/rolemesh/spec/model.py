@@ -38,7 +38,9 @@ class RoleSpec(Use):
 
     world_size: int = Field(default=1, ge=1, description="Number of ranks.")
     resources: Resources = Field(default_factory=Resources, description="What each rank needs.")
-    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of this role's processes.")
+    env: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict, description="Environment variables of this role's processes."
+    )
 
 
 class SnapshotsSpec(_Strict):

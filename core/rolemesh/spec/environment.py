@@ -1,0 +1,72 @@
+"""``${VAR}`` and ``${VAR:-default}`` in the strings of a job file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rolemesh.errors import JobFileError, RolemeshError, nearest
+from rolemesh.spec.places import Path, Places, parse_scalar
+
+__all__ = ["Expansion"]
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
+
+
+class Expansion:
+    """Replaces variables in plain data; gathers what was used, which values came from it, and what was undefined.
+
+    A plain (unquoted) scalar that is one variable becomes a number or a boolean where its value looks like one, as if
+    it had been typed there; ``env`` of a role takes strings only. ``$${`` stands for ``${``.
+    """
+
+    def __init__(self, environ: Mapping[str, str], places: Places) -> None:
+        self.environ = environ
+        self.places = places
+        self.used: dict[str, str] = {}
+        self.expanded: set[Path] = set()
+        self.errors: list[RolemeshError] = []
+
+    def expand(self, value: Any, path: Path = ()) -> Any:
+        """`value` with every variable replaced, as a new object."""
+        if isinstance(value, dict):
+            return {key: self.expand(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.expand(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        text = _REFERENCE.sub(lambda match: self._one(match, path), value)
+        match = _REFERENCE.fullmatch(value)
+        whole = match is not None and match["name"] is not None
+        if _REFERENCE.sub("", value) != value:
+            self.expanded.add(path)
+        keep = path in self.places.quoted or (len(path) > 2 and path[0] == "roles" and path[2] == "env")
+        return parse_scalar(text) if whole and not keep else text
+
+    def _one(self, match: re.Match[str], path: Path) -> str:
+        if match[0] == "$${":
+            return "${"
+        where = self.places.where(path)
+        if (name := match["name"]) is None:
+            self.errors.append(
+                JobFileError(
+                    f"{match[0]!r} is not a variable", where=where, remedy="write ${NAME}, or $${ for the characters ${"
+                )
+            )
+            return ""
+        value = self.environ.get(name, "")
+        if not value and match["default"] is not None:
+            value = match["default"]
+        elif name not in self.environ:
+            close = nearest(name, self.environ)
+            hint = f"; {close}" if close.startswith("did you mean") else ""
+            self.errors.append(
+                JobFileError(
+                    f"the environment variable {name} is not set{hint}",
+                    where=where,
+                    remedy=f"export {name}=…, or give a default: ${{{name}:-value}}",
+                )
+            )
+        self.used[name] = value
+        return value

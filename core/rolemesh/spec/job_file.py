@@ -1,0 +1,110 @@
+"""`load`: a YAML file, overrides and the environment become a checked `JobFile` that knows where each value stands."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rolemesh.errors import JobFileError, RolemeshError, raise_all
+from rolemesh.spec.environment import Expansion
+from rolemesh.spec.model import JobSpec
+from rolemesh.spec.overrides import apply_overrides
+from rolemesh.spec.places import Path as Keys
+from rolemesh.spec.places import Places, dump_yaml, parse_yaml
+from rolemesh.spec.problems import problems
+
+__all__ = ["JobFile", "load"]
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A loaded job file.
+
+    `base` is its folder, to which relative paths refer. `spec` has the variables filled in; `raw` is the same with the
+    defaults but with ``${VAR}`` as written, so that it can be kept without the secrets. `env_used` are the variables
+    and their values.
+    """
+
+    path: Path
+    base: Path
+    spec: JobSpec
+    raw: dict[str, Any]
+    env_used: dict[str, str]
+    places: Places = field(repr=False)
+    from_env: frozenset[Keys] = field(default=frozenset(), repr=False)
+
+    def where(self, path: Sequence[str | int]) -> str:
+        """The place of a value: ``job.yaml:12: roles.trainer.use``, or ``command line: roles.trainer.use=fsdp``."""
+        return self.places.where(tuple(path))
+
+    def is_secret(self, path: Sequence[str | int]) -> bool:
+        """Whether the value at `path`, or one around it, came out of the environment."""
+        known, _ = self.places.resolve(tuple(path))
+        return any(known[: len(expanded)] == expanded for expanded in self.from_env)
+
+    def problems(
+        self, error: ValidationError, model: type[BaseModel], base: Sequence[str | int], kind: type[RolemeshError]
+    ) -> list[RolemeshError]:
+        """pydantic's errors about the value at `base` as errors of `kind`, with their places in this file."""
+        return problems(error, model, self.places, base=tuple(base), secret=self.is_secret, kind=kind)
+
+    def dump(self) -> str:
+        """The resolved job file as YAML: overrides and defaults in it, variables not."""
+        return dump_yaml(self.raw)
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> JobFile:
+    """Read, override, expand and check a job file. `environ` defaults to `os.environ`.
+
+    Raises `JobFileError`, or `Problems` with all that were found.
+    """
+    path = Path(path)
+    data, places = parse_yaml(_read(path), str(path))
+    if not isinstance(data, dict):
+        found = "is empty" if data is None else "is not a mapping"
+        raise JobFileError(f"the job file {found}", where=str(path), remedy="begin with 'name:', 'flow:' and 'roles:'")
+    errors = apply_overrides(data, places, overrides, JobSpec)
+    expansion = Expansion(os.environ if environ is None else environ, places)
+    expanded = expansion.expand(data)
+    errors += expansion.errors
+    raise_all(errors)
+    from_env = frozenset(expansion.expanded)
+    try:
+        spec = JobSpec.model_validate(expanded)
+    except ValidationError as error:
+        hidden = JobFile(path, path.parent, JobSpec.model_construct(), {}, {}, places, from_env)
+        raise_all(hidden.problems(error, JobSpec, (), JobFileError))
+        raise
+    raw = _with_defaults(data, spec.model_dump(mode="json"))
+    return JobFile(path, path.resolve().parent, spec, raw, expansion.used, places, from_env)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise JobFileError(f"there is no file {path}", remedy="give the path of a job file, e.g. job.yaml") from None
+    except IsADirectoryError:
+        raise JobFileError(f"{path} is a folder", remedy=f"give the file in it, e.g. {path / 'job.yaml'}") from None
+    except UnicodeDecodeError as error:
+        raise JobFileError(f"not UTF-8 text: {error.reason}", where=str(path), remedy="save it as UTF-8") from None
+    except OSError as error:
+        raise JobFileError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _with_defaults(written: Any, checked: Any) -> Any:
+    """What was written, with what the model added; where both have a value, the one that was written."""
+    if isinstance(written, dict) and isinstance(checked, list) and len(checked) == 1:
+        written = [written]
+    if isinstance(written, dict) and isinstance(checked, dict):
+        added = {key: copy.deepcopy(value) for key, value in checked.items() if key not in written}
+        return {key: _with_defaults(value, checked.get(key)) for key, value in written.items()} | added
+    if isinstance(written, list) and isinstance(checked, list) and len(written) == len(checked):
+        return [_with_defaults(mine, theirs) for mine, theirs in zip(written, checked, strict=True)]
+    return copy.deepcopy(written)
