@@ -1,0 +1,189 @@
+"""The runs folder: which runs there are, and what their files say.
+
+A run is a folder ``<runs>/<job's name>/``. The master writes ``run.json`` and ``control.json`` when it begins, and
+``result.json`` before it exits; whoever wants to know how a job is reads these and asks the master.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from rolemesh.control import CONTROL_FILE, Control, ControlClient, MasterGoneError
+from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, StateError, nearest, raise_all
+from rolemesh.observer import JobStatus, RunInfo
+from rolemesh.state import Store
+
+__all__ = [
+    "EVENTS_FILE",
+    "JOB_FILE",
+    "LOGS_DIR",
+    "METRICS_FILE",
+    "RESULT_FILE",
+    "RUNS_ENV",
+    "RUN_FILE",
+    "Run",
+    "UnknownRunError",
+    "find_run",
+    "list_runs",
+    "runs_folder",
+    "statuses",
+    "write_json",
+]
+
+RUNS_ENV = "ROLEMESH_RUNS"
+JOB_FILE = "job.yaml"
+RUN_FILE = "run.json"
+RESULT_FILE = "result.json"
+EVENTS_FILE = "events.jsonl"
+METRICS_FILE = "metrics.jsonl"
+LOGS_DIR = "logs"
+
+ENDED = ("done", "failed", "interrupted")
+"""The states of a job that is over: `status` in ``result.json``."""
+
+T = TypeVar("T")
+
+
+class UnknownRunError(RolemeshError):
+    """There is no run of this name."""
+
+    exit_code = EXIT_NOT_STARTED
+
+
+class Run:
+    """One run's folder. Every method reads the files anew."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = self.path.resolve().name
+
+    def control(self) -> Control | None:
+        """Where the master listens, or None: it has not begun, or has ended in good order."""
+        return _read(self.path / CONTROL_FILE, Control)
+
+    def info(self) -> RunInfo | None:
+        """What the job is: roles, steps, operators. None before the master has begun."""
+        return _read(self.path / RUN_FILE, RunInfo)
+
+    def result(self) -> dict[str, Any] | None:
+        """How the job ended, or None if it has not; a result of an earlier job in this folder does not count."""
+        result = _read(self.path / RESULT_FILE, dict[str, Any])
+        control = self.control()
+        if result is not None and control is not None and result.get("job_id") != control.job_id:
+            return None
+        return result
+
+    def status(self, timeout_s: float = 2.0) -> JobStatus | None:
+        """The present picture from the master itself, or None if it does not answer."""
+        try:
+            with ControlClient(self.path, timeout_s) as client:
+                # Beyond every event and step: only the status is wanted, not the history.
+                return client.watch(event=1 << 62, step=1 << 62).status
+        except MasterGoneError:
+            return None
+
+    def alive(self, timeout_s: float = 2.0) -> bool:
+        """Whether the job has no result yet and its master answers."""
+        return self.result() is None and self.status(timeout_s) is not None
+
+    def job_id(self) -> str:
+        """The job's id in the journal. Raises `StateError` if the run never began."""
+        control = self.control()
+        found = control.job_id if control is not None else str((self.result() or {}).get("job_id", ""))
+        if not found:
+            raise StateError(
+                "this run has never begun, so it has no journal",
+                where=str(self.path),
+                remedy="look into its logs, or start it again",
+            )
+        return found
+
+    def store(self) -> Store:
+        """The journal, from `state` in the run's ``job.yaml``, with ``${VAR}`` from the environment."""
+        return Store.open(self._state_url(), self.path, self.job_id())
+
+    def _state_url(self) -> str:
+        from rolemesh.spec.environment import Expansion
+        from rolemesh.spec.places import parse_yaml
+
+        path = self.path / JOB_FILE
+        try:
+            data, places = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            return "sqlite"
+        expansion = Expansion(os.environ, places)
+        url = expansion.expand((data or {}).get("state", "sqlite"), ("state",))
+        raise_all(expansion.errors)
+        return str(url)
+
+
+def runs_folder(path: str | Path | None = None) -> Path:
+    """`path`, or ``$ROLEMESH_RUNS``, or ``./runs``."""
+    return Path(path or os.environ.get(RUNS_ENV) or "runs")
+
+
+def list_runs(folder: Path) -> list[Run]:
+    """The runs in `folder`, the latest first. Empty if there is no such folder."""
+    found = [run for run in map(Run, folder.iterdir()) if _is_run(run.path)] if folder.is_dir() else []
+    return sorted(found, key=lambda run: (-run.path.stat().st_mtime, run.name))
+
+
+def find_run(job: str, folder: Path) -> Run:
+    """The run of the job named `job` in `folder`; `job` may also be the path of a run's folder.
+
+    Raises `UnknownRunError` with the runs that there are.
+    """
+    for path in (folder / job, Path(job)):
+        if job and _is_run(path):
+            return Run(path)
+    known = [run.name for run in list_runs(folder)]
+    raise UnknownRunError(
+        f"there is no run of a job {job!r} in {folder}{os.sep}",
+        remedy=nearest(job, known) if known else f"no runs there at all; point --runs-dir or {RUNS_ENV} at theirs",
+    )
+
+
+def statuses(runs: list[Run], timeout_s: float = 2.0) -> list[JobStatus | None]:
+    """Ask all masters at once; None where a job has ended or its master does not answer within `timeout_s`."""
+    if not runs:
+        return []
+    with ThreadPoolExecutor(min(len(runs), 16)) as pool:
+        return list(pool.map(lambda run: run.status(timeout_s) if run.result() is None else None, runs))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it or the old file."""
+    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).is_file() for name in (JOB_FILE, RUN_FILE, CONTROL_FILE, RESULT_FILE))
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.MsgspecError as error:
+        raise RolemeshError(
+            f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
+        ) from error
