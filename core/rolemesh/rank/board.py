@@ -1,0 +1,75 @@
+"""A rank's board: one shared page on which it writes where it is, without a system call, for its agent to read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = ["BLOCKED", "COMPUTING", "IDLE", "WAITING", "Board", "Position"]
+
+IDLE: Final = 0
+"""Between steps, or waiting for a grant."""
+COMPUTING: Final = 1
+"""In an operator."""
+WAITING: Final = 2
+"""For an input."""
+BLOCKED: Final = 3
+"""For a credit, or for a commit that frees retained values."""
+
+_FIELDS = 8
+
+
+class Position(NamedTuple):
+    """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase."""
+
+    pid: int
+    generation: int
+    finished: int
+    step: int
+    op: int
+    phase: int
+    edge: int
+    since_ns: int
+
+
+class Board:
+    """Eight int64 in a mapped file. One process writes; a reader may see fields a few nanoseconds apart."""
+
+    def __init__(self, path: str | Path, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            if flags & os.O_CREAT:
+                os.ftruncate(fd, mmap.PAGESIZE)
+            self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        finally:
+            os.close(fd)
+        self.fields = memoryview(self._map).cast("q")
+        """The fields in the order of `Position`: the loop writes here directly."""
+
+    @classmethod
+    def create(cls, path: str | Path) -> Board:
+        """Make the file with nothing on it; for the agent, before the rank exists."""
+        board = cls(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0))
+        return board
+
+    @classmethod
+    def open(cls, path: str | Path) -> Board:
+        """Map the file that the agent has made; for the rank."""
+        return cls(path, os.O_RDWR)
+
+    def write(self, position: Position) -> None:
+        """Write all fields."""
+        for i, value in enumerate(position):
+            self.fields[i] = value
+
+    def read(self) -> Position:
+        """What the rank has written last."""
+        return Position(*self.fields[:_FIELDS])
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self.fields.release()
+        self._map.close()

@@ -1,0 +1,318 @@
+"""A rank's one place for everything that comes in, and its ways out: peers, and the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import zmq
+
+from rolemesh.codec import Buffer, decode
+from rolemesh.errors import TransportError
+from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, decode_agent_to_rank, encode
+from rolemesh.rank.control import Stopping
+from rolemesh.shm import SlotPool, SlotReader
+from rolemesh.transport import (
+    CONTROL,
+    CONTROL_TAG,
+    CREDIT,
+    CREDITS,
+    DATA,
+    END,
+    HEAD,
+    IN_FRAMES,
+    IN_SLOT,
+    INLINE,
+    Inbox,
+    Payload,
+    Sender,
+    Site,
+    Stamp,
+    Transport,
+    inline_buffers,
+    parse,
+)
+
+__all__ = ["Arrived", "Endpoint", "encode_control"]
+
+IDLE_MS = 50
+"""How long a wait may last before what has been put off (metrics) is sent."""
+LINGER_MS = 2000
+
+
+def encode_control(message: bytes) -> list[bytes]:
+    """The frames in which an agent pushes an encoded `AgentToRank` message to ``addresses["control"]`` of a rank."""
+    return [CONTROL_TAG + message]
+
+
+class Arrived:
+    """A chunk as it came, not decoded yet."""
+
+    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot")
+
+    def __init__(
+        self,
+        header: Buffer,
+        buffers: Sequence[Buffer] | None,
+        reader: SlotReader,
+        slot: str = "",
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self._header = header
+        self._buffers = buffers
+        self._reader = reader
+        self._slot = slot
+        self._sizes = sizes
+
+    def value(self) -> object:
+        """The value, its arrays as views."""
+        buffers = self._buffers
+        return decode(self._header, self._reader.read(self._slot, self._sizes) if buffers is None else buffers)
+
+
+class Taker(Protocol):
+    """The consumer's end of an edge."""
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """A chunk has come."""
+
+    def flush(self) -> None:
+        """Tell the producers what has been released."""
+
+
+class Giver(Protocol):
+    """The producer's end of an edge."""
+
+    def acked(self, consumer: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+
+
+class Endpoint:
+    """Opens the inbox, connects to peers when they are first needed, and hands what comes to the ports.
+
+    Not thread-safe: all calls come from the rank's main thread.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        transports: Mapping[str, Transport],
+        local: str,
+        remote: str | None = None,
+        on_control: Callable[[AgentToRank], None] | None = None,
+        agent_address: str = "",
+    ) -> None:
+        """`transports` by name; `local` is used between ranks of one node, `remote` (if the job has several nodes)
+        otherwise. `agent_address`: the zmq address that `report` pushes to. Raises `TransportError`."""
+        self.site = site
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox = Inbox(self._context, site.ipc_path("inbox"))
+        self._local, self._remote = local, remote
+        names = [local] if remote is None or remote == local else [local, remote]
+        self._transports = {name: transports[name] for name in names}
+        self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
+        """Where peers and the agent (``control``) reach this rank: for `RankHello`."""
+        self.addresses["control"] = self._inbox.address
+        self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
+        self._reader = SlotReader(site.shm_dir)
+        self._on_control = on_control
+        self.stopping = False
+        """Set by `stop`; every wait then raises `Stopping`."""
+        self.on_idle: Callable[[], None] | None = None
+        """Called before the rank blocks, and every 50 ms while it does."""
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._senders: dict[tuple[str, int], Sender] = {}
+        self._takers: dict[int, Taker] = {}
+        self._givers: dict[int, Giver] = {}
+        self._early: list[tuple[bytes, list[Buffer]]] = []
+        self._dirty: list[Taker] = []
+        socket = self._inbox.socket
+        socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
+        self._socket = socket
+        self._receive = socket.recv
+        self._agent: zmq.Socket[bytes] | None = None
+        if agent_address:
+            self._agent = self._context.socket(zmq.PUSH)
+            self._agent.set_hwm(0)
+            self._agent.connect(agent_address)
+
+    # ------------------------------------------------------------------------------------------------- the ways out
+
+    def connect(self, peers: Sequence[Peer]) -> None:
+        """These are the peers' addresses; ones that have moved are connected to anew."""
+        for peer in peers:
+            key = (peer.role, peer.rank)
+            if key in self._senders and self._peers.get(key) != peer:
+                self._senders.pop(key).close(0)
+            self._peers[key] = peer
+
+    def sender(self, role: str, rank: int) -> Sender:
+        """The way to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
+        if (sender := self._senders.get((role, rank))) is not None:
+            return sender
+        where = f"role {self.site.role}, rank {self.site.rank}"
+        if (role, rank) == (self.site.role, self.site.rank):
+            return self._senders.setdefault((role, rank), _Loopback(self))
+        peer = self._peers.get((role, rank))
+        if peer is None:
+            raise TransportError(f"no address for role {role}, rank {rank}", where=where)
+        name = self._local if peer.node == self.site.node else self._remote
+        if name is None or name not in peer.addresses:
+            raise TransportError(
+                f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
+                where=where,
+                remedy="edges.local and edges.remote of the job file must be the same for all ranks",
+            )
+        return self._senders.setdefault((role, rank), self._transports[name].connect(peer.addresses[name]))
+
+    def report(self, message: RankToAgent) -> None:
+        """Tell the agent; returns at once."""
+        if self._agent is not None:
+            self._agent.send(encode(message))
+
+    # ------------------------------------------------------------------------------------------------ what comes in
+
+    def register_taker(self, edge: int, taker: Taker) -> None:
+        """What comes along `edge` goes to `taker`, including what came before."""
+        self._takers[edge] = taker
+        early, self._early = self._early, []
+        for frame, more in early:
+            self._data(frame, more)
+
+    def register_giver(self, edge: int, giver: Giver) -> None:
+        """Acknowledgements of `edge` go to `giver`."""
+        self._givers[edge] = giver
+
+    def put_off(self, taker: Taker) -> None:
+        """`taker` has something to flush before the rank blocks."""
+        self._dirty.append(taker)
+
+    def stop(self) -> None:
+        """From now on waits raise `Stopping`."""
+        self.stopping = True
+
+    def wait(self) -> None:
+        """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
+        if self.stopping:
+            raise Stopping
+        try:
+            frame = self._receive(zmq.NOBLOCK)
+        except zmq.Again:
+            frame = self._block()
+        self._handle(frame)
+        if self.stopping:
+            raise Stopping
+
+    def _block(self) -> bytes:
+        while True:
+            self.flush()
+            if self.on_idle is not None:
+                self.on_idle()
+            try:
+                return self._receive()
+            except zmq.Again:
+                continue
+
+    def pump(self, timeout_s: float = 0.0) -> bool:
+        """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.
+
+        Does not raise `Stopping`: look at the control object.
+        """
+        if timeout_s > 0:
+            self.flush()
+            if not self._socket.poll(int(timeout_s * 1000) or 1):
+                return False
+        found = False
+        while True:
+            try:
+                frame = self._receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return found
+            found = True
+            self._handle(frame)
+
+    def flush(self) -> None:
+        """Send the acknowledgements that were put off."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for taker in dirty:
+                taker.flush()
+
+    def deliver(self, frame: bytes) -> None:
+        """Take a frame that this rank has sent to itself."""
+        self._handle(frame)
+
+    def _handle(self, frame: bytes) -> None:
+        tag = frame[0] if frame else 0
+        if tag == DATA and len(frame) >= HEAD.size:
+            self._data(frame, None)
+        elif tag == CREDIT and len(frame) == CREDITS.size:
+            _, edge, consumer, _, step = CREDITS.unpack(frame)
+            giver = self._givers.get(edge)
+            if giver is not None:
+                giver.acked(consumer, step)
+        elif tag == CONTROL:
+            if self._on_control is not None:
+                message = decode_agent_to_rank(memoryview(frame)[1:])
+                self._on_control(message)
+        else:
+            raise TransportError(f"a frame of {len(frame)} bytes with tag {tag}", remedy="only ranks may send here")
+
+    def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
+        _, form, last, edge, rank, generation, step, chunk, hlen, count, _ = HEAD.unpack_from(frame)
+        if form == IN_FRAMES and more is None:
+            more = []
+            while self._socket.getsockopt(zmq.RCVMORE):
+                more.append(self._socket.recv(copy=False).buffer.toreadonly())
+        taker = self._takers.get(edge)
+        if taker is None:
+            self._early.append((frame, more or []))
+            return
+        item: Arrived | None = None
+        if form != END:
+            header, sizes, rest = parse(frame, hlen, count)
+            if form == INLINE:
+                item = Arrived(header, inline_buffers(frame, HEAD.size + 8 * count + hlen, sizes), self._reader)
+            elif form == IN_SLOT:
+                item = Arrived(header, None, self._reader, bytes(rest).decode(), sizes)
+            elif form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
+                item = Arrived(header, more, self._reader)
+            else:
+                raise TransportError(f"a data frame of form {form} does not fit its sizes")
+        taker.arrived(rank, generation, step, chunk, bool(last), item)
+
+    def refused(self) -> int:
+        """Connections that the transports have refused."""
+        return sum(transport.refused() for transport in self._transports.values())
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Close everything and remove the rank's socket and slots. Idempotent."""
+        if self._context.closed:
+            return
+        for sender in self._senders.values():
+            sender.close(linger_ms)
+        if self._agent is not None:
+            self._agent.close(linger=linger_ms)
+        for transport in self._transports.values():
+            transport.close()
+        self._inbox.close()
+        self._reader.close()
+        self.pool.close()
+        self._context.term()
+
+
+class _Loopback(Sender):
+    """From a rank to itself, without a socket."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def send(self, frame: bytes) -> None:
+        self._endpoint.deliver(frame)
+
+    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
+        self._endpoint.deliver(payload.descriptor(stamp))
+
+    def close(self, linger_ms: int) -> None:
+        pass

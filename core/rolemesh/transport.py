@@ -1,0 +1,235 @@
+"""The API of a transport plugin, and the layout of the frames that every transport carries.
+
+A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and gives a `Sender` per peer; what
+it receives it delivers into the inbox, so a rank waits in one place whatever the transports. A frame's head is fixed:
+tag, form, and for data edge, producer, generation, step and chunk; sizes follow, then the codec's header.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+import zmq
+from pydantic import BaseModel
+
+from rolemesh.codec import Buffer, encode
+from rolemesh.errors import TransportError
+from rolemesh.shm import Slot, SlotPool, aligned_size
+from rolemesh.workload import NoOptions
+
+__all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport", "TransportKeys"]
+
+TRANSPORT_API_VERSION = 1
+
+DATA, CREDIT, CONTROL = 1, 2, 3
+INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
+"""Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
+
+HEAD = struct.Struct("<BBBxIIIqIIII")
+"""tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers, 0."""
+CREDITS = struct.Struct("<BxxxIIIq")
+"""tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
+CONTROL_TAG = bytes([CONTROL])
+_SIZES = [struct.Struct(f"<{count}Q") for count in range(17)]
+_INLINE_ALIGNMENT = 16
+
+Stamp: TypeAlias = tuple[int, int, int, int, int, int]
+"""What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
+
+
+class Payload:
+    """A chunk encoded once for all its consumers, in memory of its own: the value may change afterwards.
+
+    Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
+    """
+
+    __slots__ = ("header", "inline", "nbytes", "pool", "sizes", "slot")
+
+    def __init__(self, value: Any, pool: SlotPool, threshold: int) -> None:
+        self.header, buffers = encode(value)
+        self.sizes = [len(buffer) for buffer in buffers]
+        self.nbytes = sum(self.sizes)
+        self.pool = pool
+        self.slot: Slot | None = None
+        self.inline = b""
+        if self.nbytes > threshold:
+            self.slot = pool.acquire(aligned_size(self.sizes))
+            self.slot.write(buffers)
+        else:
+            self.inline = self._inline(buffers)
+
+    def _inline(self, buffers: Sequence[Buffer]) -> bytes:
+        parts: list[Buffer] = [_sizes(len(buffers)).pack(*self.sizes), self.header]
+        at = HEAD.size + 8 * len(buffers) + len(self.header)
+        for buffer, size in zip(buffers, self.sizes, strict=True):
+            gap = -at % _INLINE_ALIGNMENT
+            if gap:
+                parts.append(bytes(gap))
+            parts.append(buffer)
+            at += gap + size
+        return b"".join(parts)
+
+    def head(self, form: int, stamp: Stamp) -> bytes:
+        """The fixed head of this chunk as `stamp` names it."""
+        return HEAD.pack(DATA, form, *stamp, len(self.header), len(self.sizes), 0)
+
+    def frame(self, stamp: Stamp) -> bytes:
+        """The only frame of a payload that is not in a slot."""
+        return HEAD.pack(DATA, INLINE, *stamp, len(self.header), len(self.sizes), 0) + self.inline
+
+    def descriptor(self, stamp: Stamp) -> bytes:
+        """The frame that tells a reader on this node where the slot is."""
+        assert self.slot is not None
+        sizes = _sizes(len(self.sizes)).pack(*self.sizes)
+        return b"".join((self.head(IN_SLOT, stamp), sizes, self.header, self.slot.name.encode()))
+
+    def frames(self, stamp: Stamp) -> list[Buffer]:
+        """Head and buffers as separate frames, for another node: views of the slot, which stays until released."""
+        assert self.slot is not None
+        sizes = _sizes(len(self.sizes)).pack(*self.sizes)
+        head = b"".join((self.head(IN_FRAMES, stamp), sizes, self.header))
+        return [head, *self.slot.views(self.sizes)]
+
+    def free(self) -> None:
+        """Nobody needs it any more: the slot is ready for the next value."""
+        if self.slot is not None:
+            self.pool.release(self.slot)
+            self.slot = None
+
+
+def _sizes(count: int) -> struct.Struct:
+    return _SIZES[count] if count < len(_SIZES) else struct.Struct(f"<{count}Q")
+
+
+def parse(frame: bytes, hlen: int, count: int) -> tuple[Buffer, tuple[int, ...], memoryview]:
+    """Header, buffer sizes and the rest of a data frame. Raises `TransportError` if the sizes do not fit."""
+    at = HEAD.size + 8 * count
+    if at + hlen > len(frame):
+        raise TransportError(f"a frame of {len(frame)} bytes announces {at + hlen}")
+    sizes = _sizes(count).unpack_from(frame, HEAD.size)
+    return frame[at : at + hlen], sizes, memoryview(frame)[at + hlen :]
+
+
+def inline_buffers(frame: bytes, at: int, sizes: Sequence[int]) -> list[Buffer]:
+    """The buffers of an inline frame whose header ends at `at`. Raises `TransportError` if they do not fill it."""
+    buffers: list[Buffer] = []
+    view = memoryview(frame)
+    for size in sizes:
+        at += -at % _INLINE_ALIGNMENT
+        buffers.append(view[at : at + size])
+        at += size
+    if at != len(frame):
+        raise TransportError(f"a frame of {len(frame)} bytes has buffers up to {at}")
+    return buffers
+
+
+class TransportKeys(msgspec.Struct, frozen=True):
+    """The job's CurveZMQ keys, z85: of the receiving and of the connecting side."""
+
+    server_public: str
+    server_secret: str
+    client_public: str
+    client_secret: str
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where a rank is: its names, its host as other nodes reach it, the job's private folders, and the job's keys."""
+
+    role: str
+    rank: int
+    node: str
+    generation: int
+    host: str
+    socket_dir: str
+    shm_dir: str
+    keys: TransportKeys | None = None
+
+    def ipc_path(self, purpose: str) -> str:
+        """A short name in `socket_dir` (mode 0700): an ipc path has at most 107 bytes.
+
+        Raises `TransportError` if the folder alone is too long.
+        """
+        key = f"{self.role}/{self.rank}/{self.generation}/{purpose}".encode()
+        path = Path(self.socket_dir) / blake2b(key, digest_size=6).hexdigest()
+        if len(bytes(path)) > 107:
+            raise TransportError(
+                f"the socket's path has {len(bytes(path))} bytes, the system takes 107",
+                where=str(path),
+                remedy="set TMPDIR to a shorter folder",
+            )
+        return str(path)
+
+
+class Inbox:
+    """Everything that is sent to a rank arrives here, in one queue."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str) -> None:
+        self.context = context
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.PULL)
+        self.socket.set_hwm(0)
+        self.path = path
+        self.address = f"ipc://{path}"
+        self.socket.bind(self.address)
+        self._inside = ""
+
+    def pusher(self) -> zmq.Socket[bytes]:
+        """A socket that delivers frames from inside this process. Not thread-safe: one per thread of a transport."""
+        if not self._inside:
+            self._inside = f"inproc://inbox-{id(self)}"
+            self.socket.bind(self._inside)
+        pusher: zmq.Socket[bytes] = self.context.socket(zmq.PUSH)
+        pusher.set_hwm(0)
+        pusher.connect(self._inside)
+        return pusher
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self.socket.close(linger=0)
+        Path(self.path).unlink(missing_ok=True)
+
+
+class Sender(ABC):
+    """The way to one peer. Sends never block: credits bound what is under way."""
+
+    @abstractmethod
+    def send(self, frame: bytes) -> None:
+        """Send one small frame, in order with everything else that is sent here."""
+
+    @abstractmethod
+    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
+        """Send a payload that lies in a slot; the slot's bytes do not change until the peer has released it."""
+
+    @abstractmethod
+    def close(self, linger_ms: int) -> None:
+        """Stop sending; what is queued may take `linger_ms` to leave."""
+
+
+class Transport(ABC):
+    """Base class of transports (entry-point group ``rolemesh.transports``). One instance per rank."""
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    api_version: ClassVar[int] = TRANSPORT_API_VERSION
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def open(self, inbox: Inbox, site: Site) -> str:
+        """Make `inbox` reachable and return the address that peers pass to `connect`."""
+
+    @abstractmethod
+    def connect(self, address: str) -> Sender:
+        """A way to the peer at `address`; returns at once. Called after `open`."""
+
+    def refused(self) -> int:
+        """Connections that were refused since the start: wrong key, wrong protocol."""
+        return 0
+
+    def close(self) -> None:  # noqa: B027 - nothing to release is ordinary
+        """Release what `open` made. Senders are closed before, the inbox after."""
