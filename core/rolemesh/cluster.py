@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -50,13 +50,16 @@ class Launcher(Protocol):
 
     def start(
         self,
-        places: tuple[AgentPlace, ...],
-        config: Mapping[str, Any],
-        received: Callable[[bytes], None],
+        places: Sequence[AgentPlace],
+        configs: Mapping[str, bytes],
+        received: Callable[[str, bytes], None],
         lost: Callable[[str, str], None],
     ) -> None:
-        """Reserve the bundles and start an agent on each. `received(message)` is called for what agents send,
-        `lost(agent, why)` when one is gone. Raises `BackendError` if the bundles cannot be reserved."""
+        """Reserve the bundles and start an agent on each, with its encoded `AgentConfig` from `configs`.
+
+        `received(agent, message)` is called for what agents send, `lost(agent, why)` when one is gone, from any
+        thread. Raises `BackendError` if the bundles cannot be reserved; nothing is left behind then.
+        """
 
     def send(self, agent: str, message: bytes) -> None:
         """Deliver an encoded protocol message to an agent, in order, without waiting."""

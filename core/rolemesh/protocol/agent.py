@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import msgspec
+
 from rolemesh.failures import Failure, describe_exit
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.merge import MetricsMerger

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+
 from rolemesh import failures
 from rolemesh.cluster import AgentPlace
 from rolemesh.failures import Failure
@@ -65,6 +66,12 @@ class AgentLost(msgspec.Struct, frozen=True):
     node_lost: bool = False
 
 
+class StartFailed(msgspec.Struct, frozen=True):
+    """The backend could not reserve the bundles or start the agents."""
+
+    why: str
+
+
 class StopAsked(msgspec.Struct, frozen=True):
     """Somebody wants the job to end."""
 
@@ -83,7 +90,7 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
-Event: TypeAlias = Begin | FromAgent | AgentLost | StopAsked | OwnerSeen | Disown | Tick
+Event: TypeAlias = Begin | FromAgent | AgentLost | StartFailed | StopAsked | OwnerSeen | Disown | Tick
 
 # ----------------------------------------------------------------------------------------------------------- effects
 
@@ -180,6 +187,10 @@ class MasterMachine:
                 return self._from_agent(agent, message, now)
             case AgentLost(agent, why, node_lost):
                 return self._agent_lost(agent, why, node_lost, now)
+            case StartFailed(why):
+                for record in self.agents.values():
+                    record.state = "lost"
+                return self._stop("failed", why, 0.0, now)
             case StopAsked(reason):
                 return self._stop("interrupted", reason, self.outline.stop_grace_s, now)
             case OwnerSeen():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
 from rolemesh.observer import RoleTimes, StepMetrics
 from rolemesh.protocol.messages import Metrics
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
+
 from rolemesh.failures import Failure
 
 __all__ = [

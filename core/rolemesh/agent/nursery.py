@@ -1,0 +1,169 @@
+"""The zygotes of one agent and the ranks forked from them: starting, watching, killing. No protocol here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.agent import zygote
+from rolemesh.agent.keeper import MARKER
+
+__all__ = ["Death", "Nursery"]
+
+BASE_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Two processes with spinning OpenMP threads on the same cores slow each other three to four times."""
+
+
+class Death(msgspec.Struct, frozen=True):
+    """A rank's process is gone. `error` if it never ran."""
+
+    key: str
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str = ""
+
+
+class _Zygote:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.process = process
+        self.control = control
+        self.ready = False
+        self.broken = ""
+        self.waiting: list[zygote.Fork] = []
+        self.ranks: dict[str, int | None] = {}
+
+
+class Nursery:
+    """Zygotes by what they preload and which environment they have; one is made when the first rank needs it.
+
+    All methods belong to one thread, which must live as long as the ranks: the kernel kills a zygote when the thread
+    that started it ends.
+    """
+
+    def __init__(self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None]) -> None:
+        """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`."""
+        self._logs = logs
+        self._mark = mark
+        self._tmp = tmp
+        self._changed = changed
+        self._zygotes: dict[tuple[object, ...], _Zygote] = {}
+        self._decode = msgspec.msgpack.Decoder(zygote.ZygoteMessage).decode
+
+    def boot(self, preload: Iterable[str], env: Mapping[str, str]) -> None:
+        """Start a zygote now, so that it is warm when its first rank is asked for."""
+        self._get(tuple(preload), dict(env))
+
+    def fork(self, preload: Iterable[str], env: Mapping[str, str], request: zygote.Fork) -> None:
+        """Fork a rank as soon as its zygote is ready."""
+        home = self._get(tuple(preload), dict(env))
+        home.ranks[request.key] = None
+        if home.ready:
+            home.control.send(msgspec.msgpack.encode(request))
+        else:
+            home.waiting.append(request)
+
+    def kill(self, key: str) -> bool:
+        """SIGKILL a rank with everything in its session; False if it has no process yet (it gets none any more)."""
+        for home in self._zygotes.values():
+            if key in home.ranks:
+                pid = home.ranks[key]
+                if pid is not None:
+                    try:
+                        os.killpg(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        os.kill(pid, signal.SIGKILL)
+                    return True
+                if any(request.key == key for request in home.waiting):
+                    home.waiting = [request for request in home.waiting if request.key != key]
+                    del home.ranks[key]
+                    return False
+                return True
+        return False
+
+    def pids(self) -> list[int]:
+        """The zygotes' pids."""
+        return [home.process.pid for home in self._zygotes.values()]
+
+    def read(self, control: socket.socket) -> list[Death]:
+        """Take what a zygote has to say; return the ranks whose end it tells."""
+        home = next((h for h in self._zygotes.values() if h.control is control), None)
+        if home is None:
+            return []
+        try:
+            data = control.recv(1 << 18)
+        except ConnectionError:
+            data = b""
+        if not data:
+            return self._zygote_gone(home)
+        match self._decode(data):
+            case zygote.Ready():
+                home.ready = True
+                for request in home.waiting:
+                    home.control.send(msgspec.msgpack.encode(request))
+                home.waiting = []
+            case zygote.Forked(key=key, pid=pid):
+                home.ranks[key] = pid
+            case zygote.Broken(key=key, error=error):
+                if not key:
+                    home.broken = error
+                    return []
+                home.ranks.pop(key, None)
+                return [Death(key, error=error)]
+            case zygote.Exited(key=key, status=status):
+                home.ranks.pop(key, None)
+                if os.WIFSIGNALED(status):
+                    return [Death(key, signal=os.WTERMSIG(status))]
+                return [Death(key, exit_code=os.waitstatus_to_exitcode(status))]
+        return []
+
+    def close(self) -> None:
+        """End all zygotes; their ranks end with them."""
+        for home in self._zygotes.values():
+            home.control.close()
+            home.process.kill()
+            home.process.wait()
+        self._zygotes.clear()
+
+    def _zygote_gone(self, home: _Zygote) -> list[Death]:
+        code = home.process.wait()
+        error = home.broken or f"its zygote (pid {home.process.pid}) ended with exit code {code}"
+        dead = [Death(key, error=error) for key in home.ranks]
+        self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
+        home.control.close()
+        return dead
+
+    def _get(self, preload: tuple[str, ...], env: dict[str, str]) -> _Zygote:
+        kind = (preload, tuple(sorted(env.items())))
+        if kind not in self._zygotes:
+            self._zygotes[kind] = self._start(preload, env)
+            self._changed(self._zygotes[kind].control)
+        return self._zygotes[kind]
+
+    def _start(self, preload: tuple[str, ...], env: dict[str, str]) -> _Zygote:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
+        with theirs, open(self._logs / "zygote.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rolemesh.agent.zygote", str(theirs.fileno()), str(os.getpid()), *preload],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                start_new_session=True,
+            )
+        return _Zygote(process, ours)

@@ -1,0 +1,148 @@
+"""From a checked job, its graph and its plan to the bundle that a master is started with. Pure but for fresh keys."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rolemesh.cluster import AgentPlace, ClusterView
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.placement import PlacementPlan
+from rolemesh.protocol.job import CurveKeys, JobBundle, JobConfig, PluginUse
+from rolemesh.protocol.master import JobOutline
+from rolemesh.protocol.messages import RankLaunch
+from rolemesh.spec import JobFile
+
+if TYPE_CHECKING:
+    from rolemesh.plugins.select import Selected, Selection
+
+__all__ = ["bundle_job", "curve_keys", "job_config"]
+
+
+def curve_keys() -> CurveKeys:
+    """Fresh CurveZMQ key pairs for one job."""
+    import zmq
+
+    server_public, server_secret = zmq.curve_keypair()
+    client_public, client_secret = zmq.curve_keypair()
+    return CurveKeys(*(key.decode() for key in (server_public, server_secret, client_public, client_secret)))
+
+
+def job_config(
+    job: JobFile, selection: Selection, graph: LogicalGraph, *, job_id: str, run_dir: str, several_nodes: bool
+) -> JobConfig:
+    """What every process of the job must know."""
+    spec = job.spec
+    retention = spec.edges.retention
+    return JobConfig(
+        name=spec.name,
+        job_id=job_id,
+        steps=spec.steps,
+        seed=spec.seed,
+        run_dir=run_dir,
+        base=str(job.base),
+        graph=graph,
+        world_sizes={name: role.world_size for name, role in spec.roles.items()},
+        metrics_every=spec.metrics.every,
+        retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
+        retention_bytes=retention.max_bytes,
+        local=plugin_use(selection.transports["local"]),
+        remote=plugin_use(selection.transports["remote"]),
+        several_nodes=several_nodes,
+        keys=curve_keys(),
+    )
+
+
+def bundle_job(
+    job: JobFile,
+    selection: Selection,
+    graph: LogicalGraph,
+    plan: PlacementPlan,
+    cluster: ClusterView,
+    *,
+    run_dir: str,
+    backend: str,
+    owned: bool,
+    ray_address: str = "",
+) -> JobBundle:
+    """All that a master needs. `owned`: the job ends when nobody renews its lease."""
+    spec = job.spec
+    job_id = secrets.token_hex(4)
+    nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
+    agents = {node: f"node{index}" for index, node in enumerate(nodes)}
+    bundles = plan.bundles()
+    places = tuple(AgentPlace(agents[node], node, bundles[node]) for node in nodes)
+    config = job_config(job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=len(nodes) > 1)
+    outline = JobOutline(
+        name=spec.name,
+        epoch=0,
+        steps=spec.steps,
+        grant=spec.grant,
+        places=places,
+        launches={agents[node]: tuple(_launches(job, selection, plan, node)) for node in nodes},
+        start_timeout_s=spec.start_timeout_s,
+        stop_grace_s=spec.stop_grace_s,
+        owner_lease_s=spec.lease_s if owned else None,
+    )
+    return JobBundle(
+        outline=outline,
+        config=config,
+        job_id=job_id,
+        backend=backend,
+        state=spec.state,
+        observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
+        plugins=versions(selection),
+        hosts={node.id: node.host for node in cluster.nodes},
+        lease_s=max(spec.lease_s, 5.0),
+        preload={name: tuple(s.cls.preload) for name, s in selection.roles.items()},
+        env={name: {**s.cls.env, **spec.roles[name].env} for name, s in selection.roles.items()},
+        ray_address=ray_address,
+    )
+
+
+def plugin_use(selected: Selected) -> PluginUse:
+    """The plugin as it travels to other processes."""
+    return PluginUse(msgspec.to_builtins(selected.record), selected.options.model_dump(mode="json"))
+
+
+def versions(selection: Selection) -> dict[str, dict[str, str]]:
+    """The plugins of the job for ``result.json``: name → kind, distribution, version."""
+    return {
+        record.name: {"kind": record.kind, "distribution": record.distribution, "version": record.version}
+        for record in selection.records
+    }
+
+
+def _launches(job: JobFile, selection: Selection, plan: PlacementPlan, node: str) -> list[RankLaunch]:
+    spec = job.spec
+    here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
+    local: dict[str, list[int]] = {}
+    for a in sorted(here, key=lambda a: (a.role, a.rank)):
+        local.setdefault(a.role, []).append(a.rank)
+    launches = []
+    for a in here:
+        role, slot, selected = spec.roles[a.role], plan.slot(a.slot), selection.roles[a.role]
+        use = plugin_use(selected)
+        launches.append(
+            RankLaunch(
+                role=a.role,
+                rank=a.rank,
+                world_size=role.world_size,
+                local_rank=local[a.role].index(a.rank),
+                local_world_size=len(local[a.role]),
+                generation=0,
+                plugin=use.record,
+                options=use.options,
+                env=dict(role.env),
+                cpus=_share(role.resources.cpu, slot.cpu),
+                gpus=tuple(index for index, _ in slot.gpus),
+                collective=selected.cls.group == "collective" and role.world_size > 1,
+            )
+        )
+    return launches
+
+
+def _share(asked: float, slot: float) -> float:
+    return min(asked, slot) if slot else asked

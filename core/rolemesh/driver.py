@@ -1,0 +1,274 @@
+"""From a job file to a running job: validate, trace, plan, start, watch. What a program calls; the command line does.
+
+Up to the plan nothing is started and neither Ray nor torch is imported, so everything that can be wrong with a job
+file is said in a second, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rolemesh import runs
+from rolemesh.bundling import bundle_job
+from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    BackendError,
+    JobFileError,
+)
+from rolemesh.follow import follow
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.graph.trace import trace_job
+from rolemesh.placement import PlacementPlan
+from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.plugins.select import Selection, select
+from rolemesh.protocol.job import JobBundle
+from rolemesh.spec import JobFile, load
+
+if TYPE_CHECKING:
+    from rolemesh.cluster import ClusterView
+
+__all__ = ["Prepared", "RunOptions", "prepare", "run"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a person asked `rolemesh run` for."""
+
+    job: Path
+    overrides: Sequence[str] = ()
+    backend: Literal["ray", "local", "inline"] = "ray"
+    address: str | None = None
+    detach: bool = False
+    nodes: str | None = None
+    runs_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that has passed every check that needs no cluster."""
+
+    job: JobFile
+    selection: Selection
+    graph: LogicalGraph
+
+
+class Backend(Protocol):
+    """What `run` needs of a backend."""
+
+    name: str
+
+    def cluster(self) -> ClusterView: ...
+    def start(self, bundle: JobBundle) -> None: ...
+    def alive(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+def prepare(path: Path, overrides: Sequence[str] = ()) -> Prepared:
+    """Load, select plugins, trace. Raises `RolemeshError` with every problem that was found."""
+    job = load(path, overrides)
+    selection = select(job)
+    return Prepared(job, selection, trace_job(job, selection))
+
+
+def run(options: RunOptions) -> int:
+    """Run a job to its end (or, detached, until it runs) and return the exit code."""
+    _check(options)
+    prepared = prepare(options.job, options.overrides)
+    run_dir = runs.folder(options.runs_dir, prepared.job.spec.name)
+    if options.backend == "inline":
+        from rolemesh.backends.inline import run_inline
+
+        with runs.claim(run_dir):
+            return run_inline(prepared.job, prepared.selection, prepared.graph, run_dir)
+    if options.detach and options.backend == "ray" and options.address is None:
+        return _run_owner_in_background(options, run_dir)
+    with _terminating_signals_interrupt():
+        return _run(options, prepared, run_dir)
+
+
+def _check(options: RunOptions) -> None:
+    if options.nodes and options.backend != "local":
+        raise JobFileError("--nodes emulates nodes on the local backend only", remedy="add --backend local")
+    if options.address and options.backend != "ray":
+        raise JobFileError(f"--address is Ray's, and the backend is {options.backend}", remedy="leave one of them out")
+    if options.detach and options.backend == "inline":
+        raise JobFileError("--inline runs in this process, so it cannot be detached", remedy="leave one of them out")
+
+
+def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
+    if not options.address:
+        _plan(prepared, _nodes(options))
+    backend: Backend | None = None
+    try:
+        backend = _open(options)
+        cluster = backend.cluster()
+        plan = _plan(prepared, cluster)
+        with runs.claim(run_dir):
+            bundle = bundle_job(
+                prepared.job,
+                prepared.selection,
+                prepared.graph,
+                plan,
+                cluster,
+                run_dir=str(run_dir),
+                backend=backend.name,
+                owned=True,
+                ray_address=getattr(backend, "gcs_address", ""),
+            )
+            _write_plan(prepared, plan, cluster, run_dir)
+            backend.start(bundle)
+        if options.detach:
+            return _until_running(run_dir)
+        return _watch(prepared, run_dir, backend)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        if backend is not None and not (options.detach and backend.alive()):
+            backend.close()
+
+
+def _nodes(options: RunOptions) -> ClusterView:
+    from rolemesh.backends.local import this_machine
+
+    return parse_nodes(options.nodes) if options.nodes else this_machine()
+
+
+def _open(options: RunOptions) -> Backend:
+    if options.backend == "local":
+        from rolemesh.backends.local import LocalBackend
+
+        return LocalBackend(_nodes(options))
+    try:
+        from rolemesh.backends.ray import RayBackend
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise BackendError(
+            "Ray is not installed", remedy="pip install 'rolemesh[ray]', or run with --backend local"
+        ) from error
+    return RayBackend(options.address)
+
+
+def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
+    plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
+    check_placed(plan)
+    return plan
+
+
+def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:
+    (run_dir / "job.yaml").write_text(prepared.job.dump())
+    runs.write_json(run_dir / "plan.json", explain(prepared.job, prepared.graph, plan, cluster))
+
+
+def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
+    observers = watchers(prepared.selection)
+    asked = False
+    while True:
+        try:
+            result = follow(run_dir, observers, owner=True)
+            break
+        except KeyboardInterrupt:
+            if asked:
+                raise
+            asked = True
+            _ask_to_stop(run_dir)
+    if result is None:
+        print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / 'logs'}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])
+
+
+def watchers(selection: Selection) -> JobPlugins:
+    """The observers of a job that live where a person watches."""
+    observers = JobPlugins()
+    for index, selected in enumerate(selection.observers):
+        if selected.cls.side == "driver":
+            name = f"{selected.record.name}#{index}"
+            observers.create(name, selected.record, selected.cls, selected.options, selected.where)
+    return observers
+
+
+def _ask_to_stop(run_dir: Path) -> None:
+    print("\nstopping (Ctrl-C again to leave at once) …", file=sys.stderr)
+    try:
+        with ControlClient(run_dir) as client:
+            client.stop("interrupted by Ctrl-C")
+    except MasterGoneError:
+        return
+
+
+def _until_running(run_dir: Path) -> int:
+    with ControlClient(run_dir) as client:
+        while True:
+            try:
+                status = client.watch(owner=True).status
+            except MasterGoneError:
+                status = None
+            if status is not None and status.state == "running":
+                client.detach()
+                print(f"job {status.name} is running (pid {status.master_pid}); rolemesh attach {status.name}")
+                return EXIT_DONE
+            result = runs.read_result(run_dir)
+            if result is not None:
+                print(result["message"], file=sys.stderr)
+                return int(result["exit_code"])
+            if status is None:
+                print(f"the master died while it started the job; see {run_dir / 'logs'}", file=sys.stderr)
+                return EXIT_FAILED
+            time.sleep(0.1)
+
+
+def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
+    """A Ray of its own must outlive this process, so a second driver, in its own session, owns Ray and the job."""
+    log = run_dir.parent / f".{run_dir.name}.driver.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "rolemesh.cli", "run", str(options.job), *options.overrides]
+    if options.runs_dir is not None:
+        command += ["--runs-dir", str(options.runs_dir)]
+    before = runs.read_result(run_dir)
+    with log.open("wb") as out:
+        owner = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+    while owner.poll() is None:
+        result = runs.read_result(run_dir)
+        if result is not None and result != before:
+            break
+        try:
+            with ControlClient(run_dir) as client:
+                status = client.watch().status
+            if status.state == "running":
+                print(f"job {status.name} is running; rolemesh attach {status.name}")
+                return EXIT_DONE
+        except MasterGoneError:
+            pass
+        time.sleep(0.2)
+    code = owner.wait()
+    sys.stderr.write(log.read_text())
+    return code
+
+
+@contextmanager
+def _terminating_signals_interrupt() -> Iterator[None]:
+    """SIGTERM and a lost terminal end a job as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

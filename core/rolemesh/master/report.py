@@ -1,0 +1,103 @@
+"""What the master says about a job: its present picture and its result. Pure."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from rolemesh import failures
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.observer import AgentStatus, JobStatus, RankStatus
+from rolemesh.protocol.job import JobBundle
+from rolemesh.protocol.master import MasterMachine, RankRecord
+
+__all__ = ["result_of", "status_of"]
+
+PHASES = ("idle", "computing", "waiting", "blocked")
+"""What `rolemesh.rank.board` writes as a rank's phase."""
+
+
+def status_of(machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str) -> JobStatus:
+    """The job as `rolemesh status` and the live view show it."""
+    agents = tuple(
+        AgentStatus(name, record.place.node, record.pid, record.state) for name, record in machine.agents.items()
+    )
+    graph = bundle.config.graph
+    ranks = tuple(_rank(role, n, record, graph) for (role, n), record in machine.ranks.items())
+    return JobStatus(
+        bundle.config.name,
+        machine.status if machine.phase == "ended" else machine.phase,
+        machine.outline.epoch,
+        machine.committed,
+        bundle.config.steps,
+        started,
+        pid,
+        host,
+        agents,
+        ranks,
+        machine.message,
+    )
+
+
+def _rank(role: str, n: int, record: RankRecord, graph: LogicalGraph) -> RankStatus:
+    at = record.position
+    if at is None or record.state != "running":
+        return RankStatus(role, n, record.node, record.pid, record.state, record.finished)
+    return RankStatus(
+        role,
+        n,
+        record.node,
+        record.pid,
+        record.state,
+        max(at.step, 0),
+        PHASES[at.phase] if 0 <= at.phase < len(PHASES) else "",
+        _doing(at.op, at.edge, graph),
+        record.launch.generation,
+    )
+
+
+def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
+    if 0 <= edge < len(graph.edges):
+        way = graph.edges[edge]
+        other = way.src if way.dst == op else way.dst
+        return graph.ops[other].label
+    return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
+
+
+def result_of(machine: MasterMachine, bundle: JobBundle, wall_s: float) -> dict[str, Any]:
+    """The content of ``result.json``."""
+    status = machine.status
+    codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
+    never_started = status == "failed" and not machine.failures and all(a.pid == 0 for a in machine.agents.values())
+    result: dict[str, Any] = {
+        "name": bundle.config.name,
+        "job_id": bundle.job_id,
+        "status": status,
+        "message": machine.message,
+        "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
+        "steps": bundle.config.steps,
+        "committed_steps": machine.committed + 1,
+        "wall_s": round(wall_s, 3),
+        "state_sha256": _digests(machine),
+        "plugins": bundle.plugins,
+        "run_dir": bundle.config.run_dir,
+    }
+    if machine.failures:
+        result["failure"] = msgspec.to_builtins(failures.primary(machine.failures))
+        result["failures"] = [failures.describe(failure) for failure in machine.failures]
+    return result
+
+
+def _digests(machine: MasterMachine) -> dict[str, str | None]:
+    """Per role the sha256 over its ranks' digests in rank order; None for a role without state or not at its end."""
+    result: dict[str, str | None] = {}
+    for role in dict.fromkeys(role for role, _ in machine.ranks):
+        ranks = [record for (r, _), record in sorted(machine.ranks.items()) if r == role]
+        if all(record.state == "done" and record.sha256 for record in ranks):
+            result[role] = sha256("".join(record.sha256 for record in ranks).encode()).hexdigest()
+        else:
+            result[role] = None
+    return result

@@ -1,0 +1,111 @@
+"""What is fixed for a whole job and travels once: to the master, to each agent, to each rank. Plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.protocol.master import JobOutline
+from rolemesh.protocol.messages import RankLaunch
+
+__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_configs"]
+
+
+class PluginUse(msgspec.Struct, frozen=True):
+    """A plugin as the driver resolved it: `record` is a `rolemesh.plugins.PluginRecord`, `options` plain JSON values."""
+
+    record: dict[str, Any]
+    options: dict[str, Any]
+
+
+class CurveKeys(msgspec.Struct, frozen=True):
+    """CurveZMQ keys made for one job, z85 text. Every rank is a server to its peers and a client of them."""
+
+    server_public: str
+    server_secret: str
+    client_public: str
+    client_secret: str
+
+
+class JobConfig(msgspec.Struct, frozen=True):
+    """What every rank of a job must know. `several_nodes`: some edges need the remote transport."""
+
+    name: str
+    job_id: str
+    steps: int
+    seed: int
+    run_dir: str
+    base: str
+    graph: LogicalGraph
+    world_sizes: dict[str, int]
+    metrics_every: int
+    retention: bool
+    retention_bytes: int
+    local: PluginUse
+    remote: PluginUse
+    several_nodes: bool
+    keys: CurveKeys
+
+
+class AgentConfig(msgspec.Struct, frozen=True):
+    """What an agent is started with. `preload` and `env` per role say which zygote its ranks are forked from."""
+
+    agent: str
+    node: str
+    host: str
+    lease_s: float
+    job: JobConfig
+    preload: dict[str, tuple[str, ...]]
+    env: dict[str, dict[str, str]]
+
+
+class RankStart(msgspec.Struct, frozen=True):
+    """What the zygote hands a new rank: its launch, the job, and the places on its node."""
+
+    launch: RankLaunch
+    job: JobConfig
+    node: str
+    host: str
+    shm_dir: str
+    socket_dir: str
+    tmp_dir: str
+    agent_address: str
+    board: str
+
+
+class JobBundle(msgspec.Struct, frozen=True):
+    """All that the master is started with. Holds expanded secrets: never written to disk, never journalled."""
+
+    outline: JobOutline
+    config: JobConfig
+    job_id: str
+    backend: str
+    state: str
+    observers: tuple[PluginUse, ...]
+    plugins: dict[str, dict[str, str]]
+    hosts: dict[str, str]
+    lease_s: float
+    preload: dict[str, tuple[str, ...]]
+    env: dict[str, dict[str, str]]
+    ray_address: str = ""
+
+
+def agent_configs(bundle: JobBundle) -> tuple[AgentConfig, ...]:
+    """What each agent of a job is started with."""
+    configs = []
+    for place in bundle.outline.places:
+        roles = {launch.role for launch in bundle.outline.launches[place.agent]}
+        configs.append(
+            AgentConfig(
+                agent=place.agent,
+                node=place.node,
+                host=bundle.hosts[place.node],
+                lease_s=bundle.lease_s,
+                job=bundle.config,
+                preload={role: bundle.preload[role] for role in bundle.preload if role in roles},
+                env={role: bundle.env[role] for role in bundle.env if role in roles},
+            )
+        )
+    return tuple(configs)
