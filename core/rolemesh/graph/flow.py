@@ -1,0 +1,231 @@
+"""What a flow's author touches: `@flow`, the job's handle with its roles, and values that stand for what is to come.
+
+The handles only collect what was written, and where; `rolemesh.graph.trace` judges it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from rolemesh.errors import FlowError
+
+__all__ = ["Feedback", "Flow", "JobHandle", "OperatorHandle", "RoleHandle", "Value", "flow", "place_of"]
+
+
+class Flow:
+    """A traced function: ``flow.function(job, **params)`` runs once, in the driver, and records its operator calls."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name: str = function.__name__
+        self.where = f"{_short(function.__code__.co_filename)}:{function.__code__.co_firstlineno}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise FlowError(
+            f"flow {self.name!r} was called like a function, but a flow only describes a job",
+            where=place_of(sys._getframe()),
+            remedy="name it in a job file and use `rolemesh run`; share code between flows in plain functions",
+        )
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} at {self.where}>"
+
+
+def flow(function: Callable[..., Any]) -> Flow:
+    """Declare a function as a flow. Its first parameter is the job, the others come from ``params`` in the job file."""
+    return Flow(function)
+
+
+class Tracer(Protocol):
+    """What the handles report to."""
+
+    def call(
+        self,
+        role: str,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Value: ...
+
+    def role(self, name: str) -> RoleHandle: ...
+
+    def feedback(self, name: str) -> Feedback: ...
+
+    def bind(self, feedback: Feedback, value: object) -> None: ...
+
+
+class Value:
+    """What an operator call returns in a flow: a handle that other calls take, never the data itself.
+
+    `op` is the id of the call, None if the call was wrong and has been reported.
+    """
+
+    __slots__ = ("_op", "_tracer", "_what")
+
+    def __init__(self, tracer: Tracer, op: int | None, what: str) -> None:
+        self._tracer = tracer
+        self._op = op
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _not_data(self._what, f".{name}")
+
+    def __repr__(self) -> str:
+        return f"<value of {self._what}>"
+
+
+class Feedback(Value):
+    """A value that is used before it is made: ``w = job.feedback("weights")``, later ``w.bind(job.trainer.weights())``.
+
+    The calls that take it need a lag where it would otherwise close a cycle.
+    """
+
+    __slots__ = ("_bound", "_where")
+
+    def __init__(self, tracer: Tracer, name: str, where: str) -> None:
+        super().__init__(tracer, None, f"feedback {name!r}")
+        self._bound: Value | None = None
+        self._where = where
+
+    def bind(self, value: object) -> None:
+        """Say which call makes the value."""
+        self._tracer.bind(self, value)
+
+
+def _not_data(what: str, use: str) -> FlowError:
+    return FlowError(
+        f"the value of {what} exists only while the job runs, so the flow cannot use it in {use}",
+        where=place_of(sys._getframe()),
+        remedy="a flow is traced once: pass the value whole to an operator, and look into it there",
+    )
+
+
+def _refuse_as_data() -> None:
+    """Make every way of looking into a `Value` an error that explains tracing."""
+    uses = {
+        "bool": "if, while, and, or, not",
+        "iter": "a loop or an unpacking",
+        "len": "len()",
+        "getitem": "[...]",
+        "contains": "in",
+        "eq": "==",
+        "ne": "!=",
+        "int": "int()",
+        "float": "float()",
+        "index": "range() or an index",
+        "setitem": "[...] =",
+    }
+    uses |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+    for name, sign in zip(
+        ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "or", "and"),
+        ("+", "-", "*", "/", "//", "%", "**", "@", "|", "&"),
+        strict=True,
+    ):
+        uses |= {name: sign, f"r{name}": sign}
+    for name, use in uses.items():
+
+        def refuse(self: Value, *_: object, use: str = use) -> Any:
+            raise _not_data(self._what, use)
+
+        setattr(Value, f"__{name}__", refuse)
+
+
+_refuse_as_data()
+
+
+class OperatorHandle:
+    """``job.<role>.<operator>``: call it to put a call into the graph."""
+
+    def __init__(self, tracer: Tracer, role: str, operator: str) -> None:
+        self._tracer = tracer
+        self._name = (role, operator)
+
+    def __call__(
+        self,
+        *args: Any,
+        lag: int | Mapping[str, int] = 0,
+        every: int = 1,
+        at: int | None = None,
+        credits: int | None = None,
+        **kwargs: Any,
+    ) -> Value:
+        """Call the operator with values of other calls (whole) and with constants.
+
+        `lag`: the values of this call's inputs are that many steps old; a mapping gives it per parameter. `every`,
+        `at`: run on the steps with ``step % every == at`` (default: the last of each `every`). `credits`: values that
+        the producers may be ahead, beyond the lag (default: the job file's ``edges.credits``).
+        """
+        settings = {"lag": lag, "every": every, "at": at, "credits": credits}
+        return self._tracer.call(*self._name, args, kwargs, settings)
+
+    def __repr__(self) -> str:
+        return f"<operator {'.'.join(self._name)}>"
+
+
+class RoleHandle:
+    """``job.<role>``: its attributes are the operators of the role's workload."""
+
+    def __init__(self, tracer: Tracer, role: str) -> None:
+        self._tracer = tracer
+        self._role = role
+
+    def __getattr__(self, operator: str) -> OperatorHandle:
+        if operator.startswith("_"):
+            raise AttributeError(operator)
+        return OperatorHandle(self._tracer, self._role, operator)
+
+    def __repr__(self) -> str:
+        return f"<role {self._role}>"
+
+
+class JobHandle:
+    """A flow's first argument. Its attributes are the roles; `name`, `steps` and `seed` are the job file's."""
+
+    def __init__(self, tracer: Tracer, *, name: str, steps: int, seed: int) -> None:
+        self._tracer = tracer
+        self.name = name
+        self.steps = steps
+        self.seed = seed
+
+    def __getattr__(self, role: str) -> RoleHandle:
+        if role.startswith("_"):
+            raise AttributeError(role)
+        return self._tracer.role(role)
+
+    def feedback(self, name: str) -> Feedback:
+        """A value to be used before it is made; `name` is for messages."""
+        return self._tracer.feedback(name)
+
+
+def place_of(frame: FrameType | TracebackType | None) -> str | None:
+    """``file:line`` of the nearest code outside this package: upwards from a frame, inwards along a traceback."""
+    found: str | None = None
+    if isinstance(frame, TracebackType):
+        trace: TracebackType | None = frame
+        while trace is not None:
+            if not _ours(trace.tb_frame):
+                found = f"{_short(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        return found
+    while frame is not None and _ours(frame):
+        frame = frame.f_back
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else None
+
+
+def _ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith(("rolemesh.graph.", "rolemesh.imports", "importlib.")) or module == "importlib"
+
+
+def _short(path: str) -> str:
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,121 @@
+"""Run a flow once, in the driver, and get its logical graph; or everything that is wrong with it, at once.
+
+`trace` needs the roles' shapes only, `trace_job` finds them through a job file and its selected plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rolemesh.errors import FlowError, RolemeshError, raise_all
+from rolemesh.graph.checks import check_params
+from rolemesh.graph.flow import Flow, JobHandle, flow, place_of
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.graph.tracer import GraphTracer, RoleShape
+from rolemesh.imports import ImportRef
+from rolemesh.workload import Workload
+
+if TYPE_CHECKING:
+    from rolemesh.spec import JobFile
+
+__all__ = ["Flow", "RoleShape", "flow", "trace", "trace_job"]
+
+RESERVED_ROLES = ("name", "steps", "seed", "feedback")
+
+
+class _Selected(Protocol):
+    """A role's plugin class with its validated options."""
+
+    @property
+    def cls(self) -> type[Any]: ...
+    @property
+    def options(self) -> Any: ...
+
+
+class _Selection(Protocol):
+    @property
+    def roles(self) -> Mapping[str, Any]: ...
+
+
+def trace(
+    target: Flow,
+    roles: Mapping[str, RoleShape],
+    *,
+    steps: int,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    credits: int = 2,
+    name: str | None = None,
+) -> LogicalGraph:
+    """The logical graph of `target` on `roles`; `credits` is the default of its edges, `name` the job's.
+
+    Raises `FlowError`, or `Problems` with several of them, each with the flow's file and line.
+    """
+    tracer = GraphTracer(roles, credits)
+    for role in roles:
+        if role in RESERVED_ROLES:
+            tracer.error(f"a role cannot be called {role!r}: a flow reads job.{role}", target.where, "rename it")
+    tracer.errors += check_params(target, params or {})
+    raise_all(tracer.errors)
+    try:
+        target.function(JobHandle(tracer, name=name or target.name, steps=steps, seed=seed), **(params or {}))
+    except RolemeshError as error:
+        raise_all([*tracer.errors, error])
+    except Exception as error:
+        what = f"the flow raised {type(error).__name__}: {error}"
+        wrapped = FlowError(what, where=place_of(error.__traceback__) or target.where, remedy="correct the flow")
+        wrapped.__cause__ = error
+        raise_all([*tracer.errors, wrapped])
+    return tracer.finish(target)
+
+
+def trace_job(job: JobFile, selection: _Selection) -> LogicalGraph:
+    """The logical graph of a job file, with the workloads of `selection.roles` (``.cls``, ``.options`` by role)."""
+    spec = job.spec
+    shapes: dict[str, RoleShape] = {}
+    errors: list[RolemeshError] = []
+    for name, role in spec.roles.items():
+        selected: _Selected = selection.roles[name]
+        workload: type[Workload] = selected.cls
+        try:
+            shapes[name] = RoleShape(role.world_size, dict(workload.operators(selected.options)))
+        except RolemeshError as error:
+            errors.append(error)
+        except Exception as error:
+            what = f"the operators of workload {role.use!r} cannot be read: {type(error).__name__}: {error}"
+            wrapped = FlowError(
+                what, where=job.where(("roles", name)), remedy="correct the role's options or its plugin"
+            )
+            wrapped.__cause__ = error
+            errors.append(wrapped)
+    raise_all(errors)
+    target = _load(spec.flow, str(job.base), job.where(("flow",)))
+    return trace(
+        target,
+        shapes,
+        steps=spec.steps,
+        seed=spec.seed,
+        params=spec.params,
+        credits=spec.edges.credits,
+        name=spec.name,
+    )
+
+
+def _load(text: str, base: str, where: str) -> Flow:
+    ref = ImportRef(text, base)
+    try:
+        ref.check()
+        target = ref.resolve()
+    except ValueError as error:
+        raise FlowError(str(error), where=where, remedy="write 'package.module:name' or 'file.py:name'") from error
+    except RolemeshError:
+        raise
+    except Exception as error:
+        what = f"importing the flow {text!r} raised {type(error).__name__}: {error}"
+        place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else place_of(error.__traceback__)
+        raise FlowError(what, where=place or where, remedy="correct the module of the flow") from error
+    if not isinstance(target, Flow):
+        what = f"{text!r} is a {type(target).__name__}, not a flow"
+        raise FlowError(what, where=where, remedy=f"put @rolemesh.flow before `def {ref.attr}(job):`")
+    return target

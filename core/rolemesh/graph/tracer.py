@@ -1,0 +1,215 @@
+"""The tracer behind a flow's handles: it collects calls and edges, and an error for everything that is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
+from rolemesh.graph.checks import check_cycles, check_runs, constant, count
+from rolemesh.graph.flow import Feedback, Flow, JobHandle, OperatorHandle, RoleHandle, Value, place_of
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.routes import RouteError, route
+from rolemesh.workload import OperatorSpec
+
+__all__ = ["GraphTracer", "RoleShape"]
+
+SETTINGS = ("lag", "every", "at", "credits")
+
+
+class RoleShape(msgspec.Struct, frozen=True):
+    """What tracing needs to know of a role."""
+
+    world_size: int
+    operators: Mapping[str, OperatorSpec]
+
+
+class _Pending(NamedTuple):
+    """An edge whose producer may not be known yet."""
+
+    value: Value
+    dst: int
+    param: str
+    lag: int
+    credits: int
+    where: str | None
+
+
+class GraphTracer:
+    """Collects calls, edges and errors while the flow runs."""
+
+    def __init__(self, roles: Mapping[str, RoleShape], credits: int) -> None:
+        self.roles = roles
+        self.credits = credits
+        self.errors: list[RolemeshError] = []
+        self.ops: list[OpCall] = []
+        self.specs: list[OperatorSpec] = []
+        self.pending: list[_Pending] = []
+        self.feedbacks: list[Feedback] = []
+        self.unknown: set[str] = set()
+
+    def error(self, what: str, where: str | None, remedy: str) -> None:
+        self.errors.append(FlowError(what, where=where, remedy=remedy))
+
+    # ------------------------------------------------------------------------------------ what the handles report
+
+    def role(self, name: str) -> RoleHandle:
+        if name not in self.roles and name not in self.unknown:
+            self.unknown.add(name)
+            self.error(f"the job has no role {name!r}", place_of(sys._getframe()), nearest(name, self.roles))
+        return RoleHandle(self, name)
+
+    def feedback(self, name: str) -> Feedback:
+        made = Feedback(self, name, place_of(sys._getframe()) or "")
+        self.feedbacks.append(made)
+        return made
+
+    def bind(self, feedback: Feedback, value: object) -> None:
+        where = place_of(sys._getframe())
+        if feedback._bound is not None:
+            self.error(f"{feedback._what} is bound twice", where, "bind it once, to what one call returns")
+        elif isinstance(value, Feedback) or not self._usable(value, f"{feedback._what}.bind", where):
+            if isinstance(value, Feedback):
+                self.error(f"{feedback._what} is bound to a feedback", where, "bind it to what a call returns")
+            feedback._bound = Value(self, None, feedback._what)
+        else:
+            assert isinstance(value, Value)
+            feedback._bound = value
+
+    def call(
+        self, role: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> Value:
+        where = place_of(sys._getframe())
+        name = f"{role}.{operator}"
+        if role not in self.roles:
+            return Value(self, None, name)
+        spec = self.roles[role].operators.get(operator)
+        if spec is None:
+            remedy = nearest(operator, self.roles[role].operators)
+            self.error(f"role {role!r} has no operator {operator!r}", where, remedy)
+            return Value(self, None, name)
+        if clash := [param for param in spec.inputs if param in SETTINGS]:
+            what = f"operator {name} has a parameter {clash[0]!r}, which means something else in a flow"
+            self.error(what, where, "rename the parameter in the workload")
+        arguments = self._bind_arguments(name, spec, args, kwargs, where)
+        every = count(self.errors, name, "every", settings["every"], 1, where)
+        at = every - 1 if settings["at"] is None else count(self.errors, name, "at", settings["at"], 0, where)
+        if at >= every:
+            self.error(f"{name}: at={at} never comes with every={every}", where, f"use 0 to {every - 1}")
+        op = len(self.ops)
+        again = sum(call.role == role and call.operator == operator for call in self.ops)
+        label = f"{name}#{again + 1}" if again else name
+        edges, constants = self._split_arguments(name, arguments, where)
+        given = settings["credits"]
+        credits = self.credits if given is None else count(self.errors, name, "credits", given, 1, where)
+        for param, value, lag in self._lags(name, edges, settings["lag"], where):
+            self.pending.append(_Pending(value, op, param, lag, credits, where))
+        self.ops.append(
+            OpCall(op, role, operator, label, spec.returns, spec.streaming, constants, every, at, where or "")
+        )
+        self.specs.append(spec)
+        return Value(self, op, label)
+
+    # ---------------------------------------------------------------------------------------------- one call's parts
+
+    def _bind_arguments(
+        self, name: str, spec: OperatorSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str | None
+    ) -> dict[str, Any]:
+        """Arguments by parameter, in the order of the signature."""
+        signature = f"it is {name}({', '.join(spec.inputs)})"
+        if len(args) > len(spec.inputs):
+            self.error(f"{name} takes {len(spec.inputs)} arguments, not {len(args)}", where, signature)
+        bound = dict(zip(spec.inputs, args, strict=False))
+        for param, value in kwargs.items():
+            if param not in spec.inputs:
+                known = nearest(param, [*spec.inputs, *SETTINGS])
+                self.error(f"{name} has no parameter {param!r}", where, f"{known}; {signature}")
+            elif param in bound:
+                self.error(f"{name} gets {param!r} twice", where, signature)
+            else:
+                bound[param] = value
+        if missing := [param for param in spec.required if param not in bound]:
+            self.error(f"{name} misses {', '.join(map(repr, missing))}", where, signature)
+        return {param: bound[param] for param in spec.inputs if param in bound}
+
+    def _split_arguments(
+        self, name: str, arguments: Mapping[str, Any], where: str | None
+    ) -> tuple[dict[str, Value], dict[str, Any]]:
+        edges: dict[str, Value] = {}
+        constants: dict[str, Any] = {}
+        for param, argument in arguments.items():
+            if isinstance(argument, (Value, RoleHandle, OperatorHandle, JobHandle)):
+                if self._usable(argument, f"{name}({param})", where) and isinstance(argument, Value):
+                    edges[param] = argument
+            else:
+                try:
+                    constants[param] = constant(argument)
+                except TypeError as error:
+                    self.error(f"{name}({param}): {error}", where, "pass values whole, and constants as in JSON")
+        return edges, constants
+
+    def _usable(self, value: object, use: str, where: str | None) -> bool:
+        """Whether `value` can be the source of an edge; if not, say why."""
+        if not isinstance(value, Value):
+            remedy = "call it: the value is what the call returns"
+            self.error(f"{use} gets {value!r} instead of a value", where, remedy)
+        elif value._tracer is not self:
+            self.error(f"{use} gets {value!r} of another trace", where, "use values in the flow that made them")
+        elif value._op is not None and self.ops[value._op].returns is None:
+            what = f"{use} gets what {value._what} returns, which is nothing"
+            self.error(what, where, f"declare returns=... on operator {value._what}, or leave it out")
+        else:
+            return True
+        return False
+
+    def _lags(self, name: str, edges: Mapping[str, Value], lag: Any, where: str | None) -> list[tuple[str, Value, int]]:
+        given = dict(lag) if isinstance(lag, Mapping) else dict.fromkeys(edges, lag)
+        if unknown := given.keys() - edges.keys():
+            what = f"{name}: lag for {sorted(unknown)}, which take no value of another call"
+            self.error(what, where, nearest(sorted(unknown)[0], edges))
+        if not edges and not isinstance(lag, Mapping) and lag != 0:
+            self.error(f"{name}: lag={lag!r}, but it takes no value of another call", where, "leave lag out")
+        lags = {param: count(self.errors, name, "lag", given.get(param, 0), 0, where) for param in edges}
+        return [(param, value, lags[param]) for param, value in edges.items()]
+
+    # ------------------------------------------------------------------------------------------------ the whole graph
+
+    def finish(self, target: Flow) -> LogicalGraph:
+        """Resolve feedback, check routes, and what only the whole graph shows."""
+        for feedback in self.feedbacks:
+            if feedback._bound is None:
+                remedy = "say what makes it: .bind(job.<role>.<operator>(...))"
+                self.error(f"{feedback._what} is never bound", feedback._where, remedy)
+        edges: list[Edge] = []
+        for pending in self.pending:
+            source = pending.value._bound if isinstance(pending.value, Feedback) else pending.value
+            if source is None or source._op is None:
+                continue
+            returns, wants = self.ops[source._op].returns, self.specs[pending.dst].inputs[pending.param]
+            assert returns is not None
+            edge = Edge(
+                len(edges), source._op, pending.dst, pending.param, returns, wants, pending.lag, pending.credits
+            )
+            self._check_route(edge, pending.where)
+            edges.append(edge)
+        graph = LogicalGraph(target.name, tuple(self.ops), tuple(edges))
+        for role in [] if self.unknown else self.roles:
+            if role not in graph.roles:
+                remedy = f"call one of its operators ({', '.join(self.roles[role].operators)}), or remove the role"
+                self.error(f"nobody calls role {role!r}", target.where, remedy)
+        if not self.errors:
+            self.errors += check_cycles(graph) or check_runs(graph)
+        raise_all(list({str(error): error for error in self.errors}.values()))
+        return graph
+
+    def _check_route(self, edge: Edge, where: str | None) -> None:
+        src, dst = self.ops[edge.src], self.ops[edge.dst]
+        m, n = self.roles[src.role].world_size, self.roles[dst.role].world_size
+        try:
+            route(edge.src_partition, m, edge.dst_partition, n)
+        except RouteError as error:
+            what = f"{src.label} → {dst.label}({edge.param}): {error.pair}: {error.why}"
+            self.error(what, where, error.remedy)
