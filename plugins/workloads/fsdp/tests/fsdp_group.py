@@ -167,3 +167,8 @@ def logprobs_after(
         logprobs(workload, ctx, batch, shares)
         workload.train(share(step, shares, ctx.rank))
     return logprobs(workload, ctx, batch, shares)
+
+
+def losses(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
+    """The loss of each step."""
+    return [train(workload, ctx, [batch], shares)["metrics"]["loss"] for batch in batches]

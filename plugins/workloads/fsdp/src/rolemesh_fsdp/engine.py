@@ -199,6 +199,7 @@ def _device(ctx: RankContext[FSDPOptions]) -> torch.device:
         )
     device = torch.device("cuda", ctx.gpus[0] if ctx.gpus else 0)
     torch.cuda.set_device(device)
+    torch.cuda.init()  # or the device mesh would choose a device by itself
     return device
 
 
