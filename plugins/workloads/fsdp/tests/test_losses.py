@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -157,3 +159,12 @@ def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
         workload.train(texts(step))
         rates.append(context._means["lr"][0])
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+
+
+def test_the_loss_in_the_readme_trains(tiny_model, tmp_path, texts):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    source = readme.split("```python\n")[1].split("```")[0].replace("def next_token", "def loss")
+    workload = trainer(tiny_model, tmp_path, source)
+    before = workload.snapshot()["param/model.norm.weight"].clone()
+    workload.train(texts(0))
+    assert not torch.equal(workload.snapshot()["param/model.norm.weight"], before)

@@ -44,7 +44,8 @@ class Group:
             return value
         cell = torch.tensor([value], dtype=dtype)
         dist.all_reduce(cell, op)
-        return cell.item()
+        found: float = cell.item()
+        return found
 
 
 def join(ctx: RankContext[Any], device: torch.device, timeout_s: float, *, needed: bool) -> Group:

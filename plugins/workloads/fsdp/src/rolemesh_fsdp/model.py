@@ -24,7 +24,7 @@ def load(options: FSDPOptions, seed: int) -> torch.nn.Module:
         config = AutoConfig.from_pretrained(options.model, local_files_only=True)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, **kind)
+            model = AutoModelForCausalLM.from_config(config, **kind)  # type: ignore[no-untyped-call]
     model.config.use_cache = False
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
