@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rolemesh.batch import Batch, Ragged
-from rolemesh.partition import Split
-from rolemesh.workload import operator
+from rolemesh import Batch, Ragged, RankContext
 
 BOS, EOS = 0, 1
 WORDS = 64
@@ -18,30 +14,20 @@ FIRST_STRIDE, FIRST_WORD = 2, 16
 
 
 class ToyData:
-    """Sentences by number: the n-th sentence is the same in every run, whoever asks for it."""
+    """Sentences by number, from the job's seed: nothing to remember between steps, so nothing to restore."""
 
-    rows = 16
+    def __init__(self, rows: int = 16) -> None:
+        self.rows = rows
 
-    def __init__(self) -> None:
-        self.drawn = 0
-
-    @operator(returns=Split())
-    def next(self) -> Batch:
-        """16 new sentences: `input_ids` (ragged int32, 10 to 24 tokens each)."""
-        numbers = range(self.drawn, self.drawn + self.rows)
-        self.drawn += self.rows
-        return Batch({"input_ids": Ragged.from_rows([sentence(number) for number in numbers], np.int32)})
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"drawn": self.drawn}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.drawn = int(state["drawn"])
+    def next(self, ctx: RankContext) -> Batch:
+        """The step's sentences: `input_ids` (ragged int32, 10 to 24 tokens each)."""
+        first = ctx.step * self.rows
+        sentences = [sentence(ctx.rng("sentence", number)) for number in range(first, first + self.rows)]
+        return Batch({"input_ids": Ragged.from_rows(sentences, np.int32)})
 
 
-def sentence(number: int) -> np.ndarray:
+def sentence(rng: np.random.Generator) -> np.ndarray:
     """BOS, a stride, then words that each follow the one before by that stride, EOS."""
-    rng = np.random.default_rng(number)
     stride, start, length = rng.integers(len(STRIDES)), rng.integers(WORDS), rng.integers(7, 22)
     words = (start + STRIDES[stride] * np.arange(length)) % WORDS
     return np.concatenate([[BOS, FIRST_STRIDE + stride], FIRST_WORD + words, [EOS]])
