@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rolemesh.errors import JobFileError, RolemeshError, raise_all
+from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.spec.environment import Expansion
 from rolemesh.spec.model import JobSpec
 from rolemesh.spec.overrides import apply_overrides
 from rolemesh.spec.places import Path as Keys
-from rolemesh.spec.places import Places, dump_yaml, parse_yaml
+from rolemesh.spec.places import Places, Quoted, dump_yaml, parse_yaml
 from rolemesh.spec.problems import problems
 
 __all__ = ["JobFile", "load"]
@@ -54,9 +54,29 @@ class JobFile:
         """pydantic's errors about the value at `base` as errors of `kind`, with their places in this file."""
         return problems(error, model, self.places, base=tuple(base), secret=self.is_secret, kind=kind)
 
+    def placed(self, error: RolemeshError) -> RolemeshError:
+        """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``)."""
+        if isinstance(error, Problems):
+            return Problems([self.placed(each) for each in error.errors])
+        path = tuple(error.where.split(".")) if error.where else ()
+        if not path or self.places.resolve(path)[1]:
+            return error
+        placed = type(error)(error.what, where=self.where(path), remedy=error.remedy)
+        placed.__cause__ = error.__cause__
+        return placed
+
     def dump(self) -> str:
         """The resolved job file as YAML: overrides and defaults in it, variables not."""
-        return dump_yaml(self.raw)
+        return dump_yaml(self._quoted(self.raw, ()))
+
+    def _quoted(self, value: Any, path: Keys) -> Any:
+        """`value` with the quotes that keep a variable a string when the file is read again."""
+        if isinstance(value, dict):
+            return {key: self._quoted(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._quoted(item, (*path, index)) for index, item in enumerate(value)]
+        quoted = isinstance(value, str) and "${" in value and self.places.resolve(path)[0] in self.places.quoted
+        return Quoted(value) if quoted else value
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> JobFile:

@@ -16,7 +16,7 @@ import yaml
 
 from rolemesh.errors import JobFileError, RolemeshError, raise_all
 
-__all__ = ["COMMAND_LINE", "Path", "Places", "dotted", "dump_yaml", "parse_scalar", "parse_yaml"]
+__all__ = ["COMMAND_LINE", "Path", "Places", "Quoted", "dotted", "dump_yaml", "parse_scalar", "parse_yaml"]
 
 COMMAND_LINE = "command line"
 """How the places of overrides begin."""
@@ -51,6 +51,14 @@ class _Dumper(yaml.SafeDumper):
 def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return float(node.value.replace(".inf", "inf").replace(".nan", "nan"))
 
+
+class Quoted(str):
+    """A string that `dump_yaml` writes in quotes."""
+
+
+_Dumper.add_representer(
+    Quoted, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style='"')
+)
 
 for _kind in (_Loader, _Dumper):
     for _tag, _pattern, _first in _RESOLVERS:

@@ -1,0 +1,102 @@
+"""rolemesh: the control plane for AI jobs made of many roles.
+
+This is the public face: what authors of workloads, flows and plugins need. Names are imported when they are first
+used, so that ``import rolemesh`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rolemesh.batch import Batch, Ragged, Shard, Shards
+    from rolemesh.cluster import ClusterView, NodeView
+    from rolemesh.errors import OptionsError, PluginError, RolemeshError
+    from rolemesh.failures import Failure, JobView, RankView, RecoveryPlan, Verdict
+    from rolemesh.graph.flow import flow
+    from rolemesh.hookspecs import hookimpl
+    from rolemesh.imports import ImportRef
+    from rolemesh.level import FailoverLevel
+    from rolemesh.observer import Observer
+    from rolemesh.partition import Broadcast, Partial, Sharded, Split
+    from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Unplaced
+    from rolemesh.scheduler import Scheduler
+    from rolemesh.transport import Transport
+    from rolemesh.workload import RankContext, State, Workload, operator
+
+    __version__: str
+
+__all__ = [
+    "Assignment",
+    "Batch",
+    "Broadcast",
+    "ClusterView",
+    "FailoverLevel",
+    "Failure",
+    "ImportRef",
+    "JobView",
+    "NodeView",
+    "Observer",
+    "OptionsError",
+    "Partial",
+    "PlacementPlan",
+    "PlacementRequest",
+    "PluginError",
+    "Ragged",
+    "RankContext",
+    "RankView",
+    "RecoveryPlan",
+    "RoleRequest",
+    "RolemeshError",
+    "Scheduler",
+    "Shard",
+    "Sharded",
+    "Shards",
+    "Slot",
+    "Split",
+    "State",
+    "Transport",
+    "Unplaced",
+    "Verdict",
+    "Workload",
+    "__version__",
+    "flow",
+    "hookimpl",
+    "operator",
+]
+
+_HOMES = {
+    "batch": ("Batch", "Ragged", "Shard", "Shards"),
+    "cluster": ("ClusterView", "NodeView"),
+    "errors": ("OptionsError", "PluginError", "RolemeshError"),
+    "failures": ("Failure", "JobView", "RankView", "RecoveryPlan", "Verdict"),
+    "graph.flow": ("flow",),
+    "hookspecs": ("hookimpl",),
+    "imports": ("ImportRef",),
+    "level": ("FailoverLevel",),
+    "observer": ("Observer",),
+    "partition": ("Broadcast", "Partial", "Sharded", "Split"),
+    "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"),
+    "scheduler": ("Scheduler",),
+    "transport": ("Transport",),
+    "workload": ("RankContext", "State", "Workload", "operator"),
+}
+_HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("rolemesh")
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'rolemesh' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

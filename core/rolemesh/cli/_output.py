@@ -1,0 +1,41 @@
+"""What verbs print: errors for people, JSON for programs, tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rolemesh.errors import Problems, RolemeshError
+
+__all__ = ["error_records", "print_error", "print_json", "print_table"]
+
+
+def print_error(error: RolemeshError) -> None:
+    """Each problem on stderr: the place, the cause, and indented the remedy. Colours only on a terminal."""
+    bold, dim, plain = ("\033[1;31m", "\033[36m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
+    for each in error.errors if isinstance(error, Problems) else (error,):
+        place = f"{each.where}: " if each.where else ""
+        print(f"{bold}error:{plain} {place}{each.what}", file=sys.stderr)
+        if each.remedy:
+            print(f"{dim}  → {each.remedy}{plain}", file=sys.stderr)
+
+
+def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
+    """The same as JSON values: ``kind``, ``what``, ``where``, ``remedy``."""
+    errors = error.errors if isinstance(error, Problems) else (error,)
+    return [{"kind": type(e).__name__, "what": e.what, "where": e.where, "remedy": e.remedy} for e in errors]
+
+
+def print_json(value: Any) -> None:
+    """`value` on stdout, indented."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Aligned columns on stdout, unwrapped, so that they can be cut and searched."""
+    lines = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,105 @@
+"""``rolemesh plugins list`` and ``rolemesh plugins show``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rolemesh.cli._output import print_json, print_table
+from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
+from rolemesh.plugins.discovery import KINDS, discover, normalized
+from rolemesh.plugins.static import looked_at
+from rolemesh.spec.model import Kind
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(KINDS)}.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_plugins(
+    kind: KindOption = None,
+    as_json: JsonOption = False,
+    check: Annotated[bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")] = False,
+) -> None:
+    """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
+    records = [looked_at(record) for record in discover(_kinds(kind))]
+    if check:
+        from rolemesh.plugins.describe import checked
+
+        records = [checked(record) for record in records]
+    if as_json:
+        print_json([msgspec.to_builtins(record) for record in records])
+        return
+    print_table(
+        ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"),
+        [
+            (r.kind, r.name, r.distribution, r.version, f"{r.status}: {r.error}" if r.error else r.status)
+            for r in records
+        ],
+    )
+
+
+@app.command("show")
+def show_plugin(
+    name: Annotated[str, typer.Argument(help="The plugin's name, or distribution:name.")],
+    kind: KindOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a plugin: options with types, defaults and docs, operators or hooks, distribution and version."""
+    from rolemesh.plugins.describe import describe
+
+    distribution, _, plain = name.rpartition(":")
+    records = discover(_kinds(kind))
+    found = [
+        r
+        for r in records
+        if r.name == plain and (not distribution or normalized(r.distribution) == normalized(distribution))
+    ]
+    if not found:
+        raise PluginError(f"there is no plugin {name!r}", remedy=nearest(plain, {record.name for record in records}))
+    described = [describe(record) for record in found]
+    if as_json:
+        print_json(described if len(described) > 1 else described[0])
+    else:
+        print("\n\n".join(_text(plugin) for plugin in described))
+    if any(plugin["status"] in ("broken", "incompatible") for plugin in described):
+        raise typer.Exit(EXIT_NOT_STARTED)
+
+
+def _kinds(kind: str | None) -> tuple[Kind, ...]:
+    chosen = tuple(known for known in KINDS if kind in (None, known))
+    if not chosen:
+        raise PluginError(f"there is no kind {kind!r} of plugins", remedy=nearest(str(kind), KINDS))
+    return chosen
+
+
+def _text(plugin: dict[str, Any]) -> str:
+    lines = [f"{plugin['name']}  ({plugin['kind']})", f"  {plugin['distribution']} {plugin['version']}"]
+    lines.append(f"  {plugin['target']}, {plugin['status']}")
+    if plugin["error"]:
+        lines += [f"  {line}" for line in plugin["error"].splitlines()]
+    if doc := plugin.get("doc"):
+        lines += ["", *(f"  {line}" for line in doc.splitlines())]
+    if "options" in plugin:
+        lines += ["", "  options:" if plugin["options"] else "  no options"]
+    for option in plugin.get("options", ()):
+        default = "required" if option["required"] else f"default {json.dumps(option['default'], default=str)}"
+        lines.append(f"    {option['name']}: {option['type']}  ({default})")
+        lines += [f"        {line}" for line in option["doc"].splitlines()]
+    if "operators" in plugin:
+        lines += ["", "  operators:" if plugin["operators"] is not None else "  operators: they depend on the options"]
+    for operator in plugin.get("operators") or ():
+        inputs = ", ".join(f"{name}: {partition}" for name, partition in operator["inputs"].items())
+        returns = f" -> {operator['returns']}" if operator["returns"] else ""
+        lines.append(f"    {operator['name']}({inputs}){returns}{'  (streaming)' if operator['streaming'] else ''}")
+        lines += [f"        {line}" for line in operator["doc"].splitlines()]
+    if "hooks" in plugin:
+        lines += ["", "  hooks:", *(f"    {signature}" for signature in plugin["hooks"].values())]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,19 @@
+"""``rolemesh schema``: for editors that complete and check job files."""
+
+from __future__ import annotations
+
+import sys
+
+from rolemesh.cli._output import print_json
+from rolemesh.plugins.discovery import discover
+from rolemesh.plugins.schema import job_schema
+
+__all__ = ["command"]
+
+
+def command() -> None:
+    """Print the JSON Schema of job files, with the options of all installed plugins; broken ones are noted on stderr."""
+    schema, notes = job_schema(discover())
+    print_json(schema)
+    for note in notes:
+        print(f"left out: {note}", file=sys.stderr)

@@ -1,0 +1,146 @@
+"""The plugins of one job in a pluggy manager: validated when they are registered, called one by one or all together."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import pluggy
+
+from rolemesh import hookspecs
+from rolemesh.errors import PluginError, RolemeshError, nearest
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.known import SINGULAR
+
+__all__ = ["JobPlugins", "hooks_of"]
+
+log = logging.getLogger("rolemesh.plugins")
+
+
+def hooks_of(cls: type[Any]) -> dict[str, str]:
+    """The hooks that a plugin class implements, and the signature of each implementation."""
+    found = {}
+    for name in dir(cls):
+        value = inspect.getattr_static(cls, name)
+        options = getattr(value, "rolemesh_impl", None)
+        if options is not None:
+            found[options.get("specname") or name] = f"{name}{inspect.signature(value)}"
+    return found
+
+
+class JobPlugins:
+    """Schedulers, failover levels and observers of one job, by instance name.
+
+    pluggy would call the last registered first; nothing here depends on it: `call` asks one plugin, `broadcast` goes
+    in the order of registration.
+    """
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._plugins: dict[str, tuple[PluginRecord, object]] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The instances in the order of their registration."""
+        return tuple(self._plugins)
+
+    def instance(self, name: str) -> Any:
+        """The registered object; `KeyError` if there is none."""
+        return self._plugins[name][1]
+
+    def record(self, name: str) -> PluginRecord:
+        """Where a registered object came from; `KeyError` if there is none."""
+        return self._plugins[name][0]
+
+    def create(self, name: str, record: PluginRecord, cls: type[Any], options: Any, where: str | None = None) -> Any:
+        """Make an instance with ``cls(options)`` and `register` it."""
+        try:
+            instance = cls(options)
+        except RolemeshError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"the {SINGULAR[record.kind]} {record} cannot be created: {type(error).__name__}: {error}",
+                where=where,
+                remedy=f"check its options, or report it to the author of {record.distribution}",
+            ) from error
+        self.register(name, record, instance, where)
+        return instance
+
+    def register(self, name: str, record: PluginRecord, instance: object, where: str | None = None) -> None:
+        """Add an instance. Raises `PluginError` where a hook is unknown or its signature does not fit the spec."""
+        if name in self._plugins:
+            raise ValueError(f"{name!r} is registered already")
+        for hook, signature in hooks_of(type(instance)).items():
+            self._check_hook(record, hook, signature, instance, where)
+        try:
+            self._manager.register(instance, name=name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginError(
+                f"the {SINGULAR[record.kind]} {record} does not fit the hook specs: {error}",
+                where=where,
+                remedy="see docs/hooks.md for the hooks and their arguments",
+            ) from error
+        self._plugins[name] = (record, instance)
+
+    def _check_hook(self, record: PluginRecord, hook: str, signature: str, instance: object, where: str | None) -> None:
+        who = f"the {SINGULAR[record.kind]} {record} implements"
+        spec = getattr(hookspecs, hook, None)
+        known = [name for name, value in vars(hookspecs).items() if hasattr(value, "rolemesh_spec")]
+        method = getattr(instance, signature.partition("(")[0])
+        if hook not in known or spec is None:
+            if method.rolemesh_impl.get("optionalhook"):
+                return
+            raise PluginError(f"{who} {hook!r}, which is no hook", where=where, remedy=nearest(hook, known))
+        allowed = list(inspect.signature(spec).parameters)
+        parameters = inspect.signature(method).parameters.values()
+        extra = [p.name for p in parameters if p.name not in allowed and p.default is p.empty]
+        if extra:
+            shown = ", ".join(repr(argument) for argument in extra)
+            raise PluginError(
+                f"{who} the hook {hook!r} as {signature}, but the hook has no argument {shown}",
+                where=where,
+                remedy=f"write it as {hook}(self, {', '.join(allowed)}), or with fewer arguments",
+            )
+
+    def call(self, name: str, hook: str, **arguments: Any) -> Any:
+        """Call a hook of one plugin; None if it does not implement it.
+
+        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that names it.
+        """
+        record, instance = self._plugins[name]
+        others = [other for _, other in self._plugins.values() if other is not instance]
+        caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
+        try:
+            return caller(**arguments)
+        except RolemeshError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"the {SINGULAR[record.kind]} {record} failed in its hook {hook!r}: {type(error).__name__}: {error}",
+                remedy=f"report it to the author of {record.distribution}, with the traceback in the log",
+            ) from error
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> None:
+        """Call a hook of every plugin that implements it, in the order of registration.
+
+        One that raises is logged once per hook, with its traceback, and the others are called all the same.
+        """
+        for name, (record, instance) in self._plugins.items():
+            others = [other for _, other in self._plugins.values() if other is not instance]
+            caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
+            try:
+                caller(**arguments)
+            except Exception:
+                if (name, hook) not in self._reported:
+                    self._reported.add((name, hook))
+                    log.exception(
+                        "the %s %s failed in its hook %r; it is reported once, the job goes on",
+                        SINGULAR[record.kind],
+                        record,
+                        hook,
+                    )

@@ -1,0 +1,72 @@
+"""The JSON Schema of job files: the kernel's models, and for each installed plugin the schema of its options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rolemesh.errors import RolemeshError
+from rolemesh.plugins.discovery import PluginRecord, find
+from rolemesh.plugins.drivers import load
+from rolemesh.spec.model import JobSpec, Kind
+
+__all__ = ["job_schema"]
+
+_USES: dict[Kind, str] = {"schedulers": "placement", "failover": "failover", "observers": "observers"}
+
+
+def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[str]]:
+    """The schema, and a note for each plugin that was left out because it cannot be used.
+
+    Where a role has ``use: fsdp``, its ``options`` must fit fsdp's; plugins that are not installed are not judged.
+    """
+    schema = JobSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    definitions: dict[str, Any] = schema["$defs"]
+    notes: list[str] = []
+    definitions["RoleSpec"] |= _choices("workloads", records, definitions, notes)
+    for kind, key in _USES.items():
+        name = f"Use_{key}"
+        definitions[name] = definitions["Use"] | _choices(kind, records, definitions, notes)
+        items = {"$ref": f"#/$defs/{name}"}
+        written = schema["properties"][key]
+        written["items"] = items
+        if key == "placement":
+            described = {k: written.pop(k) for k in ("title", "description", "default") if k in written}
+            schema["properties"][key] = {"anyOf": [items, written], **described}
+    return schema, notes
+
+
+def _choices(
+    kind: Kind, records: Sequence[PluginRecord], definitions: dict[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    names: list[str] = []
+    cases: list[dict[str, Any]] = []
+    for record in records:
+        if record.kind != kind or record.status == "disabled":
+            continue
+        reference = f"{record.distribution}:{record.name}"
+        try:
+            options = load(find(kind, reference, records)).Options.model_json_schema()
+        except RolemeshError as error:
+            notes.append(str(error))
+            continue
+        spelled = [reference] if record.status == "duplicate" else [record.name, reference]
+        names += spelled[:1]
+        then: dict[str, Any] = {"properties": {"options": _hoisted(options, f"{kind}.{reference}", definitions)}}
+        if options.get("required"):
+            then["required"] = ["options"]
+        cases.append({"if": {"properties": {"use": {"enum": spelled}}, "required": ["use"]}, "then": then})
+    use = {"type": "string", "examples": sorted(names), "description": "Name of an installed plugin."}
+    model = definitions["RoleSpec" if kind == "workloads" else "Use"]
+    return {"properties": model["properties"] | {"use": use}, **({"allOf": cases} if cases else {})}
+
+
+def _hoisted(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """`schema` with its own definitions moved to the document's, under names that cannot collide."""
+    text = json.dumps(schema).replace('"#/$defs/', f'"#/$defs/{prefix}.')
+    moved: dict[str, Any] = json.loads(text)
+    for name, definition in moved.pop("$defs", {}).items():
+        definitions[f"{prefix}.{name}"] = definition
+    return moved
