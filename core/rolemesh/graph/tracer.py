@@ -131,7 +131,8 @@ class GraphTracer:
                 self.error(f"{name} gets {param!r} twice", where, signature)
             else:
                 bound[param] = value
-        if missing := [param for param in spec.required if param not in bound]:
+        missing = [param for param in spec.required if param not in bound]
+        if missing and kwargs.keys() <= spec.inputs.keys():
             self.error(f"{name} misses {', '.join(map(repr, missing))}", where, signature)
         return {param: bound[param] for param in spec.inputs if param in bound}
 
