@@ -1,0 +1,122 @@
+"""The reward role: reasoning-gym's verifiers, and GRPO's advantages within groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, model_validator
+
+from rolemesh.batch import Batch
+from rolemesh.partition import Broadcast, Split
+from rolemesh.workload import RankContext, Workload, operator
+from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
+
+__all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
+
+_SHOWN = 5  # answers per evaluation that are attached to the metrics
+
+
+class RewardOptions(BaseModel, extra="forbid"):
+    """Options of the `reasoning-gym-reward` workload."""
+
+    task: str | None = Field(None, description="name of a reasoning-gym dataset; by default each row's own task")
+    config: dict[str, Any] = Field(default_factory=dict, description="the task's settings, if its verifier reads them")
+    exact: bool = Field(False, description="true: 1 for what the verifier calls fully right, else 0; false: its score")
+    strip: bool = Field(True, description="remove white space around the answer before it is verified")
+    extract: str | None = Field(
+        None, description="verify only what stands in the last <extract>…</extract>, e.g. `answer`; nothing there: 0"
+    )
+
+    @model_validator(mode="after")
+    def _config_belongs_to_a_task(self) -> RewardOptions:
+        if self.config and self.task is None:
+            raise ValueError("config is given without the task that it belongs to; add `task`")
+        return self
+
+
+class ReasoningGymReward(Workload):
+    """Scores completions with the task's verifier; stateless, any world size."""
+
+    Options = RewardOptions
+    deterministic = True
+    preload: ClassVar[Sequence[str]] = ("reasoning_gym",)
+    env: ClassVar[Mapping[str, str]] = ENV
+
+    @classmethod
+    def check(cls, options: RewardOptions, world_size: int) -> None:
+        """The task, if one is named, exists and takes the config."""
+        if options.task is not None:
+            check_task(options.task, options.config)
+
+    def setup(self, ctx: RankContext[RewardOptions]) -> None:
+        import reasoning_gym  # noqa: F401  (two seconds, better now than in the first step)
+
+        self.ctx = ctx
+        self.datasets: dict[str, Any] = {}
+
+    @operator(samples=Split(), returns=Split())
+    def score(self, samples: Batch) -> Batch:
+        """Rows in = rows out; adds `reward` (float32, shape (rows,)). Needs `text` and `entry`."""
+        rewards = np.array(
+            [self._verify(t, e) for t, e in zip(samples["text"], samples["entry"], strict=True)], dtype=np.float32
+        )
+        if self.ctx.options.exact:
+            rewards = (rewards >= 1).astype(np.float32)
+        for reward in rewards:
+            self.ctx.metric(reward=reward)
+        return samples | {"reward": rewards}
+
+    @operator(samples=Broadcast(), returns=Broadcast())
+    def advantages(self, samples: Batch) -> Batch:
+        """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`.
+
+        Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4.1.2. Groups whose rewards are all equal get 0.
+        The metric `informative_groups` is the share of the others.
+        """
+        advantages, informative = group_advantages(samples["reward"], samples["group"])
+        if samples.rows:
+            self.ctx.metric(informative_groups=informative)
+        return samples | {"advantage": advantages}
+
+    @operator(samples=Split())
+    def evaluate(self, samples: Batch) -> None:
+        """Report `eval_accuracy`, the share of fully right answers, and the first few answers as `eval_answers`."""
+        shown = []
+        for row in range(samples.rows):
+            text, entry = samples["text"][row], samples["entry"][row]
+            correct = self._verify(text, entry) >= 1
+            self.ctx.metric(eval_accuracy=correct)
+            shown.append({"question": entry["question"], "answer": entry["answer"], "text": text, "correct": correct})
+        if self.ctx.rank == 0:
+            self.ctx.record(eval_answers=shown[:_SHOWN])
+
+    def _verify(self, text: str, entry: dict[str, Any]) -> float:
+        options = self.ctx.options
+        answer: str | None = text
+        if options.extract is not None:
+            from reasoning_gym.utils import extract_answer
+
+            answer = extract_answer(text, tag_name=options.extract, strip=False)
+            if answer is None:
+                return 0.0
+        if options.strip:
+            answer = answer.strip()
+        task = options.task or entry["metadata"]["source_dataset"]
+        if task not in self.datasets:
+            self.datasets[task] = make_dataset(task, options.config, seed=0, size=1)
+        return float(self.datasets[task].score_answer(answer=answer, entry=entry))
+
+
+def group_advantages(reward: NDArray[np.float32], group: NDArray[np.int64]) -> tuple[NDArray[np.float32], float]:
+    """(reward − mean) / standard deviation within each group, float32; and the share of groups that differ inside."""
+    _, member = np.unique(group, return_inverse=True)
+    values = np.asarray(reward, dtype=np.float64)
+    size = np.maximum(np.bincount(member), 1)
+    centered = values - (np.bincount(member, values) / size)[member]
+    std = np.sqrt(np.bincount(member, centered**2) / size)
+    differs = std > 1e-6
+    scale = np.where(differs, 1 / np.where(differs, std, 1), 0)
+    return (centered * scale[member]).astype(np.float32), float(differs.mean()) if differs.size else 0.0

@@ -1,0 +1,60 @@
+"""reasoning-gym's registry: which tasks there are, whether a config fits one, and datasets of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rolemesh.errors import OptionsError, nearest
+
+__all__ = ["ENV", "check_task", "make_dataset"]
+
+_SET_BY_WORKLOAD = {"seed": "the job's seed", "size": "the job's steps"}
+
+ENV = {"PYTHONHASHSEED": "0"}
+"""A few tasks iterate over sets of strings, so their questions depend on the interpreter's hash seed."""
+
+
+def check_task(task: str, config: Mapping[str, Any]) -> None:
+    """Raise `OptionsError` unless `task` exists and its config class takes `config`.
+
+    Imports reasoning_gym (about two seconds, no torch).
+    """
+    from reasoning_gym.factory import DATASETS
+
+    if task not in DATASETS:
+        close = nearest(task, DATASETS)
+        raise OptionsError(
+            f"reasoning-gym has no task {task!r}",
+            where="task",
+            remedy=close if close.startswith("did you mean") else f"there are {len(DATASETS)}, e.g. {min(DATASETS)!r}",
+        )
+    kind = DATASETS[task][1]
+    fields = {field.name for field in dataclasses.fields(kind)} - _SET_BY_WORKLOAD.keys()
+    for name in config:
+        if name in _SET_BY_WORKLOAD:
+            raise OptionsError(
+                f"{name} is set by the workload, from {_SET_BY_WORKLOAD[name]}",
+                where=f"config.{name}",
+                remedy="remove it from `config`",
+            )
+        if name not in fields:
+            raise OptionsError(
+                f"the task {task!r} has no setting {name!r}", where=f"config.{name}", remedy=nearest(name, fields)
+            )
+    try:
+        made = kind(**config)
+        if hasattr(made, "validate"):
+            made.validate()
+    except (AssertionError, TypeError, ValueError) as error:
+        raise OptionsError(
+            f"the task {task!r} refuses this config: {error}", where="config", remedy=f"see {kind.__module__}"
+        ) from error
+
+
+def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
+    """A reasoning-gym dataset; item i is generated from ``seed + i``."""
+    from reasoning_gym.factory import create_dataset
+
+    return create_dataset(task, **config, seed=seed, size=size)

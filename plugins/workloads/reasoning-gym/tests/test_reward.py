@@ -1,0 +1,116 @@
+"""What an answer is worth, and what it is worth beside the others of its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rolemesh.batch import Batch
+from rolemesh.errors import OptionsError
+from rolemesh.workload import RankContext
+from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions
+from rolemesh_reasoning_gym.reward import group_advantages
+from rolemesh_reasoning_gym.tasks import make_dataset
+
+
+def reward(rank: int = 0, **options: Any) -> ReasoningGymReward:
+    workload = ReasoningGymReward()
+    workload.setup(RankContext(options=RewardOptions(**options), rank=rank))
+    return workload
+
+
+def samples(*texts: str) -> Batch:
+    entry = make_dataset("word_sequence_reversal", {"min_words": 2, "max_words": 2}, seed=1, size=1)[0]
+    return Batch({"text": [t.format(entry["answer"]) for t in texts], "entry": [entry] * len(texts)})
+
+
+def test_the_verifiers_partial_credit_is_the_reward() -> None:
+    out = reward().score(samples("{}", " {}\n", "It is {}, surely", "no idea"))
+    rewards = out["reward"]
+    assert rewards.dtype == np.float32
+    assert rewards[[0, 1, 3]].tolist() == [1, 1, 0]
+    assert 0 < rewards[2] < 1
+
+
+def test_exact_gives_nothing_for_what_is_not_fully_right() -> None:
+    assert reward(exact=True).score(samples("{}", "It is {}, surely"))["reward"].tolist() == [1, 0]
+
+
+def test_without_strip_white_space_counts() -> None:
+    assert reward(strip=False, exact=True).score(samples("{}", "{}\n"))["reward"].tolist() == [1, 0]
+
+
+def test_extract_verifies_what_stands_in_the_last_tag() -> None:
+    out = reward(extract="answer").score(samples("<answer>x</answer> <answer> {} </answer>", "{}"))
+    assert out["reward"].tolist() == [1, 0]
+
+
+def test_a_named_task_overrides_the_rows_own() -> None:
+    entry = {"question": "?", "answer": "3", "metadata": {"source_dataset": "word_sequence_reversal"}}
+    out = reward(task="chain_sum", exact=True).score(Batch({"text": ["3"], "entry": [entry]}))
+    assert out["reward"].tolist() == [1]
+
+
+def test_the_mean_reward_is_reported() -> None:
+    workload = reward(exact=True)
+    workload.score(samples("{}", "{}", "{}", "wrong"))
+    total, count = workload.ctx._means["reward"]
+    assert total / count == 0.75
+
+
+def test_no_rows_have_no_reward_and_no_advantage() -> None:
+    workload = reward()
+    out = workload.advantages(workload.score(samples("{}")[0:0]) | {"group": np.zeros(0, np.int64)})
+    assert out.rows == 0
+    assert out["advantage"].dtype == np.float32
+    assert workload.ctx._means == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=40))
+def test_advantages_are_standardised_rewards_of_each_group(rows: list[tuple[int, float]]) -> None:
+    group = np.array([g for g, _ in rows])
+    rewards = np.array([r for _, r in rows], np.float32)
+    advantages, informative = group_advantages(rewards, group)
+    assert advantages.dtype == np.float32
+    different = 0
+    for g in set(group.tolist()):
+        mine = rewards[group == g].astype(np.float64)
+        if mine.std() == 0:
+            assert not advantages[group == g].any()
+        else:
+            different += 1
+            np.testing.assert_allclose(advantages[group == g], (mine - mine.mean()) / mine.std(), rtol=1e-6, atol=1e-6)
+    assert informative == pytest.approx(different / len(set(group.tolist())))
+
+
+def test_evaluation_reports_accuracy_and_a_handful_of_answers() -> None:
+    workload = reward()
+    workload.evaluate(samples("{}", "It is {}", *["no"] * 6))
+    total, count = workload.ctx._means["eval_accuracy"]
+    assert total / count == 1 / 8
+    answers = workload.ctx._records["eval_answers"]
+    assert len(answers) == 5
+    assert [a["correct"] for a in answers] == [True, False, False, False, False]
+    assert set(answers[0]) == {"question", "answer", "text", "correct"}
+
+
+def test_only_the_first_rank_records_answers() -> None:
+    workload = reward(rank=1)
+    workload.evaluate(samples("{}"))
+    assert workload.ctx._records == {}
+    assert workload.ctx._means["eval_accuracy"] == [1, 1]
+
+
+def test_a_config_without_its_task_is_refused() -> None:
+    with pytest.raises(ValidationError, match="config is given without the task"):
+        RewardOptions(config={"min_words": 2})
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(OptionsError, match="did you mean 'chain_sum'"):
+        ReasoningGymReward.check(RewardOptions(task="chain_sums"), world_size=1)
