@@ -49,7 +49,7 @@ class Payload:
     Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
     """
 
-    __slots__ = ("header", "inline", "nbytes", "pool", "sizes", "slot")
+    __slots__ = ("header", "inline", "nbytes", "pool", "sizes", "slot", "users")
 
     def __init__(self, value: Any, pool: SlotPool, threshold: int) -> None:
         self.header, buffers = encode(value)
@@ -57,6 +57,8 @@ class Payload:
         self.nbytes = sum(self.sizes)
         self.pool = pool
         self.slot: Slot | None = None
+        self.users = 0
+        """Edges that have sent it and may need it again."""
         self.inline = b""
         if self.nbytes > threshold:
             self.slot = pool.acquire(aligned_size(self.sizes))
@@ -97,8 +99,9 @@ class Payload:
         return [head, *self.slot.views(self.sizes)]
 
     def free(self) -> None:
-        """Nobody needs it any more: the slot is ready for the next value."""
-        if self.slot is not None:
+        """One user less; after the last one the slot is ready for the next value."""
+        self.users -= 1
+        if self.users <= 0 and self.slot is not None:
             self.pool.release(self.slot)
             self.slot = None
 

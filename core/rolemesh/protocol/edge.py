@@ -81,9 +81,9 @@ class OutEdgeState(Generic[T]):
         self._committed = max(self._committed, step)
         return self._freed()
 
-    def kept_before(self, step: int) -> bool:
-        """Whether anything of an earlier step is still kept, so that waiting for a commit can free memory."""
-        return bool(self._kept) and self._kept[0].step < step
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of a step before `step` alone would free something here."""
+        return bool(self._kept) and self._kept[0].step < step and self._kept[0].step <= self._low
 
     def rewind(self, consumer: int, from_step: int) -> list[Kept[T]]:
         """`consumer` has started again and needs everything from `from_step` on: what to send, in order.

@@ -9,8 +9,8 @@ from rolemesh.protocol.messages import AgentToRank, Commit, Grant, Stop, WireRan
 __all__ = ["Control", "Stopping"]
 
 
-class Stopping(Exception):  # noqa: N818 - not an error: the rank was asked to stop while it waited
-    """Raised wherever a rank waits once its agent has asked it to stop."""
+class Stopping(BaseException):
+    """Raised wherever a rank waits once its agent has asked it to stop; no ``except Exception`` swallows it."""
 
 
 class Control:

@@ -9,7 +9,7 @@ import zmq
 
 from rolemesh.codec import Buffer, decode
 from rolemesh.errors import TransportError
-from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, decode_agent_to_rank, encode
+from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh.rank.control import Stopping
 from rolemesh.shm import SlotPool, SlotReader
 from rolemesh.transport import (
@@ -118,7 +118,7 @@ class Endpoint:
         self._reader = SlotReader(site.shm_dir)
         self._on_control = on_control
         self.stopping = False
-        """Set by `stop`; every wait then raises `Stopping`."""
+        """The agent has asked the rank to stop: every wait raises `Stopping`."""
         self.on_idle: Callable[[], None] | None = None
         """Called before the rank blocks, and every 50 ms while it does."""
         self._peers: dict[tuple[str, int], Peer] = {}
@@ -188,10 +188,6 @@ class Endpoint:
         """`taker` has something to flush before the rank blocks."""
         self._dirty.append(taker)
 
-    def stop(self) -> None:
-        """From now on waits raise `Stopping`."""
-        self.stopping = True
-
     def wait(self) -> None:
         """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
         if self.stopping:
@@ -253,8 +249,10 @@ class Endpoint:
             if giver is not None:
                 giver.acked(consumer, step)
         elif tag == CONTROL:
+            message = decode_agent_to_rank(memoryview(frame)[1:])
+            if isinstance(message, Stop):
+                self.stopping = True
             if self._on_control is not None:
-                message = decode_agent_to_rank(memoryview(frame)[1:])
                 self._on_control(message)
         else:
             raise TransportError(f"a frame of {len(frame)} bytes with tag {tag}", remedy="only ranks may send here")

@@ -1,0 +1,130 @@
+"""A rank's steps: take the inputs, run the operator, put the outputs; alone within its grant."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from types import GeneratorType
+from typing import Any
+
+from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity, role_schedule
+from rolemesh.rank.board import COMPUTING, IDLE, Board
+from rolemesh.rank.control import Control, Stopping
+from rolemesh.rank.edges import InPort, OutPort, Ports
+from rolemesh.rank.endpoint import Endpoint
+from rolemesh.rank.failure import OperatorFailed
+from rolemesh.rank.meter import Meter
+from rolemesh.workload import RankContext, Workload
+
+__all__ = ["Loop"]
+
+LOOK_NS = 5_000_000
+"""A rank that never waits looks into its inbox this often (stop, commits)."""
+
+
+class _Call:
+    """One operator call of the rank's schedule."""
+
+    __slots__ = ("always", "constants", "id", "inputs", "label", "method", "out", "streaming")
+
+    def __init__(self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort | None) -> None:
+        self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
+        self.method, self.inputs, self.out = method, inputs, out
+        self.always = False
+
+
+class Loop:
+    """Runs the schedule of one rank."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        ctx: RankContext[Any],
+        graph: LogicalGraph,
+        *,
+        activity: Activity,
+        endpoint: Endpoint,
+        ports: Ports,
+        board: Board,
+        meter: Meter,
+        control: Control,
+        steps: int,
+    ) -> None:
+        self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
+        self._board, self._meter, self._control, self._steps = board, meter, control, steps
+        self._calls: list[_Call] = []
+        for op in role_schedule(graph, ctx.role):
+            call = _Call(op, getattr(workload, op.operator), ports.inputs.get(op.id, []), ports.outputs.get(op.id))
+            call.always = activity.always(op.id)
+            self._calls.append(call)
+        control.on_commit = ports.commit
+        endpoint.on_idle = meter.idle
+
+    def run(self, start: int = 0) -> int:
+        """Run from step `start` to the last, as grants come; return the last finished step.
+
+        Returns early when the agent says stop (`control.stopping` is set). Raises `OperatorFailed` for an exception of
+        the workload, `TransportError` for a broken edge.
+        """
+        fields, control, endpoint, ctx = self._board.fields, self._control, self._endpoint, self._ctx
+        finished, looked = start - 1, monotonic_ns()
+        try:
+            for step in range(start, self._steps):
+                if step > control.granted:
+                    fields[5], fields[6], fields[7] = IDLE, -1, monotonic_ns()
+                    while step > control.granted:
+                        endpoint.wait()
+                ctx.step = fields[3] = step
+                now = looked
+                for call in self._calls:
+                    if call.always or self._activity.active(call.id, step):
+                        now = self._run(call, step)
+                finished = fields[2] = step
+                self._meter.finished(step, now)
+                if now - looked > LOOK_NS:
+                    looked = now
+                    endpoint.flush()
+                    endpoint.pump()
+                    if endpoint.stopping:
+                        raise Stopping
+            self._meter.close(finished)
+            fields[4], fields[5], fields[6] = -1, IDLE, -1
+            self._ports.drain()
+        except Stopping:
+            self._meter.close(finished)
+            endpoint.flush()
+        return finished
+
+    def _run(self, call: _Call, step: int) -> int:
+        """One call; returns the time at which the operator ended."""
+        fields, meter, ctx = self._board.fields, self._meter, self._ctx
+        fields[4] = call.id
+        try:
+            arguments = dict(call.constants)
+            for param, port in call.inputs:
+                arguments[param] = port.stream(step) if call.streaming else port.take(step)
+            began = monotonic_ns()
+            fields[5], fields[6], fields[7] = COMPUTING, -1, began
+            apart = meter.waiting + meter.blocked
+            result = call.method(**arguments)
+            chunked = type(result) is GeneratorType
+            if chunked:
+                if call.out is not None:
+                    call.out.put_chunks(step, result)
+                else:
+                    for _ in result:
+                        pass
+            ended = monotonic_ns()
+            meter.computing += ended - began + apart - meter.waiting - meter.blocked
+            if ctx._means or ctx._sums or ctx._records:
+                meter.collect(call.label)
+            if call.out is not None and not chunked:
+                call.out.put(step, result)
+            for _, port in call.inputs:
+                if call.streaming:
+                    port.release_stream(step)
+                else:
+                    port.release(step)
+        except Exception as error:
+            raise OperatorFailed(call.label, step, error) from error
+        return ended

@@ -1,0 +1,217 @@
+"""A rank's process after its fork: import the plugin, open the inbox, meet the peers, set up, run, report, leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.digest import digest
+from rolemesh.failures import Failure
+from rolemesh.graph.schedule import Activity
+from rolemesh.imports import import_paths
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.drivers import load_exact
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.job import PluginUse, RankStart
+from rolemesh.rank.board import Board
+from rolemesh.rank.control import Control, Stopping
+from rolemesh.rank.edges import Ports
+from rolemesh.rank.endpoint import Endpoint
+from rolemesh.rank.failure import OperatorFailed, user_traceback
+from rolemesh.rank.loop import Loop
+from rolemesh.rank.meter import Meter
+from rolemesh.transport import Site, Transport, TransportKeys
+from rolemesh.workload import RankContext, Rendezvous, Workload
+
+__all__ = ["main"]
+
+PID, GENERATION = 0, 1
+"""Fields of the board."""
+
+
+def main(start_file: str) -> int:
+    """Run the rank that `start_file` (an encoded `RankStart`, removed here) describes; the process's exit code."""
+    path = Path(start_file)
+    start = msgspec.msgpack.decode(path.read_bytes(), type=RankStart)
+    path.unlink()
+    return _Rank(start).run()
+
+
+def _load(use: PluginUse, base: str) -> Any:
+    cls = load_exact(msgspec.convert(use.record, PluginRecord))
+    return cls(cls.Options.model_validate(use.options, context={"base": base}))
+
+
+class _Rank:
+    def __init__(self, start: RankStart) -> None:
+        self.start, self.job, self.launch = start, start.job, start.launch
+        launch = start.launch
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        import_paths(self.job.base)
+        self.board = Board.open(start.board)
+        self.board.fields[PID] = os.getpid()
+        self.board.fields[GENERATION] = launch.generation
+        self.control = Control()
+        names = {"local": self.job.local, "remote": self.job.remote}
+        uses = names if self.job.several_nodes else {"local": self.job.local}
+        transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
+        site = Site(
+            launch.role,
+            launch.rank,
+            start.node,
+            launch.generation,
+            start.host,
+            start.socket_dir,
+            start.shm_dir,
+            msgspec.convert(self.job.keys, TransportKeys, from_attributes=True),
+        )
+        self.endpoint = Endpoint(
+            site,
+            transports=transports,
+            local="local",
+            remote="remote" if self.job.several_nodes else None,
+            on_control=self._on_control,
+            agent_address=start.agent_address,
+        )
+        self.step = -1
+        self.operator = ""
+
+    def _on_control(self, message: m.AgentToRank) -> None:
+        self.control(message)
+        if isinstance(message, m.Stop):
+            self.endpoint.stop()
+
+    def run(self) -> int:
+        try:
+            try:
+                return self._life()
+            except Stopping:
+                return 0
+            except OperatorFailed as failed:
+                self._report(failed.error, failed.label, failed.step)
+            except BaseException as error:
+                self._report(error, self.operator, self.step)
+            return 1
+        finally:
+            self.endpoint.close()
+
+    def _life(self) -> int:
+        launch = self.launch
+        listener = self._listen() if launch.collective and launch.rank == 0 else None
+        port = listener.getsockname()[1] if listener is not None else None
+        self.endpoint.report(
+            m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
+        )
+        workload, ctx = self._set_up(listener)
+        loop = self._loop(workload, ctx)
+        self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
+        try:
+            loop.run()
+            if self.control.stopping is not None:
+                raise Stopping
+            state = workload.snapshot()
+            sha256 = digest(state) if state is not None else ""
+            self.endpoint.report(m.RankDone(launch.role, launch.rank, launch.generation, self.job.steps - 1, sha256))
+            while True:
+                self.endpoint.wait()
+        except Stopping:
+            workload.teardown()
+            return 0
+
+    def _loop(self, workload: Workload, ctx: RankContext[Any]) -> Loop:
+        job = self.job
+        activity = Activity(job.graph)
+        meter = Meter(ctx, job.metrics_every, self.endpoint.report)
+        ports = Ports(
+            job.graph,
+            activity,
+            job.world_sizes,
+            self.endpoint,
+            self.board,
+            meter,
+            steps=job.steps,
+            retention=job.retention,
+            retention_bytes=job.retention_bytes,
+        )
+        return Loop(
+            workload,
+            ctx,
+            job.graph,
+            activity=activity,
+            endpoint=self.endpoint,
+            ports=ports,
+            board=self.board,
+            meter=meter,
+            control=self.control,
+            steps=job.steps,
+        )
+
+    def _listen(self) -> socket.socket:
+        listener = socket.create_server((self.start.host, 0), backlog=1024)
+        os.set_inheritable(listener.fileno(), False)
+        return listener
+
+    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any]]:
+        launch, job = self.launch, self.job
+        while self.control.wire is None:
+            self.endpoint.wait()
+        wire = self.control.wire
+        self.endpoint.connect(wire.peers)
+        rendezvous = None
+        if launch.collective and wire.rendezvous is not None:
+            at = wire.rendezvous
+            fd = listener.detach() if listener is not None else None
+            rendezvous = Rendezvous(at.address, at.port, at.generation, fd)
+        begun = time.monotonic()
+        self.operator = "setup"
+        use = PluginUse(launch.plugin, launch.options)
+        cls = load_exact(msgspec.convert(use.record, PluginRecord))
+        options = cls.Options.model_validate(use.options, context={"base": job.base})
+        ctx: RankContext[Any] = RankContext(
+            options=options,
+            job=job.name,
+            role=launch.role,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            local_rank=launch.local_rank,
+            local_world_size=launch.local_world_size,
+            node=self.start.node,
+            seed=job.seed,
+            steps=job.steps,
+            gpus=tuple(range(len(launch.gpus))),
+            cpus=launch.cpus,
+            rendezvous=rendezvous,
+            generation=launch.generation,
+            run_dir=job.run_dir,
+            tmp_dir=self.start.tmp_dir,
+            base=job.base,
+        )
+        workload: Workload = cls()
+        workload.setup(ctx)
+        self.setup_s = time.monotonic() - begun
+        self.operator = ""
+        return workload, ctx
+
+    def _report(self, error: BaseException, operator: str, step: int) -> None:
+        text = user_traceback(error)
+        print(text, file=sys.stderr, flush=True)
+        summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = Failure(
+            "exception",
+            self.launch.role,
+            self.launch.rank,
+            self.start.node,
+            operator,
+            step,
+            summary,
+            text,
+            generation=self.launch.generation,
+        )
+        self.endpoint.report(m.RankFailed(failure))
