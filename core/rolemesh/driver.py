@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rolemesh import runs
 from rolemesh.bundling import bundle_job
+from rolemesh.claims import claim
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.errors import (
     EXIT_DONE,
@@ -34,6 +34,7 @@ from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
+from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def run(options: RunOptions) -> int:
     """Run a job to its end (or, detached, until it runs) and return the exit code."""
     _check(options)
     prepared = prepare(options.job, options.overrides)
-    run_dir = runs.folder(options.runs_dir, prepared.job.spec.name)
+    run_dir = (runs_folder(options.runs_dir) / prepared.job.spec.name).resolve()
     if options.backend == "inline":
         from rolemesh.backends.inline import run_inline
 
-        with runs.claim(run_dir):
+        with claim(run_dir):
             return run_inline(prepared.job, prepared.selection, prepared.graph, run_dir)
     if options.detach and options.backend == "ray" and options.address is None:
         return _run_owner_in_background(options, run_dir)
@@ -115,7 +116,7 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
         backend = _open(options)
         cluster = backend.cluster()
         plan = _plan(prepared, cluster)
-        with runs.claim(run_dir):
+        with claim(run_dir):
             bundle = bundle_job(
                 prepared.job,
                 prepared.selection,
@@ -168,12 +169,15 @@ def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
 
 
 def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:
-    (run_dir / "job.yaml").write_text(prepared.job.dump())
-    runs.write_json(run_dir / "plan.json", explain(prepared.job, prepared.graph, plan, cluster))
+    (run_dir / JOB_FILE).write_text(prepared.job.dump())
+    write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster))
 
 
 def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
     observers = watchers(prepared.selection)
+    info = Run(run_dir).info()
+    if info is not None:
+        observers.broadcast("job_started", run=info)
     asked = False
     while True:
         try:
@@ -185,7 +189,7 @@ def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
             asked = True
             _ask_to_stop(run_dir)
     if result is None:
-        print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / 'logs'}", file=sys.stderr)
+        print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / LOGS_DIR}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])
 
@@ -220,12 +224,12 @@ def _until_running(run_dir: Path) -> int:
                 client.detach()
                 print(f"job {status.name} is running (pid {status.master_pid}); rolemesh attach {status.name}")
                 return EXIT_DONE
-            result = runs.read_result(run_dir)
+            result = Run(run_dir).result()
             if result is not None:
                 print(result["message"], file=sys.stderr)
                 return int(result["exit_code"])
             if status is None:
-                print(f"the master died while it started the job; see {run_dir / 'logs'}", file=sys.stderr)
+                print(f"the master died while it started the job; see {run_dir / LOGS_DIR}", file=sys.stderr)
                 return EXIT_FAILED
             time.sleep(0.1)
 
@@ -237,11 +241,11 @@ def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
     command = [sys.executable, "-m", "rolemesh.cli", "run", str(options.job), *options.overrides]
     if options.runs_dir is not None:
         command += ["--runs-dir", str(options.runs_dir)]
-    before = runs.read_result(run_dir)
+    before = Run(run_dir).result()
     with log.open("wb") as out:
         owner = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
     while owner.poll() is None:
-        result = runs.read_result(run_dir)
+        result = Run(run_dir).result()
         if result is not None and result != before:
             break
         try:

@@ -100,7 +100,7 @@ def _serve(control: socket.socket) -> None:
     ranks: dict[int, str] = {}
     decode = msgspec.msgpack.Decoder(Fork).decode
     while True:
-        readable, _, _ = select.select([control, wake_read], [], [])
+        readable = select.select([control.fileno(), wake_read], [], [])[0]
         if wake_read in readable:
             os.read(wake_read, 4096)
             while ranks:
@@ -112,7 +112,7 @@ def _serve(control: socket.socket) -> None:
                     break
                 if pid in ranks:
                     _send(control, Exited(ranks.pop(pid), pid, status))
-        if control in readable:
+        if control.fileno() in readable:
             data = control.recv(1 << 18)
             if not data:
                 os._exit(0)

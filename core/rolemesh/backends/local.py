@@ -19,9 +19,10 @@ import zmq
 
 from rolemesh.agent.keeper import Keeper
 from rolemesh.cluster import AgentPlace, ClusterView, NodeView
+from rolemesh.control import CONTROL_FILE
 from rolemesh.errors import BackendError
 from rolemesh.protocol.job import AgentConfig, JobBundle
-from rolemesh.runs import CONTROL_FILE, RESULT_FILE
+from rolemesh.runs import RESULT_FILE
 
 __all__ = ["LocalBackend", "LocalLauncher", "this_machine"]
 

@@ -19,7 +19,7 @@ from rolemesh.control import CONTROL_FILE, Control, Detach, Request, StopJob, Up
 from rolemesh.master.context import JobContext
 from rolemesh.master.observing import observers_of
 from rolemesh.master.report import result_of, status_of
-from rolemesh.observer import RunInfo, StepMetrics
+from rolemesh.observer import JobStatus, RunInfo, StepMetrics
 from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle, agent_configs
@@ -173,7 +173,7 @@ class Master:
                 self._put(machine.Disown())
         self._control.send(msgspec.msgpack.encode(update))
 
-    def _status(self) -> object:
+    def _status(self) -> JobStatus:
         return status_of(self._machine, self.bundle, self._started, os.getpid(), socket.gethostname())
 
     def _finish(self) -> None:

@@ -14,7 +14,7 @@ __all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "R
 
 
 class PluginUse(msgspec.Struct, frozen=True):
-    """A plugin as the driver resolved it: `record` is a `rolemesh.plugins.PluginRecord`, `options` plain JSON values."""
+    """A plugin as the driver resolved it: `record` is a `PluginRecord`, `options` plain JSON values."""
 
     record: dict[str, Any]
     options: dict[str, Any]

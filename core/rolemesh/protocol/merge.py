@@ -76,7 +76,8 @@ class MetricsMerger:
 class LineAssembler:
     """Builds the lines of ``metrics.jsonl`` from the roles' parts, in step order, each once.
 
-    `world_sizes` lists the roles; `lags` what the graph says of edges: ``{"trainer.weights → rollout.load_weights": 1}``.
+    `world_sizes` lists the roles; `lags` what the graph says of edges:
+    ``{"trainer.weights → rollout.load_weights": 1}``.
     """
 
     def __init__(self, world_sizes: Mapping[str, int], order: Iterable[str], lags: Mapping[str, int]) -> None:

@@ -1,0 +1,204 @@
+"""``--inline``: the whole job in this process, without master, agents and sockets, so that a debugger works.
+
+The journal, the metrics, the observers and the result are those of a real run; what dies, dies with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from rolemesh.bundling import versions
+from rolemesh.digest import digest
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PlacementError
+from rolemesh.failures import Failure, describe
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.imports import import_paths
+from rolemesh.master.context import JobContext
+from rolemesh.observer import JobStatus, RunInfo
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.plugins.select import Selection
+from rolemesh.protocol.merge import LineAssembler
+from rolemesh.protocol.messages import RankMetrics
+from rolemesh.rank.failure import OperatorFailed, user_traceback
+from rolemesh.rank.inline import InlineEngine
+from rolemesh.runs import JOB_FILE, RESULT_FILE, RUN_FILE, write_json
+from rolemesh.spec import JobFile
+from rolemesh.workload import RankContext, Workload
+
+__all__ = ["run_inline"]
+
+
+def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path) -> int:
+    """Run all ranks here, one after the other; returns the exit code.
+
+    Raises `PlacementError` for a collective role of several ranks: those need processes.
+    """
+    for name, selected in selection.roles.items():
+        size = job.spec.roles[name].world_size
+        if selected.cls.group == "collective" and size > 1:
+            raise PlacementError(
+                f"role {name} is a collective group of {size} ranks, which --inline cannot run in one process",
+                where=job.where(("roles", name, "world_size")),
+                remedy=f"add roles.{name}.world_size=1",
+            )
+    (run_dir / JOB_FILE).write_text(job.dump())
+    with TemporaryDirectory(prefix="rolemesh-inline-") as tmp:
+        return _Inline(job, selection, graph, run_dir, Path(tmp)).run()
+
+
+class _Inline:
+    def __init__(self, job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path, tmp: Path) -> None:
+        self._job, self._selection, self._graph, self._run_dir, self._tmp = job, selection, graph, run_dir, tmp
+        self._spec = job.spec
+        self._id = secrets.token_hex(4)
+        self._started = time.time()
+        self._finished = -1
+        self._where = ("", -1, "setup")
+        sizes = {name: role.world_size for name, role in self._spec.roles.items()}
+        labels = [op.label for op in graph.ops]
+        lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
+        self._lines = LineAssembler(sizes, labels, lags)
+        self._info = RunInfo(self._spec.name, str(run_dir), self._spec.steps, sizes, tuple(labels), "inline")
+        self._observers = JobPlugins()
+        for index, chosen in enumerate(selection.observers):
+            name = f"{chosen.record.name}#{index}"
+            self._observers.create(name, chosen.record, chosen.cls, chosen.options, chosen.where)
+        self._context = JobContext(self._spec.state, run_dir, self._id)
+        self._workloads: dict[tuple[str, int], Workload] = {}
+        self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
+
+    def run(self) -> int:
+        import_paths(self._job.base)
+        write_json(self._run_dir / RUN_FILE, self._info)
+        self._observers.broadcast("job_started", run=self._info)
+        self._journal("job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []})
+        failure: Failure | None = None
+        status, code, digests = "done", EXIT_DONE, dict[str, str | None]()
+        try:
+            self._set_up()
+            self._journal("job_running", {})
+            self._engine().run(finished=self._step_done)
+            digests = self._digests()
+            for workload in self._workloads.values():
+                workload.teardown()
+        except KeyboardInterrupt:
+            status, code = "interrupted", EXIT_INTERRUPTED
+        except OperatorFailed as failed:
+            role, _, operator = failed.label.partition(".")
+            failure = self._failure(failed.error, role, operator, failed.step)
+        except Exception as error:
+            failure = self._failure(error, *self._where[:1], "setup", -1)
+        if failure is not None:
+            status, code = "failed", EXIT_FAILED
+            self._journal("failure", msgspec.to_builtins(failure))
+            print(failure.traceback, file=sys.stderr)
+        self._end(status, code, digests, failure)
+        return code
+
+    def _set_up(self) -> None:
+        for name, role in self._spec.roles.items():
+            for rank in range(role.world_size):
+                selected = self._selection.roles[name]
+                self._where = (name, rank, "setup")
+                os.environ.update({**selected.cls.env, **role.env})
+                ctx: RankContext[Any] = RankContext(
+                    options=selected.options,
+                    job=self._spec.name,
+                    role=name,
+                    rank=rank,
+                    world_size=role.world_size,
+                    local_rank=rank,
+                    local_world_size=role.world_size,
+                    seed=self._spec.seed,
+                    steps=self._spec.steps,
+                    cpus=role.resources.cpu,
+                    run_dir=self._run_dir,
+                    tmp_dir=self._tmp,
+                    base=self._job.base,
+                )
+                workload: Workload = selected.cls()
+                workload.setup(ctx)
+                self._workloads[name, rank], self._contexts[name, rank] = workload, ctx
+
+    def _engine(self) -> InlineEngine:
+        return InlineEngine(
+            self._graph,
+            self._workloads,
+            self._contexts,
+            steps=self._spec.steps,
+            metrics_every=self._spec.metrics.every,
+            report=self._report,
+        )
+
+    def _report(self, metrics: RankMetrics) -> None:
+        lines = tuple(self._lines.add(metrics.lines, time.time()))
+        if lines:
+            self._observers.broadcast("steps_finished", metrics=lines)
+
+    def _step_done(self, step: int) -> None:
+        self._finished = step
+        self._observers.broadcast("status", status=self._status("running"))
+
+    def _status(self, state: str) -> JobStatus:
+        return JobStatus(
+            self._spec.name,
+            state,
+            self._context.epoch,
+            self._finished,
+            self._spec.steps,
+            self._started,
+            os.getpid(),
+            socket.gethostname(),
+        )
+
+    def _journal(self, kind: str, data: dict[str, Any]) -> None:
+        for event in self._context.append([(kind, data)]):
+            self._observers.broadcast("event", event=event)
+
+    def _failure(self, error: BaseException, role: str, operator: str, step: int) -> Failure:
+        summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        rank = self._where[1] if step < 0 else -1
+        return Failure("exception", role, rank, "local", operator, step, summary, user_traceback(error))
+
+    def _digests(self) -> dict[str, str | None]:
+        result: dict[str, str | None] = {}
+        for name, role in self._spec.roles.items():
+            states = [self._workloads[name, rank].snapshot() for rank in range(role.world_size)]
+            if any(state is None for state in states):
+                result[name] = None
+            else:
+                joined = "".join(digest(state) for state in states if state is not None)
+                result[name] = sha256(joined.encode()).hexdigest()
+        return result
+
+    def _end(self, status: str, code: int, digests: dict[str, str | None], failure: Failure | None) -> None:
+        message = describe(failure) if failure else ""
+        self._journal("job_ended", {"status": status, "message": message, "committed": self._finished})
+        result: dict[str, Any] = {
+            "name": self._spec.name,
+            "job_id": self._id,
+            "status": status,
+            "message": message,
+            "exit_code": code,
+            "steps": self._spec.steps,
+            "committed_steps": self._finished + 1,
+            "wall_s": round(time.time() - self._started, 3),
+            "state_sha256": digests,
+            "plugins": versions(self._selection),
+            "run_dir": str(self._run_dir),
+        }
+        if failure is not None:
+            result["failure"] = msgspec.to_builtins(failure)
+        self._observers.broadcast("job_ended", result=result)
+        write_json(self._run_dir / RESULT_FILE, result)
+        self._context.close()

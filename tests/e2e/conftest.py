@@ -1,0 +1,80 @@
+"""Real jobs through the command line, on the local backend and on Ray; after each test nothing may be left."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = leftovers()
+    yield
+    until(lambda: not (leftovers() - before), 15, f"nothing left (still there: {leftovers() - before})")
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def make(name: str = "squares", backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "roles.py").write_text(ROLES)
+        (folder / "flow.py").write_text(FLOW)
+        (folder / "job.yaml").write_text(JOB.format(name=name) + textwrap.dedent(extra))
+        jobs.append(Job(folder, name, backend))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for process in job.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """One Ray with two nodes for all tests of the session, to be joined by address."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 2,
+            "include_dashboard": False,
+            "_system_config": {
+                "health_check_initial_delay_ms": 500,
+                "health_check_period_ms": 500,
+                "health_check_timeout_ms": 500,
+                "health_check_failure_threshold": 3,
+            },
+        },
+    )
+    cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    yield cluster.address
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def backend(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The two backends; Ray is joined, not started, so that its start is paid once."""
+    if request.param == "local":
+        return ("--backend", "local")
+    return ("--address", request.getfixturevalue("ray_address"))

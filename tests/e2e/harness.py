@@ -1,0 +1,206 @@
+"""A job folder and the command line around it, and what may be left of jobs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.observer import JobStatus
+
+ROLES = '''
+import os
+import time
+
+import numpy as np
+
+from rolemesh import Batch, Broadcast, Split, operator
+
+
+class Source:
+    """Rows with their global number; 6 a step over all ranks."""
+
+    def __init__(self, ctx):
+        self.ctx = ctx
+        self.made = 0
+
+    @operator(returns=Split())
+    def next(self):
+        per = 6 // self.ctx.world_size
+        first = self.ctx.step * 6 + self.ctx.rank * per
+        self.made += per
+        return Batch({"x": np.arange(first, first + per, dtype=np.float64)})
+
+    def snapshot(self):
+        return {"made": self.made}
+
+    def restore(self, state):
+        self.made = state["made"]
+
+
+class Work:
+    """Squares; fails, dies or dawdles where it is told to."""
+
+    def __init__(self, ctx, fail_at=-1, die_at=-1, on_rank=0, sleep=0.0):
+        self.ctx, self.sleep = ctx, sleep
+        mine = ctx.rank == on_rank
+        self.fail_at = fail_at if mine else -1
+        self.die_at = die_at if mine else -1
+
+    @operator(rows=Split(), returns=Split())
+    def square(self, rows):
+        if self.ctx.step == self.fail_at:
+            return self.broken(rows)
+        if self.ctx.step == self.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.sleep)
+        self.ctx.metric(largest=float(rows["x"].max(initial=0.0)))
+        self.ctx.count(rows=rows.rows)
+        return rows | {"y": rows["x"] ** 2}
+
+    def broken(self, rows):
+        raise KeyError("no such column: 'z'")
+
+
+class Sink:
+    """Adds up; its state is the sum and how often it was called."""
+
+    def __init__(self, ctx):
+        self.ctx, self.total, self.calls = ctx, 0.0, 0
+
+    @operator(rows=Broadcast())
+    def add(self, rows):
+        self.total += float(rows["y"].sum())
+        self.calls += 1
+        self.ctx.metric(reward=self.total)
+
+    def snapshot(self):
+        return {"total": self.total, "calls": self.calls}
+
+    def restore(self, state):
+        self.total, self.calls = state["total"], state["calls"]
+'''
+
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def squares(job):
+    job.sink.add(job.work.square(job.source.next()))
+"""
+
+JOB = """
+name: {name}
+flow: flow.py:squares
+steps: 20
+seed: 7
+roles:
+  source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
+  work: {{use: function, world_size: 2, options: {{target: "roles.py:Work", kwargs: {{}}}}, resources: {{cpu: 0.1}}}}
+  sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
+lease_s: 2
+stop_grace_s: 2
+"""
+
+MARK = b"ROLEMESH_JOB="
+
+
+def leftovers() -> set[str]:
+    """Processes, shm folders and sockets of any job on this machine."""
+    found = {str(p) for p in Path("/dev/shm").glob("rolemesh-*")} | {str(p) for p in Path("/tmp").glob("rm-*")}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as f:
+                    marked = any(item.startswith(MARK) for item in f.read().split(b"\0"))
+                with open(f"/proc/{entry}/cmdline", "rb") as f:
+                    command = f.read().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if marked or "rolemesh.backends" in command or "rolemesh.agent" in command:
+                found.add(f"process {entry}: {command[:120]}")
+    return found
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "condition") -> Any:
+    """Poll until `condition()` is true and return it."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class Job:
+    """A job folder with its command line."""
+
+    folder: Path
+    name: str
+    backend: tuple[str, ...]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "runs" / self.name
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "rolemesh.cli", *args]
+
+    def cli(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*args), cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return self.cli("run", "job.yaml", *args, *self.backend, timeout=timeout)
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            self.command("run", "job.yaml", *args, *self.backend),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def status(self) -> JobStatus | None:
+        try:
+            with ControlClient(self.run_dir, 1.0) as client:
+                return client.watch(1 << 62, 1 << 62).status
+        except MasterGoneError:
+            return None
+
+    def running(self, step: int = 0) -> JobStatus:
+        """Wait until the job runs and has committed `step`."""
+
+        def check() -> JobStatus | None:
+            for process in self.started:
+                if process.poll() is not None:
+                    raise AssertionError(f"ended early:\n{process.stdout.read() if process.stdout else ''}")
+            status = self.status()
+            return status if status and status.state == "running" and status.committed >= step else None
+
+        found: JobStatus = until(check, 60, "the job runs")
+        return found
+
+    def result(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.run_dir / "result.json").read_text())
+        return loaded
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run_dir / "events.jsonl").read_text().splitlines()]
