@@ -113,6 +113,9 @@ class ControlClient:
     def _ask(self, request: Request) -> Update:
         if self._socket is None:
             self._socket = self._context.socket(zmq.REQ)
+            # A question whose answer was not awaited (Ctrl-C) must not stop the next one.
+            self._socket.setsockopt(zmq.REQ_RELAXED, 1)
+            self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
             self._socket.connect(self.control.endpoint)
         self._socket.send(msgspec.msgpack.encode(request))
         if not self._socket.poll(self._timeout_ms):

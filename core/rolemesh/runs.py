@@ -25,6 +25,7 @@ __all__ = [
     "JOB_FILE",
     "LOGS_DIR",
     "METRICS_FILE",
+    "PLAN_FILE",
     "RESULT_FILE",
     "RUNS_ENV",
     "RUN_FILE",
@@ -39,6 +40,7 @@ __all__ = [
 
 RUNS_ENV = "ROLEMESH_RUNS"
 JOB_FILE = "job.yaml"
+PLAN_FILE = "plan.json"
 RUN_FILE = "run.json"
 RESULT_FILE = "result.json"
 EVENTS_FILE = "events.jsonl"
@@ -106,10 +108,14 @@ class Run:
         return found
 
     def store(self) -> Store:
-        """The journal, from `state` in the run's ``job.yaml``, with ``${VAR}`` from the environment."""
-        return Store.open(self._state_url(), self.path, self.job_id())
+        """The journal, from `state` in the run's ``job.yaml``."""
+        return Store.open(str(self.job_value("state", "sqlite")), self.path, self.job_id())
 
-    def _state_url(self) -> str:
+    def job_value(self, key: str, default: Any = None) -> Any:
+        """What the run's ``job.yaml`` has at its top-level `key`, with ``${VAR}`` from the environment.
+
+        Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's.
+        """
         from rolemesh.spec.environment import Expansion
         from rolemesh.spec.places import parse_yaml
 
@@ -117,11 +123,11 @@ class Run:
         try:
             data, places = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError:
-            return "sqlite"
+            return default
         expansion = Expansion(os.environ, places)
-        url = expansion.expand((data or {}).get("state", "sqlite"), ("state",))
+        value = expansion.expand((data or {}).get(key, default), (key,))
         raise_all(expansion.errors)
-        return str(url)
+        return value
 
 
 def runs_folder(path: str | Path | None = None) -> Path:
@@ -175,7 +181,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (JOB_FILE, RUN_FILE, CONTROL_FILE, RESULT_FILE))
+    return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

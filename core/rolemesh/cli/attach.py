@@ -1,0 +1,71 @@
+"""`rolemesh attach`: watch a job that runs."""
+
+from __future__ import annotations
+
+import typer
+
+from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.errors import RolemeshError
+from rolemesh.follow import follow
+from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.drivers import load
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.runs import JOB_FILE, Run, find_run, runs_folder
+from rolemesh.spec.model import Use
+
+__all__ = ["command", "watchers"]
+
+
+def command(job: JobName, runs_dir: RunsDir = None) -> None:
+    """Show the live view of a job again; of one that has ended, its summary.
+
+    Ctrl-C leaves the view, not the job.
+
+    Exit code: that of the job once it has ended (0 done, 1 failed, 130 interrupted), 0 after Ctrl-C, 2 if there is no
+    such job or its master does not answer.
+
+    Examples:
+
+      rolemesh attach grpo
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    info = run.info()
+    if info is None:
+        raise RolemeshError(
+            f"{run.name} has not begun", where=str(run.path), remedy="try again when 'rolemesh status' shows it running"
+        )
+    observers = watchers(run)
+    observers.broadcast("job_started", run=info)
+    try:
+        result = follow(run.path, observers, owner=False)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\n{run.name} goes on: 'rolemesh attach {run.name}' shows it again, 'rolemesh stop {run.name}' ends it"
+        )
+        return
+    if result is None:
+        raise RolemeshError(
+            f"the master of {run.name} does not answer, and it left no result",
+            where=str(run.path),
+            remedy=f"'rolemesh events {run.name}' shows what it journalled last",
+        )
+    raise typer.Exit(int(result.get("exit_code", 0)))
+
+
+def watchers(run: Run) -> JobPlugins:
+    """The observers of the job that live where a person watches; the console if the job file has none of them."""
+    path = run.path / JOB_FILE
+    uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
+    plugins = JobPlugins()
+    records = discover()
+    for index, use in enumerate(uses):
+        record = find("observers", use.use, records, str(path))
+        cls = load(record, str(path))
+        if cls.side == "driver":
+            options = cls.Options.model_validate(use.options, context={"base": str(run.path)})
+            plugins.create(f"{record.name}#{index}", record, cls, options)
+    if not plugins.names:
+        record = find("observers", "console", records, None)
+        cls = load(record, None)
+        plugins.create("console", record, cls, cls.Options())
+    return plugins

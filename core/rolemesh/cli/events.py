@@ -1,0 +1,91 @@
+"""`rolemesh events`: a job's journal."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.observer import Event
+from rolemesh.runs import find_run, runs_folder
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["command", "line"]
+
+POLL_S = 0.25
+
+
+def command(
+    job: JobName,
+    as_json: JsonFlag = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", "-k", help="Only events of this kind; may be repeated.", metavar="KIND"),
+    ] = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show every transition of a job, as its journal has them: number, time, kind and data.
+
+    The journal is read from the database that `state` in the job file names, so it is there after the job, too.
+    With --json each line is one event.
+
+    Exit code: 0, 2 if there is no such job, 1 if its journal cannot be read.
+
+    Examples:
+
+      rolemesh events grpo
+
+      rolemesh events grpo -f --kind failure --kind committed
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    with run.store() as store:
+        seen = 0
+        while True:
+            # Asked before reading: what was journalled until the end is read after it.
+            over = not follow or not run.alive()
+            events = store.events(seen)
+            for event in events:
+                if not kind or event.kind in kind:
+                    _show(event, as_json)
+            seen += len(events)
+            if over or any(event.kind == "job_ended" for event in events):
+                return
+            time.sleep(POLL_S)
+
+
+def line(event: Event) -> Text:
+    """An event in one line; a traceback in its data follows below, indented."""
+    from rich.text import Text
+
+    at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3]
+    text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<14}", _style(event.kind)))
+    below = ""
+    for key, value in event.data.items():
+        if isinstance(value, str) and "\n" in value:
+            below += "\n" + "\n".join(f"        {part}" for part in value.rstrip().splitlines())
+        elif value not in ("", None):
+            shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            text.append(" ").append(f"{key}=", style="dim").append(shown)
+    return text.append(below)
+
+
+def _show(event: Event, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(event))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(line(event), soft_wrap=True)
+
+
+def _style(kind: str) -> str:
+    if kind in ("failure", "agent_lost"):
+        return "bold red"
+    return "bold" if kind.startswith("job_") else ""

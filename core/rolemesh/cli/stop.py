@@ -1,0 +1,63 @@
+"""`rolemesh stop`: end a job."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Annotated, Any
+
+import typer
+
+from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.errors import EXIT_FAILED
+from rolemesh.follow import follow
+from rolemesh.runs import find_run, runs_folder
+
+__all__ = ["command"]
+
+
+def command(
+    job: JobName,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the job has ended, or at once.")] = True,
+    runs_dir: RunsDir = None,
+) -> None:
+    """End a job: its ranks finish the operator they are in, then everything that belongs to it is removed.
+
+    Ranks that take longer than the job file's stop_grace_s are killed.
+
+    Exit code: 0 when the job has ended (also if it had before) or, with --no-wait, was asked to; 2 if there is no
+    such job or its master does not answer; 1 if the master was lost on the way.
+
+    Examples:
+
+      rolemesh stop grpo
+
+      rolemesh stop grpo --no-wait
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    if (result := run.result()) is not None:
+        typer.echo(f"{run.name} has ended already: {result.get('status')}")
+        return
+    try:
+        with ControlClient(run.path) as client:
+            client.stop(f"rolemesh stop, by {getpass.getuser()} (pid {os.getpid()})")
+    except MasterGoneError as error:
+        if (result := run.result()) is None:
+            remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
+            raise MasterGoneError(error.what, where=error.where, remedy=remedy) from error
+    if not wait:
+        typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
+        return
+    result = follow(run.path, _Silent(), owner=False)
+    if result is None:
+        typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
+        raise typer.Exit(EXIT_FAILED)
+    typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')} of {result.get('steps')} steps")
+
+
+class _Silent:
+    """Nobody watches."""
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> None:
+        """Drop it."""
