@@ -6,14 +6,14 @@ share a slot share its resources, which is what collocation means. A node's *bun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from rolemesh.cluster import ClusterView
 
-__all__ = ["Assignment", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"]
+__all__ = ["Assignment", "Capacity", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"]
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -25,6 +25,11 @@ class RoleRequest(msgspec.Struct, frozen=True):
     gpu: float = 0.0
     custom: dict[str, float] = {}
     group: Literal["independent", "collective"] = "independent"
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What one rank needs, by name."""
+        return {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -111,3 +116,76 @@ class PlacementPlan(msgspec.Struct, frozen=True):
             }
             for node in cluster.nodes
         }
+
+
+EXACT = 9
+"""Decimal places to which shares of resources are added up."""
+
+
+class Capacity:
+    """What is free on each node, GPU by GPU, while a strategy takes slots. Copy it to try something out.
+
+    Whole GPUs are taken by device index, lowest first; a fraction goes to the device where the least is left that is
+    enough, so that whole devices stay free.
+    """
+
+    def __init__(self, cluster: ClusterView, slots: Iterable[Slot] = ()) -> None:
+        """`slots` are taken already; those on nodes that are not in `cluster` do not count."""
+        self.nodes = tuple(node.id for node in cluster.nodes)
+        self._amounts = {node.id: {"cpu": node.cpu, **node.custom} for node in cluster.nodes}
+        self._devices = {node.id: [1.0] * int(node.gpu) for node in cluster.nodes}
+        for slot in slots:
+            if slot.node in self._amounts:
+                self._use(slot)
+
+    def copy(self) -> Capacity:
+        """The same, to be changed independently."""
+        other = Capacity(ClusterView(()))
+        other.nodes = self.nodes
+        other._amounts = {node: dict(amounts) for node, amounts in self._amounts.items()}
+        other._devices = {node: list(devices) for node, devices in self._devices.items()}
+        return other
+
+    def free(self, node: str) -> dict[str, float]:
+        """What is left on `node` by name; ``gpu`` is the sum over its devices."""
+        return {"gpu": round(sum(self._devices[node]), EXACT), **self._amounts[node]}
+
+    def short(self, node: str, needs: Mapping[str, float]) -> tuple[str, ...]:
+        """The names of what `node` has too little of; empty if ``{"cpu": …, "gpu": …, …}`` fits there."""
+        amounts = self._amounts[node]
+        missing = [n for n, need in needs.items() if n != "gpu" and round(amounts.get(n, 0.0) - need, EXACT) < 0]
+        if self._choose(node, needs.get("gpu", 0.0)) is None:
+            missing.append("gpu")
+        return tuple(missing)
+
+    def take(self, slot_id: int, node: str, needs: Mapping[str, float]) -> Slot | None:
+        """A slot with `needs` on `node`, or None if they do not fit."""
+        if self.short(node, needs):
+            return None
+        gpu = needs.get("gpu", 0.0)
+        custom = {name: amount for name, amount in needs.items() if name not in ("cpu", "gpu") and amount}
+        slot = Slot(slot_id, node, needs.get("cpu", 0.0), gpu, self._choose(node, gpu) or (), custom)
+        self._use(slot)
+        return slot
+
+    def _use(self, slot: Slot) -> None:
+        amounts, devices = self._amounts[slot.node], self._devices[slot.node]
+        for name, amount in {"cpu": slot.cpu, **slot.custom}.items():
+            amounts[name] = round(amounts.get(name, 0.0) - amount, EXACT)
+        for index, share in slot.gpus:
+            if index < len(devices):
+                devices[index] = round(devices[index] - share, EXACT)
+
+    def _choose(self, node: str, gpu: float) -> tuple[tuple[int, float], ...] | None:
+        devices = self._devices[node]
+        whole, rest = int(gpu), round(gpu % 1, EXACT)
+        chosen = [(index, 1.0) for index, left in enumerate(devices) if left == 1.0][:whole]
+        if len(chosen) < whole:
+            return None
+        if rest:
+            taken = {index for index, _ in chosen}
+            fits = [(left, index) for index, left in enumerate(devices) if index not in taken and left >= rest]
+            if not fits:
+                return None
+            chosen.append((min(fits)[1], rest))
+        return tuple(chosen)

@@ -29,6 +29,7 @@ __all__ = [
     "Take",
     "Whole",
     "chunk_bounds",
+    "describe",
     "route",
 ]
 
@@ -128,8 +129,10 @@ class RouteError(ValueError):
     """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators can do."""
 
     def __init__(self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str) -> None:
-        super().__init__(f"{_show(src)} over {_ranks(m)} cannot feed {_show(dst)} over {_ranks(n)}: {why}; {remedy}")
-        self.pair = f"{_show(src)} over {_ranks(m)} cannot feed {_show(dst)} over {_ranks(n)}"
+        super().__init__(
+            f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}: {why}; {remedy}"
+        )
+        self.pair = f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
         self.why = why
         self.remedy = remedy
 
@@ -176,6 +179,19 @@ def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
     """Start and stop of chunk `index` of ``torch.chunk(tensor, count)`` with `extent` rows; empty past the end."""
     size = -(-extent // count)
     return min(index * size, extent), min((index + 1) * size, extent)
+
+
+def describe(partition: Partition) -> str:
+    """``Split(1)``, ``Partial('sum')``: a partition as it is written."""
+    match partition:
+        case Split(axis=axis):
+            return f"Split({axis or ''})"
+        case Partial(op=op):
+            return f"Partial('{op}')"
+        case Sharded(dim=dim):
+            return f"Sharded({dim or ''})"
+        case _:
+            return f"{type(partition).__name__}()"
 
 
 def _check(src: Partition, m: int, dst: Partition, n: int) -> None:
@@ -241,18 +257,6 @@ def _fractions(axis: int, lo: Fraction, hi: Fraction) -> Selection:
     if lo == 0 and hi == 1:
         return Whole()
     return Part(axis, lo.numerator, lo.denominator, hi.numerator, hi.denominator)
-
-
-def _show(partition: Partition) -> str:
-    match partition:
-        case Split(axis=axis):
-            return f"Split({axis or ''})"
-        case Partial(op=op):
-            return f"Partial('{op}')"
-        case Sharded(dim=dim):
-            return f"Sharded({dim or ''})"
-        case _:
-            return f"{type(partition).__name__}()"
 
 
 def _ranks(count: int) -> str:

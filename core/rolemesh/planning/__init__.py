@@ -1,0 +1,15 @@
+"""From a traced job and a view of the cluster to a placement plan, and to words about it. All of it is pure."""
+
+from rolemesh.planning.explain import explain
+from rolemesh.planning.nodes import parse_nodes
+from rolemesh.planning.strategies import Strategy, check_placed, plan_job, plan_selected, request_of
+
+__all__ = [
+    "Strategy",
+    "check_placed",
+    "explain",
+    "parse_nodes",
+    "plan_job",
+    "plan_selected",
+    "request_of",
+]

@@ -1,0 +1,188 @@
+"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to `pack`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from rolemesh.builtin.pack import PackScheduler
+from rolemesh.cluster import ClusterView
+from rolemesh.errors import PlacementError, raise_all
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Unplaced
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.plugins.select import Selection
+from rolemesh.spec import JobFile
+from rolemesh.workload import NoOptions
+
+__all__ = ["Strategy", "check_placed", "plan_job", "plan_selected", "request_of"]
+
+Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
+"""The hook `place` of one plugin."""
+
+TOLERANCE = 1e-6
+
+
+def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, cluster: ClusterView) -> PlacementPlan:
+    """The plan of a traced job, by the strategies that its job file names. Ranks without a place are in `unplaced`."""
+    plugins = JobPlugins()
+    strategies: list[tuple[str, Strategy]] = []
+    for index, selected in enumerate(selection.placement):
+        name = f"{selected.record.name}#{index}"
+        plugins.create(name, selected.record, selected.cls, selected.options, selected.where)
+
+        def place(
+            request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, name: str = name
+        ) -> PlacementPlan | None:
+            answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+            return answer
+
+        strategies.append((selected.record.name, place))
+    return plan_job(request_of(job, selection, graph), cluster, strategies)
+
+
+def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> PlacementRequest:
+    """What the roles of a job ask for, and which of them talk."""
+    roles = tuple(
+        RoleRequest(
+            name,
+            role.world_size,
+            role.resources.cpu,
+            role.resources.gpu,
+            dict(role.resources.custom),
+            selection.roles[name].cls.group,
+        )
+        for name, role in job.spec.roles.items()
+    )
+    pairs = [(graph.ops[edge.src].role, graph.ops[edge.dst].role) for edge in graph.edges]
+    return PlacementRequest(roles, tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1])))
+
+
+def plan_job(
+    request: PlacementRequest, cluster: ClusterView, strategies: Sequence[tuple[str, Strategy]]
+) -> PlacementPlan:
+    """Apply `strategies` (with their names) in order, then `pack` to the ranks that they left.
+
+    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible.
+    """
+    plan = PlacementPlan()
+    for name, strategy in strategies:
+        plan = _apply(name, strategy, request, cluster, plan)
+    if len(plan.placed()) < _count(request) and (not strategies or strategies[-1][0] != "pack"):
+        decided = len(plan.assignments)
+        plan = _apply("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
+        rest = tuple(
+            msgspec.structs.replace(a, rule=a.rule.replace("pack:", "pack (default):", 1))
+            for a in plan.assignments[decided:]
+        )
+        plan = msgspec.structs.replace(plan, assignments=plan.assignments[:decided] + rest)
+    return plan
+
+
+def check_placed(plan: PlacementPlan) -> None:
+    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank has a place."""
+    by_role: dict[str, list[Unplaced]] = {}
+    for unplaced in plan.unplaced:
+        by_role.setdefault(unplaced.role, []).append(unplaced)
+    raise_all(
+        [
+            PlacementError(
+                f"{_ranks(ranks)} cannot be placed: {'; '.join(dict.fromkeys(u.reason for u in ranks))}",
+                where=f"role {role}",
+                remedy=f"lower roles.{role}.world_size or roles.{role}.resources, share slots, or add nodes",
+            )
+            for role, ranks in by_role.items()
+        ]
+    )
+
+
+def _ranks(ranks: Sequence[Unplaced]) -> str:
+    numbers = ", ".join(str(unplaced.rank) for unplaced in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    return f"rank {numbers}" if len(ranks) == 1 else f"{len(ranks)} ranks ({numbers})"
+
+
+def _count(request: PlacementRequest) -> int:
+    return sum(role.world_size for role in request.roles)
+
+
+def _apply(
+    name: str, strategy: Strategy, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan
+) -> PlacementPlan:
+    """One strategy's plan, checked. Every rank is either placed or unplaced in it."""
+    after = strategy(request, cluster, before)
+    if after is None:
+        after = before
+    if not isinstance(after, PlacementPlan):
+        raise _wrong(name, f"returned a {type(after).__name__}, not a PlacementPlan")
+    for problem in _problems(request, cluster, before, after):
+        raise _wrong(name, problem)
+    placed = after.placed()
+    reasons = {(u.role, u.rank): u.reason for u in (*before.unplaced, *after.unplaced)}
+    unplaced = tuple(
+        Unplaced(role.role, rank, reasons.get((role.role, rank), "no strategy has placed it"))
+        for role in request.roles
+        for rank in range(role.world_size)
+        if (role.role, rank) not in placed
+    )
+    return msgspec.structs.replace(after, unplaced=unplaced)
+
+
+def _wrong(name: str, problem: str) -> PlacementError:
+    return PlacementError(
+        f"the placement strategy {name!r} {problem}",
+        where="placement",
+        remedy="use another strategy, or report it to the plugin's author",
+    )
+
+
+def _problems(
+    request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
+) -> Iterable[str]:
+    """What makes `after` impossible, or undoes `before`."""
+    if after.slots[: len(before.slots)] != before.slots:
+        yield "changed slots that were decided before"
+    if [slot.id for slot in after.slots] != list(range(len(after.slots))):
+        yield "numbered its slots other than by position"
+    if lost := [a for a in before.assignments if a not in after.assignments]:
+        yield f"moved {_rank(lost[0])}, which was placed before"
+    sizes = {role.role: role.world_size for role in request.roles}
+    seen: set[tuple[str, int]] = set()
+    for a in after.assignments:
+        if a.role not in sizes:
+            yield f"placed the unknown role {a.role!r}; the job has {', '.join(sizes)}"
+        elif not 0 <= a.rank < sizes[a.role]:
+            yield f"placed {_rank(a)}, but the role has {sizes[a.role]} ranks"
+        if not 0 <= a.slot < len(after.slots):
+            yield f"put {_rank(a)} on slot {a.slot}, which does not exist"
+        if (a.role, a.rank) in seen:
+            yield f"placed {_rank(a)} twice"
+        seen.add((a.role, a.rank))
+    yield from _overcommitted(cluster, after)
+
+
+def _overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterable[str]:
+    known = {node.id for node in cluster.nodes}
+    devices: dict[tuple[str, int], float] = {}
+    for slot in plan.slots:
+        if slot.node not in known:
+            yield f"made slot {slot.id} on node {slot.node!r}, which does not exist"
+            return
+        if abs(sum(share for _, share in slot.gpus) - slot.gpu) > TOLERANCE:
+            yield f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices add up to something else"
+        for index, share in slot.gpus:
+            devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
+    for (node, index), share in devices.items():
+        if not 0 <= index < cluster.node(node).gpu:
+            yield f"used GPU {index} of {node}, which has {cluster.node(node).gpu:g}"
+        elif share > 1 + TOLERANCE:
+            yield f"gave away {share:g} of GPU {index} on {node}"
+    for node, free in plan.free(cluster).items():
+        for name, amount in free.items():
+            if amount < -TOLERANCE:
+                yield f"took {-amount:g} {name} more than {node} has"
+
+
+def _rank(a: Assignment) -> str:
+    return f"{a.role}/{a.rank}"
