@@ -12,7 +12,10 @@ __all__ = ["command"]
 
 
 def command() -> None:
-    """Print the JSON Schema of job files, with the options of all installed plugins; broken ones are noted on stderr."""
+    """Print the JSON Schema of job files, with the options of all installed plugins.
+
+    Plugins that cannot be imported are left out and named on stderr.
+    """
     schema, notes = job_schema(discover())
     print_json(schema)
     for note in notes:

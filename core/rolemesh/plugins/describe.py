@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import msgspec
@@ -41,7 +42,8 @@ def describe(record: PluginRecord) -> dict[str, Any]:
     try:
         cls = load(record)
     except RolemeshError as error:
-        return result | msgspec.to_builtins(_failed(record, error))
+        result |= msgspec.to_builtins(_failed(record, error))
+        return result
     result["doc"] = inspect.getdoc(cls) or ""
     result["api_version"] = cls.api_version
     result["options"] = [_option(name, info) for name, info in cls.Options.model_fields.items()]
@@ -93,4 +95,4 @@ def _default(value: Any) -> Any:
 
 def type_name(annotation: Any) -> str:
     """A type as one writes it: ``dict[str, float]``, ``'a' | 'b'``, ``Loss | None``."""
-    return inspect.formatannotation(annotation).replace("typing.", "").replace("NoneType", "None")
+    return re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(annotation)).replace("NoneType", "None")
