@@ -168,6 +168,15 @@ class Capacity:
         self._use(slot)
         return slot
 
+    def first_fit(self, slot_id: int, nodes: Iterable[str], needs: Mapping[str, float]) -> Slot | None:
+        """A slot with `needs` on the first of `nodes` where they fit, or None."""
+        return next((slot for node in nodes if (slot := self.take(slot_id, node, needs)) is not None), None)
+
+    def room(self, node: str, needs: Mapping[str, float], most: int) -> int:
+        """How many slots with `needs` fit on `node`, counted up to `most`."""
+        trial = self.copy()
+        return next((count for count in range(most) if trial.take(0, node, needs) is None), most)
+
     def _use(self, slot: Slot) -> None:
         amounts, devices = self._amounts[slot.node], self._devices[slot.node]
         for name, amount in {"cpu": slot.cpu, **slot.custom}.items():

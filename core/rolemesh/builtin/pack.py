@@ -47,7 +47,7 @@ class PackScheduler(Scheduler):
         leaving = [slot for slot in plan.slots if slot.node in lost]
         for slot in sorted(leaving, key=lambda slot: (-slot.gpu, -sum(slot.custom.values()), -slot.cpu)):
             needs = {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
-            taken = _first_fit(capacity, slot.id, capacity.nodes, needs)
+            taken = capacity.first_fit(slot.id, capacity.nodes, needs)
             if taken is None:
                 return None
             moved[slot.id] = taken
@@ -69,7 +69,7 @@ class _Packing:
         self.slots = list(plan.slots)
         self.assignments = list(plan.assignments)
         self.node_of = {(a.role, a.rank): plan.slots[a.slot].node for a in plan.assignments}
-        self.homeless: list[tuple[RoleRequest, int]] = []
+        self.homeless: list[tuple[RoleRequest, int, dict[str, str]]] = []
 
     def place(self, role: RoleRequest) -> None:
         """Place the ranks of `role` that have no place."""
@@ -84,17 +84,17 @@ class _Packing:
             near = self._near(role, rank)
             nodes = [*near, *(node for node in self.capacity.nodes if node not in near)]
             if not self._put(role, rank, nodes, "first fit", near):
-                self.homeless.append((role, rank))
+                self.homeless.append((role, rank, self._shortage(role)))
 
     def plan(self) -> PlacementPlan:
         """The new plan. Reasons are told last, when it is known what is left."""
-        unplaced = tuple(Unplaced(role.role, rank, self._reason(role)) for role, rank in self.homeless)
+        unplaced = tuple(Unplaced(role.role, rank, self._reason(short)) for role, rank, short in self.homeless)
         return PlacementPlan(tuple(self.slots), tuple(self.assignments), unplaced)
 
     def _put(
         self, role: RoleRequest, rank: int, nodes: Iterable[str], why: str, near: Mapping[str, str] | None = None
     ) -> bool:
-        slot = _first_fit(self.capacity, len(self.slots), nodes, role.needs)
+        slot = self.capacity.first_fit(len(self.slots), nodes, role.needs)
         if slot is None:
             return False
         if near and slot.node in near:
@@ -106,7 +106,7 @@ class _Packing:
 
     def _together(self, role: RoleRequest, count: int) -> list[str]:
         """The first node that takes all `count` ranks; or all nodes, those first that take most."""
-        room = {node: _room(self.capacity, node, role.needs, count) for node in self.capacity.nodes}
+        room = {node: self.capacity.room(node, role.needs, count) for node in self.capacity.nodes}
         for node in [*self._near(role, 0), *self.capacity.nodes]:
             if room[node] == count:
                 return [node]
@@ -124,42 +124,31 @@ class _Packing:
                     near.setdefault(node, f"{other}/{peer}")
         return near
 
-    def _reason(self, role: RoleRequest) -> str:
-        waiting = [other for other, _ in self.homeless]
+    def _shortage(self, role: RoleRequest) -> dict[str, str]:
+        """What is in the way of a rank of `role` now, by resource."""
+        nodes = self.capacity.nodes
+        free = {node: self.capacity.free(node) for node in nodes}
+        lacking = {name for node in nodes for name in self.capacity.short(node, role.needs)}
+        told: dict[str, str] = {}
+        for name, need in role.needs.items():
+            if name in lacking:
+                best = max(nodes, key=lambda node: free[node].get(name, 0.0))
+                most = free[best].get(name, 0.0)
+                told[name] = f"needs {name} {need:g}, the most that is free on a node is {most:g} ({best})"
+                if most >= need:
+                    told[name] += ", but not whole, or not where the rest is free"
+        return told
+
+    def _reason(self, shortage: Mapping[str, str]) -> str:
+        """`shortage` with what the cluster misses for all ranks without a place, now that all have been tried."""
         parts: list[str] = []
-        if not self.capacity.nodes:
-            return "the cluster has no nodes"
-        free = {node: self.capacity.free(node) for node in self.capacity.nodes}
-        lacking = {name for node in self.capacity.nodes for name in self.capacity.short(node, role.needs)}
-        for name in [name for name in role.needs if name in lacking]:
-            best = max(self.capacity.nodes, key=lambda node: free[node].get(name, 0.0))
-            most, need = free[best].get(name, 0.0), role.needs[name]
-            total = sum(amounts.get(name, 0.0) for amounts in free.values())
-            missing = round(sum(other.needs.get(name, 0.0) for other in waiting) - total, 6)
-            told = f"needs {name} {need:g}, the most that is free on a node is {most:g} ({best})"
-            if missing > 0:
-                told += f"; the cluster misses {missing:g} {name}"
-            elif most < need:
-                told += f"; {total:g} are free in all, but not on one node"
-            else:
-                told += ", but not whole, or not where the rest is free"
-            parts.append(told)
-        return "; ".join(parts)
+        for name, told in shortage.items():
+            free = sum(self.capacity.free(node).get(name, 0.0) for node in self.capacity.nodes)
+            missing = round(sum(role.needs.get(name, 0.0) for role, _, _ in self.homeless) - free, 6)
+            rest = f"the cluster misses {missing:g} {name}" if missing > 0 else f"{free:g} are free in all, scattered"
+            parts.append(f"{told}; {rest}")
+        return "; ".join(parts) or "the cluster has no nodes"
 
 
 def _first(role: RoleRequest) -> tuple[object, ...]:
     return (role.group != "collective", -role.gpu, -sum(role.custom.values()), -role.cpu)
-
-
-def _first_fit(capacity: Capacity, slot_id: int, nodes: Iterable[str], needs: Mapping[str, float]) -> Slot | None:
-    for node in nodes:
-        slot = capacity.take(slot_id, node, needs)
-        if slot is not None:
-            return slot
-    return None
-
-
-def _room(capacity: Capacity, node: str, needs: Mapping[str, float], most: int) -> int:
-    """How many ranks with `needs` fit on `node`, counted up to `most`."""
-    trial = capacity.copy()
-    return next((count for count in range(most) if trial.take(0, node, needs) is None), most)

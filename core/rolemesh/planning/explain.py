@@ -19,7 +19,7 @@ __all__ = ["explain"]
 
 def explain(job: JobFile, graph: LogicalGraph, plan: PlacementPlan, cluster: ClusterView) -> dict[str, Any]:
     """The graph, the routes, and where each rank goes and why, as JSON values."""
-    roles = {
+    roles: dict[str, Any] = {
         name: {"use": role.use, "world_size": role.world_size, "resources": role.resources.model_dump()}
         for name, role in job.spec.roles.items()
     }
@@ -47,9 +47,7 @@ def explain(job: JobFile, graph: LogicalGraph, plan: PlacementPlan, cluster: Clu
             }
             for op in graph.ops
         ],
-        "edges": [
-            _edge(edge, graph, {name: role["world_size"] for name, role in roles.items()}) for edge in graph.edges
-        ],
+        "edges": [_edge(edge, graph, job.spec.roles) for edge in graph.edges],
         "ranks": placed,
         "slots": plan.slots,
         "nodes": cluster.nodes,

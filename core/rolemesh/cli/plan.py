@@ -1,0 +1,183 @@
+"""``rolemesh plan``: the dry run. What would run where, and why; nothing is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rolemesh.cli._output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["command", "show"]
+
+WIDTH = 100
+
+
+def command(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Values to set, e.g. roles.trainer.world_size=4.", show_default=False),
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="Plan for these nodes, e.g. '4x(cpu=32,gpu=8)'; default: this machine.", metavar="SPEC"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Show the graph, and ranks on nodes and slots with who decided it, without starting anything.
+
+    Exit code 2 if something does not fit; the reasons are told role by role.
+    """
+    from rolemesh.backends.local import this_machine
+    from rolemesh.driver import prepare
+    from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected
+
+    cluster = parse_nodes(nodes) if nodes else this_machine()
+    prepared = prepare(job, overrides or ())
+    plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
+    told = explain(prepared.job, prepared.graph, plan, cluster)
+    if as_json:
+        print_json(told)
+    else:
+        from rich.console import Console
+
+        console = Console(highlight=False, soft_wrap=False)
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console = Console(highlight=False, width=WIDTH)
+        show(told, console)
+    check_placed(plan)
+
+
+def show(told: Mapping[str, Any], console: Console) -> None:
+    """The tables of a plan that `rolemesh.planning.explain` has put into words."""
+    edges = told["edges"]
+    ranks = sum(role["world_size"] for role in told["roles"].values())
+    console.print(
+        f"[bold]{told['job']}[/]: flow {told['flow']}; steps: {told['steps']}, "
+        f"roles: {len(told['roles'])}, ranks: {ranks}, edges: {len(edges)}\n"
+    )
+    _table(
+        console,
+        "Operators, in the flow's order",
+        ("operator", "role's plugin", "ranks", "runs", "written at"),
+        [
+            (
+                op["label"],
+                told["roles"][op["role"]]["use"],
+                str(told["roles"][op["role"]]["world_size"]),
+                _runs(op),
+                op["where"],
+            )
+            for op in told["operators"]
+        ],
+    )
+    _table(
+        console,
+        "Edges",
+        ("from → to (parameter)", "partition → partition", "route", "lag", "credits", "window"),
+        [
+            (
+                f"{edge['from']} → {edge['to']}({edge['param']})",
+                f"{edge['from_partition']} → {edge['to_partition']}",
+                edge["route"],
+                str(edge["lag"]),
+                str(edge["credits"]),
+                str(edge["window"]),
+            )
+            for edge in edges
+        ],
+    )
+    _table(
+        console,
+        "Ranks",
+        ("ranks", "node", "slot", "cpu", "GPUs", "decided by"),
+        [_rank_row(told, group) for group in _grouped(told)],
+    )
+    _table(
+        console,
+        "Bundles, one per node",
+        ("node", "has", "reserved"),
+        [(node["id"], _amounts(node), _amounts(told["bundles"].get(node["id"], {}))) for node in _nodes(told)],
+    )
+
+
+def _table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header:
+        table.add_column(name, header_style="dim", overflow="fold", justify="right" if name in NUMBERS else "left")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+    console.print()
+
+
+NUMBERS = ("lag", "credits", "window", "cpu")
+
+
+def _runs(op: Mapping[str, Any]) -> str:
+    start = f" from step {op['first_step']}" if op["first_step"] else ""
+    if op["every"] == 1:
+        return f"every step{start}"
+    return f"every {op['every']} steps{start}"
+
+
+def _grouped(told: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Neighbouring ranks of a role that were placed on one node, with equal shares, by one rule."""
+    groups: list[list[dict[str, Any]]] = []
+    for rank in told["ranks"]:
+        last = groups[-1][-1] if groups else None
+        same = last is not None and all(last[key] == rank[key] for key in ("role", "node", "rule"))
+        if same and last is not None and _shape(told, last) == _shape(told, rank):
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return groups
+
+
+def _shape(told: Mapping[str, Any], rank: Mapping[str, Any]) -> tuple[float, float, Any]:
+    slot = told["slots"][rank["slot"]]
+    return slot["cpu"], slot["gpu"], slot["custom"]
+
+
+def _rank_row(told: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    first, last = group[0], group[-1]
+    slot = told["slots"][first["slot"]]
+    name = f"{first['role']}/{first['rank']}" + (f"–{last['rank']}" if len(group) > 1 else "")
+    gpus = sorted({gpu for rank in group for gpu in rank["gpus"]})
+    share = f" ({slot['gpu']:g} of each)" if 0 < slot["gpu"] < 1 else ""
+    cpu = f"{slot['cpu']:g}" + (f" ×{len(group)}" if len(group) > 1 else "")
+    return name, first["node"], _span([rank["slot"] for rank in group]), cpu, _span(gpus) + share, first["rule"]
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """``0–3,6``"""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)
+
+
+def _amounts(amounts: Mapping[str, Any]) -> str:
+    flat = {**amounts, **amounts.get("custom", {})}
+    return ", ".join(f"{n} {a:g}" for n, a in flat.items() if isinstance(a, (int, float)) and (a or n == "cpu")) or "–"
+
+
+def _nodes(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The nodes with something on them; all of them if they are few."""
+    nodes: list[dict[str, Any]] = told["nodes"]
+    return nodes if len(nodes) <= 8 else [node for node in nodes if node["id"] in told["bundles"]]

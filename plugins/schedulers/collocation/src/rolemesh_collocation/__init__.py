@@ -1,0 +1,7 @@
+"""Roles that take turns share slots: rank i of each role of a group sits on slot i, with the same cores and GPUs."""
+
+from __future__ import annotations
+
+from rolemesh_collocation.scheduler import CollocationOptions, CollocationScheduler
+
+__all__ = ["CollocationOptions", "CollocationScheduler"]
