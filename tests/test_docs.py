@@ -14,6 +14,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
 from rolemesh import Batch, ClusterView, NodeView, PlacementPlan, PlacementRequest, RankContext, RoleRequest, hookspecs
 from rolemesh.observer import RoleTimes, RunInfo, StepMetrics
 from rolemesh.plugins.manager import hooks_of
@@ -183,7 +184,7 @@ def test_the_tutorial_workload_continues_from_its_snapshot_as_if_nothing_had_hap
     restarted = fresh()
     restarted.restore(killed.snapshot())
     assert before + run(restarted, 3, 3) == undisturbed
-    assert sorted(sum(undisturbed, [])[:5]) == [f"line {i}" for i in range(5)]
+    assert sorted([line for step in undisturbed for line in step][:5]) == [f"line {i}" for i in range(5)]
 
 
 # --------------------------------------------------------------------------------------------------------- the project
