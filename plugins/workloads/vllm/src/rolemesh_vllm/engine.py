@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ class Engine:
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
+        # Layers without weights, such as rotary embeddings, are warned about at each update; names are checked before.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
         self.tokenizer = self.llm.get_tokenizer()

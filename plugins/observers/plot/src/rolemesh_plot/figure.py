@@ -1,0 +1,39 @@
+"""One picture of one metric. Importing this imports matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+__all__ = ["draw", "moving_average"]
+
+
+def moving_average(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """The mean of each value and up to ``window - 1`` values before it; shape as `values`."""
+    sums = np.concatenate([np.zeros(1), np.cumsum(values)])
+    end = np.arange(1, values.size + 1)
+    start = np.maximum(0, end - window)
+    return (sums[end] - sums[start]) / (end - start)
+
+
+def draw(path: Path, *, title: str, label: str, points: Sequence[tuple[int, float]], window: int) -> None:
+    """Write a PNG of `points` (step, value; steps ascending) to `path`, whole or not at all."""
+    steps, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(steps, values, marker="o", markersize=4, linewidth=1, alpha=0.45, color="tab:blue", label="each step")
+    average = moving_average(values, window)
+    axes.plot(steps, average, linewidth=2.5, color="tab:blue", label=f"mean of the last {window} steps")
+    axes.set(title=title, xlabel="step", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best")
+    partial = path.with_name(f".{path.name}.partial")
+    FigureCanvasAgg(figure).print_png(str(partial))
+    partial.replace(path)

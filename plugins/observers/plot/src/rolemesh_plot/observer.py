@@ -1,0 +1,77 @@
+"""The `plot` observer: remembers the metrics it was asked for and draws each when the job ends."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from rolemesh.builtin.jsonl import read_metrics
+from rolemesh.hookspecs import hookimpl
+from rolemesh.observer import Observer, RunInfo, StepMetrics
+from rolemesh.runs import METRICS_FILE
+
+__all__ = ["PlotObserver", "PlotOptions"]
+
+
+class PlotOptions(BaseModel, extra="forbid"):
+    """Options of the `plot` observer."""
+
+    metrics: list[str] = Field(default_factory=lambda: ["reward"], description="metrics to draw, one picture each")
+    window: int | None = Field(
+        None, gt=0, description="steps of the moving average; by default a sixth of the job, at least 3"
+    )
+
+
+class PlotObserver(Observer):
+    """Writes ``<metric>.png`` into the run's folder: the metric at each step and its moving average.
+
+    A metric that was never reported has no picture. A master that came back reads what its predecessor saw from
+    ``metrics.jsonl``, if the `jsonl` observer writes it.
+    """
+
+    Options = PlotOptions
+
+    def __init__(self, options: PlotOptions) -> None:
+        super().__init__(options)
+        self.run: RunInfo | None = None
+        self.series: dict[str, dict[int, float]] = {}
+
+    @hookimpl
+    def job_started(self, run: RunInfo) -> None:
+        """Start anew."""
+        self.run = run
+        self.series = {name: {} for name in self.options.metrics}
+        for line in read_metrics(Path(run.run_dir, METRICS_FILE)):
+            self._take(line)
+
+    @hookimpl
+    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
+        """Remember the values of the chosen metrics."""
+        for line in metrics:
+            self._take(line)
+
+    def _take(self, line: StepMetrics) -> None:
+        for name, points in self.series.items():
+            value = line.values.get(name)
+            if value is not None and math.isfinite(value):
+                points[line.step] = value
+
+    @hookimpl
+    def job_ended(self, result: dict[str, Any]) -> None:
+        """Draw, also what a failed or interrupted job has reached."""
+        if self.run is None:
+            return
+        from rolemesh_plot.figure import draw
+
+        for name, points in self.series.items():
+            if points:
+                draw(
+                    Path(self.run.run_dir, f"{name.replace('/', '_')}.png"),
+                    title=f"{self.run.name}: {name}",
+                    label=name,
+                    points=sorted(points.items()),
+                    window=self.options.window or max(3, len(points) // 6),
+                )
