@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = leftovers()
-    yield
-    until(lambda: not (leftovers() - before), 15, f"nothing left (still there: {leftovers() - before})")
 
 
 @pytest.fixture
@@ -44,6 +38,19 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
                     process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+    ids = {job_id for job in jobs for job_id in job.ids()}
+    until(lambda: not leftovers(ids), 15, "nothing is left of the jobs")
+    assert ray_leftovers() == set()
+
+
+def ray_leftovers() -> set[str]:
+    """Actors and placement groups of jobs on the Ray that this process is connected to, if it is."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return set()
+    actors = {str(entry) for entry in ray.util.list_named_actors(all_namespaces=True)}
+    groups = {str(group["name"]) for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"}
+    return actors | groups
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +74,7 @@ def ray_address() -> Iterator[str]:
     )
     cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
+    ray.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
     yield cluster.address
     ray.shutdown()
     cluster.shutdown()

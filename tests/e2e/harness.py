@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rolemesh.observer import JobStatus
 
 ROLES = '''
 import os
+import signal
 import time
 
 import numpy as np
@@ -110,22 +111,21 @@ lease_s: 2
 stop_grace_s: 2
 """
 
-MARK = b"ROLEMESH_JOB="
 
-
-def leftovers() -> set[str]:
-    """Processes, shm folders and sockets of any job on this machine."""
-    found = {str(p) for p in Path("/dev/shm").glob("rolemesh-*")} | {str(p) for p in Path("/tmp").glob("rm-*")}
+def leftovers(job_ids: Iterable[str]) -> set[str]:
+    """Processes, shm folders and sockets of these jobs on this machine."""
+    ids = tuple(job_ids)
+    places = [*Path("/dev/shm").glob("rolemesh-*"), *Path("/tmp").glob("rm-*")]
+    found = {str(path) for path in places if any(job_id in path.name for job_id in ids)}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                with open(f"/proc/{entry}/environ", "rb") as f:
-                    marked = any(item.startswith(MARK) for item in f.read().split(b"\0"))
-                with open(f"/proc/{entry}/cmdline", "rb") as f:
-                    command = f.read().replace(b"\0", b" ").decode()
+                environ = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            if marked or "rolemesh.backends" in command or "rolemesh.agent" in command:
+            mark = next((item.decode() for item in environ if item.startswith(b"ROLEMESH_JOB=")), "")
+            if any(job_id in mark or job_id in command for job_id in ids):
                 found.add(f"process {entry}: {command[:120]}")
     return found
 
@@ -174,6 +174,14 @@ class Job:
         )
         self.started.append(process)
         return process
+
+    def ids(self) -> set[str]:
+        """The ids of all jobs that ran here."""
+        found = set()
+        for name in ("control.json", "result.json"):
+            for path in (self.folder / "runs").glob(f"**/{name}"):
+                found.add(json.loads(path.read_text())["job_id"])
+        return found
 
     def status(self) -> JobStatus | None:
         try:

@@ -94,7 +94,8 @@ class Agent:
                 if control.fileno() < 0:
                     self._poller.unregister(fd)
                     del self._zygote_sockets[fd]
-        self._do(machine.Sampled(self._sample()))
+        if not self._over:
+            self._do(machine.Sampled(self._sample()))
 
     def _do(self, event: machine.Event) -> None:
         for effect in self._machine.handle(event, time.monotonic()):

@@ -26,7 +26,7 @@ class Keeper:
     def __init__(self, job_id: str, owner: str) -> None:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.shm = Path(tempfile.mkdtemp(prefix=f"rolemesh-{job_id}-{owner}-", dir=fast))
-        self.tmp = Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))
+        self.tmp = Path(tempfile.mkdtemp(prefix=f"rm-{job_id}-", dir="/tmp"))
         self.mark = f"{job_id}/{owner}/{self.tmp.name}"
         self._folders = [str(self.shm), str(self.tmp)]
         script = str(Path(janitor.__file__))

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -82,10 +83,10 @@ class Nursery:
             if key in home.ranks:
                 pid = home.ranks[key]
                 if pid is not None:
-                    try:
-                        os.killpg(pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        os.kill(pid, signal.SIGKILL)
+                    # Before its setsid a rank has no group of its own; reaped, it has neither.
+                    for send in (os.killpg, os.kill):
+                        with suppress(ProcessLookupError):
+                            send(pid, signal.SIGKILL)
                     return True
                 if any(request.key == key for request in home.waiting):
                     home.waiting = [request for request in home.waiting if request.key != key]

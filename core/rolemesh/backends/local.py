@@ -53,7 +53,7 @@ class LocalBackend:
         log = run_dir / "logs" / "master.log"
         with log.open("ab") as out:
             self._master = subprocess.Popen(
-                [sys.executable, "-m", "rolemesh.backends.local", "master"],
+                [sys.executable, "-m", "rolemesh.backends.local", "master", bundle.job_id],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -94,7 +94,8 @@ class LocalLauncher:
     A zmq socket belongs to one thread, so `send` hands messages to the launcher's own thread.
     """
 
-    def __init__(self, socket_dir: Path, logs: Path) -> None:
+    def __init__(self, job_id: str, socket_dir: Path, logs: Path) -> None:
+        self._job = job_id
         self._address = f"ipc://{socket_dir}/agents"
         self._logs = logs
         self._context = zmq.Context()
@@ -124,7 +125,7 @@ class LocalLauncher:
                     return
                 with (self._logs / f"{place.agent}.log").open("ab") as log:
                     process = subprocess.Popen(
-                        [sys.executable, "-m", "rolemesh.backends.local", "agent", self._address],
+                        [sys.executable, "-m", "rolemesh.backends.local", "agent", self._job, self._address],
                         stdin=subprocess.PIPE,
                         stdout=log,
                         stderr=log,
@@ -200,7 +201,7 @@ def _master_main() -> None:
     bundle = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=JobBundle)
     keeper = Keeper(bundle.job_id, "master")
     try:
-        launcher = LocalLauncher(keeper.tmp, Path(bundle.config.run_dir, "logs"))
+        launcher = LocalLauncher(bundle.job_id, keeper.tmp, Path(bundle.config.run_dir, "logs"))
         Master(bundle, launcher, keeper.tmp).run()
     finally:
         keeper.close()
@@ -252,4 +253,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "master":
         _master_main()
     else:
-        _agent_main(sys.argv[2])
+        _agent_main(sys.argv[3])

@@ -77,16 +77,11 @@ class _Rank:
             transports=transports,
             local="local",
             remote="remote" if self.job.several_nodes else None,
-            on_control=self._on_control,
+            on_control=self.control,
             agent_address=start.agent_address,
         )
         self.step = -1
         self.operator = ""
-
-    def _on_control(self, message: m.AgentToRank) -> None:
-        self.control(message)
-        if isinstance(message, m.Stop):
-            self.endpoint.stop()
 
     def run(self) -> int:
         try:
