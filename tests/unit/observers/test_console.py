@@ -1,0 +1,317 @@
+"""The console: what a person sees while a job runs and when it has ended, on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from rolemesh.builtin.console import ConsoleObserver, ConsoleOptions
+from rolemesh.builtin.live_view import live_view
+from rolemesh.builtin.tally import Tally
+from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
+
+STARTED = 1_000_000.0
+
+
+class Clock:
+    """A clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = STARTED
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def line(step: int, records: dict[str, Any] | None = None, **values: float) -> StepMetrics:
+    roles = {"rollout": RoleTimes(3.0, 1.0, 0.0), "trainer": RoleTimes(1.0, 2.0, 1.0)}
+    operators = {"rollout.generate": {"generated_tokens": 640.0}}
+    time = STARTED + 10.0 + 2.0 * (step + 1)
+    staleness = {"trainer.weights → rollout.load_weights": 1.0}
+    return StepMetrics(step, 1, time, values, operators, roles, staleness, records or {})
+
+
+def rank(
+    role: str, n: int = 0, state: str = "running", phase: str = "", doing: str = "", node: str = "n0"
+) -> RankStatus:
+    return RankStatus(role, n, node, 4700 + n, state, 7 if state == "running" else -1, phase, doing)
+
+
+def status(*ranks: RankStatus, state: str = "running", committed: int = 6, agent: str = "up") -> JobStatus:
+    agents = (AgentStatus("agent-0", "n0", 43, agent),)
+    return JobStatus("grpo", state, 1, committed, 20, STARTED, 42, "host", agents, ranks)
+
+
+def info(run_dir: Path | str = "runs/grpo", steps: int = 20) -> RunInfo:
+    return RunInfo("grpo", str(run_dir), steps, {"rollout": 1, "trainer": 2}, ("rollout.generate",), "ray")
+
+
+def result(run_dir: Path | str = "runs/grpo", **more: Any) -> dict[str, Any]:
+    known = {"name": "grpo", "job_id": "x", "status": "done", "message": "", "committed_steps": 20, "steps": 20}
+    return known | {"wall_s": 134.2, "state_sha256": {}, "plugins": {}, "run_dir": str(run_dir)} | more
+
+
+def plain(options: ConsoleOptions | None = None) -> tuple[ConsoleObserver, io.StringIO, Clock]:
+    out, clock = io.StringIO(), Clock()
+    console = Console(file=out, width=100, force_terminal=False)
+    return ConsoleObserver(options or ConsoleOptions(), console, clock), out, clock
+
+
+def seen(tally: Tally, status: JobStatus | None, now: float = STARTED + 30.0) -> str:
+    console = Console(file=io.StringIO(), width=100, record=True, force_terminal=True)
+    console.print(live_view(tally, status, now))
+    return console.export_text()
+
+
+# ---------------------------------------------------------------------------------------------------- the live view
+
+
+def test_the_live_view_shows_progress_metrics_rates_staleness_and_ranks() -> None:
+    tally = Tally(run=info())
+    tally.event(Event(1, 1, STARTED + 10.0, "job_running"))
+    tally.steps(line(step, reward=0.1 * step, loss=1.0) for step in range(7))
+    ranks = (
+        rank("rollout", 0, phase="computing", doing="generate"),
+        rank("trainer", 0, phase="waiting", doing="reward.score"),
+        rank("trainer", 1, phase="blocked", doing="rollout.load_weights"),
+    )
+    text = seen(tally, status(*ranks), now=STARTED + 24.0)
+
+    assert "grpo · running · ray" in text
+    assert "step 7/20" in text
+    assert "35 %" in text
+    assert "0:26 left" in text
+    assert "2.0 s/step" in text
+    assert "generated 320" in text
+    assert "trainer.weights → rollout.load_weights 1" in text
+    reward = next(row for row in text.splitlines() if "reward  " in row)
+    assert "0.6" in reward
+    assert "0.05 → 0.55" in reward
+    assert "▁" in reward
+    assert "█" in reward
+    rows = {row.split()[1]: row for row in text.splitlines() if len(row.split()) > 1}
+    assert "computing generate" in rows["rollout/0"]
+    assert "4700" in rows["rollout/0"]
+    assert "75/25/0 %" in rows["rollout/0"]
+    assert "waiting for reward.score" in rows["trainer/0"]
+    assert "25/50/25 %" in rows["trainer/0"]
+    assert "blocked by rollout.load_weights" in rows["trainer/1"]
+
+
+def test_a_metric_that_is_not_logged_at_every_step_says_of_which_step_it_is() -> None:
+    tally = Tally(run=info())
+    tally.steps([line(0, reward=0.1, eval_accuracy=0.31), line(1, reward=0.2)])
+
+    assert "0.31 (step 0)" in seen(tally, status())
+
+
+def test_while_a_job_starts_it_says_who_is_not_ready_and_for_how_long() -> None:
+    tally = Tally(run=info())
+    tally.event(Event(1, 1, STARTED + 2.0, "rank_up", {"role": "rollout", "rank": 0}))
+    ranks = (rank("rollout", 0, "setup"), rank("trainer", 0, "ready"))
+    text = seen(tally, status(*ranks, state="starting", committed=-1), now=STARTED + 5.0)
+
+    assert "starting: rollout/0 setting up (3.0 s)" in text
+    assert "ready, waiting for the others" in text
+
+
+def test_before_any_rank_is_up_it_says_how_many_agents_are() -> None:
+    ranks = (rank("rollout", 0, "starting"),)
+    text = seen(Tally(run=info()), status(*ranks, state="starting", committed=-1, agent="starting"))
+
+    assert "starting: 0 of 1 agents are up (30 s)" in text
+
+
+def test_many_ranks_become_a_row_per_role() -> None:
+    ranks = [
+        rank("rollout", n, phase="computing" if n % 4 else "waiting", doing="generate", node=f"n{n // 8}")
+        for n in range(64)
+    ]
+    text = seen(Tally(run=info()), status(*ranks, rank("trainer")))
+
+    assert "rollout ×64" in text
+    assert "8 nodes" in text
+    assert "48× computing generate" in text
+    assert len(text.splitlines()) < 12
+
+
+@pytest.mark.parametrize("now", [STARTED, STARTED - 50.0, STARTED + 1e9])
+def test_a_view_without_anything_to_show_is_shown_all_the_same(now: float) -> None:
+    assert "starting" in seen(Tally(), None, now)
+    assert "step 0/0" in seen(Tally(run=info(steps=0)), status(committed=-1), now)
+
+
+def test_odd_numbers_do_not_break_the_view() -> None:
+    tally = Tally(run=info())
+    odd = {"nan": math.nan, "inf": math.inf, "huge": 1e308, "tiny": -1e-300, "markup": 1.0, "[red]x[/]": 2.0}
+    tally.steps([line(0, **odd), line(1, **{**odd, "huge": -1e308}), line(2, **odd)])
+    text = seen(tally, status(rank("[bold]"), rank("rollout", phase="?", doing="[/]")))
+
+    assert "[red]x[/]" in text
+    assert "[bold]/0" in text
+    assert "nan" in text
+
+
+def test_on_a_terminal_the_view_is_redrawn_and_gone_at_the_end_and_the_summary_stays() -> None:
+    out = io.StringIO()
+    observer = ConsoleObserver(ConsoleOptions(), Console(file=out, width=100, force_terminal=True), Clock())
+    observer.job_started(info())
+    observer.status(status(rank("rollout")))
+    observer.steps_finished((line(0, reward=0.5),))
+    drawn = out.getvalue()
+    observer.job_ended(result())
+
+    assert "rollout/0" in drawn
+    assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1, "the cursor is back"
+    assert "grpo done" in out.getvalue().removeprefix(drawn)
+
+
+# ------------------------------------------------------------------------------------------------------- without one
+
+
+def test_in_a_pipe_there_is_at_most_a_line_per_second_and_always_the_last() -> None:
+    observer, out, clock = plain()
+    observer.job_started(info())
+    for step in range(20):
+        clock.now = STARTED + 100.0 + 0.3 * step
+        observer.steps_finished((line(step, reward=0.5),))
+    observer.job_ended(result())
+
+    lines = [text for text in out.getvalue().splitlines() if text.startswith("step ")]
+    assert [text.split()[1] for text in lines] == ["1/20", "5/20", "9/20", "13/20", "17/20", "20/20"]
+    assert "reward 0.5" in lines[0]
+    assert "generated_tokens/s 320" in lines[1]
+
+
+def test_in_a_pipe_nothing_is_coloured_or_moved() -> None:
+    observer, out, _ = plain()
+    observer.job_started(info())
+    observer.steps_finished((line(0, reward=0.5),))
+    observer.job_ended(result())
+
+    assert "\x1b" not in out.getvalue()
+
+
+def test_in_a_pipe_failures_and_slow_starts_are_said() -> None:
+    observer, out, clock = plain()
+    observer.job_started(info())
+    clock.now += 6.0
+    observer.status(status(rank("rollout", 0, "setup"), state="starting", committed=-1))
+    observer.event(Event(9, 1, clock.now, "failure", {"role": "rollout", "rank": 0, "message": "ValueError: bad"}))
+
+    assert "starting: rollout/0 setting up (6.0 s)" in out.getvalue()
+    assert "rollout/0 failure: ValueError: bad" in out.getvalue()
+
+
+# -------------------------------------------------------------------------------------------------------- the summary
+
+
+def summary_of(lines: list[StepMetrics], options: ConsoleOptions | None = None, **more: Any) -> str:
+    observer, out, _ = plain(options)
+    observer.job_started(info(more.get("run_dir", "runs/grpo")))
+    observer.event(Event(1, 1, STARTED + 10.0, "job_running"))
+    observer.steps_finished(tuple(lines))
+    observer.job_ended(result(**more))
+    return out.getvalue().partition("─" * 20)[2]
+
+
+def test_the_summary_has_thirds_first_and_last_values_times_and_rates() -> None:
+    lines = [line(step, reward=step / 10) for step in range(9)]
+    lines[0].values["eval_accuracy"] = 0.31
+    lines[8].values["eval_accuracy"] = 0.83
+    text = summary_of(lines)
+
+    assert "✔ grpo done · 20 of 20 steps · 2:14" in text
+    rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.split()}
+    assert rows["reward"] == ["0", "0.8", "0.1", "0.7"]
+    assert rows["eval_accuracy"] == ["0.31", "0.83"]
+    assert rows["rollout"] == ["75", "%", "25", "%", "0", "%"]
+    assert rows["generated_tokens"] == ["320/s", "(5760)"]
+
+
+def test_records_are_shown_before_and_after_with_what_is_common_once() -> None:
+    before = [{"question": f"reverse [{n}]", "answer": "wrong", "reward": 0.0} for n in range(10)]
+    after = [row | {"answer": "right", "reward": 1.0} for row in before]
+    lines = [line(0, {"answers": before}), line(1), line(2, {"answers": after})]
+    text = summary_of(lines, ConsoleOptions(records=["answers"]))
+
+    assert "answers  before (step 0) and after (step 2)" in text
+    header = next(row for row in text.splitlines() if "question" in row)
+    assert header.split("  ")[0].strip() == "question"
+    assert header.count("question") == 1
+    assert "answer before" in header
+    assert "reward after" in header
+    first = next(row for row in text.splitlines() if "reverse [0]" in row)
+    assert first.split() == ["reverse", "[0]", "wrong", "right", "0", "1"]
+    assert "and 2 more in metrics.jsonl" in text
+
+
+@pytest.mark.parametrize("values", [("one", "two"), ([1], [1, 2]), ([], []), (None, {"a": 1}), ([{"a": 1}], [])])
+def test_records_of_any_shape_are_shown(values: tuple[Any, Any]) -> None:
+    lines = [line(0, {"it": values[0]}), line(1, {"it": values[1]})]
+    text = summary_of(lines, ConsoleOptions(records=["it", "missing"]))
+
+    assert f"before: {values[0] if values[0] is not None else ''}".rstrip() in text
+
+
+def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log() -> None:
+    traceback = 'Traceback (most recent call last):\n  File "flow.py", line 3, in f\n    raise ValueError("[x]")\n'
+    failure = {"cause": "exception", "role": "rollout", "rank": 0, "operator": "generate", "step": 7}
+    failure |= {"message": "ValueError: [x]", "traceback": traceback}
+    said = "role rollout, rank 0 (in operator generate at step 7): ValueError: [x]"
+    text = summary_of([], status="failed", message=said, failure=failure, committed_steps=7, failures=[said, "echo"])
+
+    assert "✘ grpo failed · 7 of 20 steps" in text
+    assert said in text
+    assert 'File "flow.py", line 3, in f' in text
+    assert "runs/grpo/logs/rollout-0.log" in text
+    assert "also: echo" in text
+    assert text.count(said) == 1
+
+
+def test_a_job_that_failed_without_a_failure_record_says_why() -> None:
+    assert "not ready within start_timeout_s" in summary_of(
+        [], status="failed", message="not ready within start_timeout_s"
+    )
+
+
+def test_an_interrupted_job_says_by_what() -> None:
+    text = summary_of([line(0)], status="interrupted", message="interrupted by Ctrl-C", committed_steps=1)
+
+    assert "■ grpo interrupted · 1 of 20 steps" in text
+    assert "interrupted by Ctrl-C" in text
+
+
+def test_the_summary_says_where_the_files_are_and_the_states_digest(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("reward.png", "metrics.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    text = summary_of([], run_dir=str(tmp_path), state_sha256={"trainer": "0123456789abcdef", "data": None})
+
+    assert "reward.png · metrics.jsonl · result.json · logs/" in text.replace("\n", "")
+    assert "state sha256  trainer 0123456789ab" in text
+
+
+def test_an_empty_result_is_a_summary_too() -> None:
+    observer, out, _ = plain()
+    observer.job_ended({})
+
+    assert "job ended" in out.getvalue()
+
+
+def test_featured_metrics_are_those_of_the_options() -> None:
+    text = summary_of([line(0, reward=1.0, loss=2.0, kl=3.0)], ConsoleOptions(metrics=["kl", "reward"]))
+
+    assert [row.split()[0] for row in text.splitlines() if row[:2] in ("kl", "re", "lo")] == ["kl", "reward"]
+
+
+@pytest.mark.parametrize("options", [{"metric": ["reward"]}, {"refresh_hz": 0}, {"metrics": "reward"}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ConsoleOptions.model_validate(options)

@@ -1,0 +1,156 @@
+"""Following a job: every event and step once and in order, to its end, whatever the master still remembers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from rolemesh.control import ControlClient, Watch
+from rolemesh.follow import follow
+
+FAST = 0.01
+
+
+class Seen:
+    """Keeps what is broadcast; `when` maps a hook to what to do at its first call."""
+
+    def __init__(self, **when: Callable[[], None]) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self._when = when
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> None:
+        self.calls.append((hook, next(iter(arguments.values()))))
+        if hook in self._when:
+            self._when.pop(hook)()
+
+    @property
+    def steps(self) -> list[int]:
+        return [line.step for hook, lines in self.calls if hook == "steps_finished" for line in lines]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for hook, event in self.calls if hook == "event"]
+
+
+def test_observers_see_every_event_and_step_once_and_then_the_end(start_master: Any) -> None:
+    master = start_master()
+    master.journal("job_started")
+    master.step(reward=0.5)
+
+    def more() -> None:
+        master.journal("job_running")
+        master.step(reward=0.75)
+        master.end()
+
+    seen = Seen(status=more)
+    result = follow(master.run_dir, seen, owner=False, interval_s=FAST)
+
+    assert result is not None
+    assert result["status"] == "done"
+    assert seen.kinds == ["job_started", "job_running", "job_ended"]
+    assert seen.steps == [0, 1]
+    assert seen.calls[-1] == ("job_ended", result)
+
+
+def test_what_the_master_has_forgotten_comes_from_the_runs_files(start_master: Any) -> None:
+    master = start_master(remembers=2)
+    for _ in range(6):
+        master.step(reward=0.0)
+    seen = Seen(status=master.end)
+    follow(master.run_dir, seen, owner=False, interval_s=FAST)
+
+    assert seen.steps == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_job_that_has_ended_is_shown_from_its_files(start_master: Any) -> None:
+    master = start_master()
+    master.journal("job_started")
+    master.step(reward=0.5)
+    master.end("failed", 1, "role trainer died")
+    seen = Seen()
+    result = follow(master.run_dir, seen, owner=False, interval_s=FAST)
+
+    assert result is not None
+    assert result["message"] == "role trainer died"
+    assert seen.kinds == ["job_started", "job_ended"]
+    assert seen.steps == [0]
+    assert master.requests == []
+
+
+def test_a_master_that_dies_without_a_result_is_given_up(start_master: Any) -> None:
+    master = start_master()
+    seen = Seen(status=master.die)
+
+    assert follow(master.run_dir, seen, owner=False, interval_s=FAST, patience_s=0.2) is None
+    assert "job_ended" not in [hook for hook, _ in seen.calls]
+
+
+def test_the_result_of_an_earlier_job_of_this_name_is_not_taken_for_this_ones(start_master: Any) -> None:
+    master = start_master()
+    (master.run_dir / "result.json").write_text('{"job_id": "an earlier one", "status": "failed"}')
+    result = follow(master.run_dir, Seen(status=master.end), owner=False, interval_s=FAST)
+
+    assert result is not None
+    assert result["status"] == "done"
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_the_master_is_told_who_owns_the_job(start_master: Any, owner: bool) -> None:
+    master = start_master()
+    follow(master.run_dir, Seen(status=master.end), owner=owner, interval_s=FAST)
+
+    assert master.requests
+    assert all(isinstance(request, Watch) and request.owner is owner for request in master.requests)
+
+
+def test_a_client_that_is_given_stays_open(start_master: Any) -> None:
+    master = start_master()
+    with ControlClient(master.run_dir, 1.0) as client:
+        thread = threading.Timer(0.05, master.end)
+        thread.start()
+        follow(master.run_dir, Seen(), owner=False, interval_s=FAST, client=client)
+        thread.join()
+        assert not client._context.closed
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_leaves_the_job_alone(start_master: Any) -> None:
+    master = start_master()
+    with pytest.raises(KeyboardInterrupt):
+        follow(master.run_dir, Seen(status=_interrupt), owner=False, interval_s=FAST)
+
+    assert all(isinstance(request, Watch) for request in master.requests)
+
+
+def test_after_the_first_ctrl_c_nothing_is_repeated_and_the_end_is_awaited(start_master: Any) -> None:
+    master = start_master()
+    master.journal("job_started")
+    master.step(reward=0.5)
+    seen = Seen(status=_interrupt)
+    result = follow(
+        master.run_dir, seen, owner=True, interval_s=FAST, interrupted=lambda: master.end("interrupted", 130)
+    )
+
+    assert result is not None
+    assert result["status"] == "interrupted"
+    assert seen.kinds == ["job_started", "job_ended"]
+    assert seen.steps == [0]
+
+
+def test_a_question_that_was_interrupted_does_not_spoil_the_next(start_master: Any) -> None:
+    master = start_master()
+    with ControlClient(master.run_dir, 5.0) as client:
+        client.watch()
+        assert client._socket is not None
+        client._socket.send(msgspec.msgpack.encode(Watch()))  # asked, and its answer never taken
+
+        assert client.watch().status.name == "grpo"

@@ -1,0 +1,396 @@
+"""`rolemesh status`, `events`, `logs`, `stop` and `attach`, against a master's outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh.cli import main
+from rolemesh.cli.logs import BLOCK, Tail
+from rolemesh.control import StopJob, Watch
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+# -------------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_lists_all_runs_running_ended_and_dead(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    start_master("alive").step(reward=0.5)
+    start_master("finished").end()
+    start_master("broken").end("failed", 1, "role trainer, rank 0: killed\nmore")
+    start_master("lost").die()
+
+    assert main(["status"]) == 0
+
+    rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
+    assert rows["alive"].split()[1:3] == ["running", "1/10"]
+    assert rows["finished"].split()[1:3] == ["done", "0/10"]
+    assert rows["broken"].split()[1:3] == ["failed", "0/10"]
+    assert "role trainer, rank 0: killed" in rows["broken"]
+    assert rows["lost"].split()[1:3] == ["dead", "?/10"]
+    assert "does not answer" in rows["lost"]
+
+
+def test_status_of_a_job_shows_master_agents_and_ranks(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    start_master().step(reward=0.5)
+
+    assert main(["status", "grpo"]) == 0
+
+    rows = {row.split()[0]: row.split()[1:] for row in capsys.readouterr().out.splitlines()}
+    assert rows["master"] == ["host-a", "4242", "up", "local"]
+    assert rows["agent-0"] == ["node-a", "4300", "up"]
+    assert rows["data/0"] == ["node-a", "4301", "running", "1", "waiting", "for", "trainer.train"]
+    assert rows["trainer/0"] == ["node-a", "4302", "running", "1", "computing", "train"]
+
+
+def test_status_as_json_has_the_same_keys_alive_and_ended(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    master.step(reward=0.5)
+    assert main(["status", "grpo", "--json"]) == 0
+    alive = json.loads(capsys.readouterr().out)
+    master.end("failed", 1, "why")
+    assert main(["status", "--json"]) == 0
+    (ended,) = json.loads(capsys.readouterr().out)
+
+    assert (alive["state"], alive["committed_steps"], alive["steps"]) == ("running", 1, 10)
+    assert alive["master"] == {"pid": 4242, "node": "host-a", "epoch": 1}
+    assert [f"{rank['role']}/{rank['rank']}" for rank in alive["ranks"]] == ["data/0", "trainer/0"]
+    assert (ended["state"], ended["committed_steps"], ended["wall_s"], ended["message"]) == ("failed", 1, 1.5, "why")
+    assert (ended["master"], ended["agents"], ended["ranks"]) == (None, [], [])
+    assert alive.keys() <= ended.keys()
+
+
+def test_without_runs_status_says_so(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 0
+    assert "no runs in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["status", "events", "logs", "stop", "attach"])
+def test_an_unknown_job_is_exit_code_2_with_the_runs_that_there_are(
+    start_master: Any, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    start_master("grpo").end()
+    start_master("hello").end()
+
+    assert main([verb, "grop"]) == 2
+    assert "did you mean 'grpo'?" in capsys.readouterr().err
+    assert main([verb, "xyz"]) == 2
+    assert "known: grpo, hello" in capsys.readouterr().err
+
+
+def test_a_run_can_be_named_by_its_folder(
+    start_master: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    master.end()
+    monkeypatch.delenv("ROLEMESH_RUNS")
+
+    assert main(["status", str(master.run_dir)]) == 0
+    assert "grpo  done" in capsys.readouterr().out
+
+
+# -------------------------------------------------------------------------------------------------------------- events
+
+
+def test_events_are_read_from_the_journal_after_the_job(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    master.journal("job_started", name="grpo")
+    master.journal("failure", role="trainer", rank=1, message="bad", traceback="Traceback:\n  line 1\nE: bad\n")
+    master.end("failed", 1)
+
+    assert main(["events", "grpo"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[0] == "1"
+    assert lines[0].split()[2:] == ["job_started", "name=grpo"]
+    assert lines[1].split()[2:] == ["failure", "role=trainer", "rank=1", "message=bad"]
+    assert lines[2:5] == ["        Traceback:", "          line 1", "        E: bad"]
+    assert "job_ended" in lines[5]
+
+
+def test_events_as_json_are_one_a_line_and_can_be_chosen_by_kind(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    for step in range(3):
+        master.journal("committed", step=step)
+        master.journal("noise")
+    master.end()
+
+    assert main(["events", "grpo", "--json", "--kind", "committed", "-k", "job_ended"]) == 0
+
+    events = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(event["seq"], event["kind"]) for event in events] == [
+        (1, "committed"),
+        (3, "committed"),
+        (5, "committed"),
+        (7, "job_ended"),
+    ]
+
+
+def test_events_are_followed_until_the_job_ends(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    master.journal("job_started")
+    later = threading.Timer(0.3, lambda: (master.journal("job_running"), master.end()))
+    later.start()
+
+    assert main(["events", "grpo", "-f", "--json"]) == 0
+    later.join()
+
+    kinds = [json.loads(text)["kind"] for text in capsys.readouterr().out.splitlines()]
+    assert kinds == ["job_started", "job_running", "job_ended"]
+
+
+def test_the_journals_url_may_come_from_the_environment(
+    start_master: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    master.journal("job_started")
+    master.end()
+    (master.run_dir / "job.yaml").write_text("name: grpo\nstate: ${JOURNAL}\nseed: ${NOT_SET_AND_NOT_ASKED_FOR}\n")
+
+    assert main(["events", "grpo"]) == 2
+    assert "JOURNAL is not set" in capsys.readouterr().err
+    monkeypatch.setenv("JOURNAL", "sqlite:///state.sqlite")
+    assert main(["events", "grpo"]) == 0
+    assert "job_started" in capsys.readouterr().out
+
+
+def test_a_damaged_journal_is_exit_code_1(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    master.end()
+    master.close()
+    (master.run_dir / "state.sqlite").write_bytes(b"no database" * 1000)
+    for leftover in master.run_dir.glob("state.sqlite-*"):
+        leftover.unlink()
+
+    assert main(["events", "grpo"]) == 1
+    assert "the journal is damaged" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------------- logs
+
+
+def log(master: Any, name: str, text: str) -> Path:
+    path: Path = master.run_dir / "logs" / f"{name}.log"
+    path.write_text(text)
+    return path
+
+
+def test_logs_of_several_ranks_begin_with_the_rank(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    log(master, "trainer-10", "ten\n")
+    log(master, "trainer-2", "two\nhalf")
+    log(master, "data-0", "\x1b[31mred\x1b[0m [bold]\n")
+
+    assert main(["logs", "grpo"]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "data/0     │ \x1b[31mred\x1b[0m [bold]",
+        "trainer/2  │ two",
+        "trainer/2  │ half",
+        "trainer/10 │ ten",
+    ]
+
+
+def test_the_log_of_one_rank_is_printed_as_it_is(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    log(master, "trainer-0", "a\nb\nc\n")
+    log(master, "data-0", "other\n")
+
+    assert main(["logs", "grpo", "trainer/0", "-n", "2"]) == 0
+    assert capsys.readouterr().out == "b\nc\n"
+    assert main(["logs", "grpo", "data"]) == 0
+    assert capsys.readouterr().out == "other\n"
+
+
+def test_logs_are_followed_until_the_job_ends(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    path = log(master, "trainer-0", "early\n")
+
+    def later() -> None:
+        with path.open("a") as file:
+            file.write("late\nlast words")
+        log(master, "data-0", "appeared\n")
+        master.end()
+
+    timer = threading.Timer(0.3, later)
+    timer.start()
+    assert main(["logs", "grpo", "-f"]) == 0
+    timer.join()
+
+    lines = [text.split("│")[-1].strip() for text in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "early"
+    assert sorted(lines) == ["appeared", "early", "last words", "late"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trainr"], "there is no log of 'trainr'"),
+        (["trainer/7"], "there is no log of 'trainer/7'"),
+        (["trainer/7", "-f"], "the job has no role or rank 'trainer/7'"),
+    ],
+)
+def test_an_unknown_role_or_rank_is_exit_code_2_with_the_known_ones(
+    start_master: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    master = start_master()
+    log(master, "trainer-0", "a\n")
+
+    assert main(["logs", "grpo", *arguments]) == 2
+
+    error = capsys.readouterr().err
+    assert message in error
+    assert "did you mean 'trainer" in error
+
+
+@pytest.mark.parametrize("text", ["", "one\n", "one", "one\ntwo\n", "one\ntwo", "\n\n\n", "x" * 3 * BLOCK + "\nend\n"])
+@pytest.mark.parametrize("last", [0, 1, 2, 5])
+def test_a_tail_begins_with_the_last_lines(tmp_path: Path, text: str, last: int) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    tail = Tail(path, last)
+
+    assert tail.lines(rest=True) == (text.splitlines()[-last:] if last else [])
+    with path.open("a") as file:
+        file.write("more\n")
+    assert tail.lines() == ["more"]
+    tail.close()
+
+
+def test_a_tail_of_a_long_file_is_right_across_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = [f"line {n} " + "y" * (n % 97) for n in range(20_000)]
+    path.write_text("\n".join(lines) + "\n")
+    tail = Tail(path, 5000)
+
+    assert tail.lines() == lines[-5000:]
+    tail.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------- stop
+
+
+def test_stop_waits_for_the_end(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    master.step(reward=0.5)
+
+    assert main(["stop", "grpo"]) == 0
+    assert capsys.readouterr().out == "grpo interrupted · 1 of 10 steps\n"
+    (stop,) = [request for request in master.requests if isinstance(request, StopJob)]
+    assert stop.reason.startswith("rolemesh stop, by ")
+
+
+def test_stop_without_waiting_returns_at_once(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    master.on_stop = lambda: None
+
+    assert main(["stop", "grpo", "--no-wait"]) == 0
+    assert "grpo is stopping" in capsys.readouterr().out
+
+
+def test_stopping_what_has_ended_is_no_error(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    start_master().end()
+
+    assert main(["stop", "grpo"]) == 0
+    assert capsys.readouterr().out == "grpo has ended already: done\n"
+
+
+@pytest.mark.slow
+def test_stopping_a_job_whose_master_is_dead_is_exit_code_2(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_master().die()
+
+    assert main(["stop", "grpo"]) == 2
+    assert "lease" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------------- attach
+
+
+def test_attach_shows_the_job_until_it_ends_and_exits_as_it_did(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    master.step(reward=0.25)
+    timer = threading.Timer(0.3, lambda: (master.step(reward=0.75), master.end("failed", 1, "out of luck")))
+    timer.start()
+
+    assert main(["attach", "grpo"]) == 1
+    timer.join()
+
+    out = capsys.readouterr().out
+    assert "reward 0.25" in out
+    assert "✘ grpo failed · 2 of 10 steps" in out
+    assert "out of luck" in out
+    assert all(isinstance(request, Watch) and not request.owner for request in master.requests)
+
+
+def test_attaching_to_an_ended_job_shows_its_summary(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    for step in range(3):
+        master.step(reward=step / 2)
+    master.end()
+
+    assert main(["attach", "grpo"]) == 0
+    out = capsys.readouterr().out
+    assert "✔ grpo done · 3 of 10 steps" in out
+    assert ["reward", "0", "1", "0", "1"] in [row.split() for row in out.splitlines()]
+
+
+def test_attach_uses_the_jobs_own_console_options(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    master = start_master()
+    observers = "observers: [{use: console, options: {metrics: [loss]}}, {use: jsonl}]\n"
+    (master.run_dir / "job.yaml").write_text("name: grpo\n" + observers)
+    master.step(reward=0.25, loss=1.0)
+    master.end()
+
+    assert main(["attach", "grpo"]) == 0
+    out = capsys.readouterr().out
+    assert "loss" in out
+    assert "reward" not in out
+
+
+def test_ctrl_c_leaves_the_view_and_not_the_job(
+    start_master: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = start_master()
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    def interrupt() -> None:
+        while not master.requests:
+            assert threading.main_thread().is_alive()
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert main(["attach", "grpo"]) == 0
+    thread.join()
+
+    assert "grpo goes on" in capsys.readouterr().out
+    assert not [request for request in master.requests if isinstance(request, StopJob)]
+    assert os.path.exists(master.run_dir / "control.json")
+
+
+@pytest.mark.parametrize("verb", ["status", "events", "logs", "stop", "attach"])
+def test_help_teaches_with_examples_and_exit_codes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+
+    text = capsys.readouterr().out
+    assert f"rolemesh {verb}" in text
+    assert "Exit code" in text
