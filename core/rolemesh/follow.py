@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,70 +38,93 @@ def follow(
     interval_s: float = 0.25,
     client: ControlClient | None = None,
     patience_s: float = PATIENCE_S,
+    interrupted: Callable[[], None] | None = None,
 ) -> dict[str, Any] | None:
     """Pass events, metrics and status of the job in `run_dir` to `observers` until it has ended; returns its result.
 
     Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
     master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
     `job_started` is the caller's. With `owner`, the job lives only while this runs. `client` (which stays open) should
-    have a short time-out, see `ANSWER_S`. Returns None if the master falls silent for `patience_s` without a result.
+    have a short time-out, see `ANSWER_S`. At the first Ctrl-C `interrupted` is called, and following goes on; at the
+    next, or without it, `KeyboardInterrupt` is raised. Returns None if the master falls silent for `patience_s`
+    without a result.
     """
-    session = _Session(Run(run_dir), observers)
-    mine: ControlClient | None = None
-    last_answer = time.monotonic()
+    session = _Session(Run(run_dir), observers, owner, client)
     try:
-        while (result := session.run.result()) is None:
+        while True:
             try:
-                asked = client or mine
-                if asked is None:
-                    asked = mine = ControlClient(run_dir, ANSWER_S)
-                update = asked.watch(session.event, session.step, owner=owner)
+                return session.run_until_end(interval_s, patience_s)
+            except KeyboardInterrupt:
+                if interrupted is None:
+                    raise
+                call, interrupted = interrupted, None
+                call()
+    finally:
+        session.close()
+
+
+class _Session:
+    """What has been passed on so far, and the connection that the rest comes over."""
+
+    def __init__(self, run: Run, observers: Relay, owner: bool, client: ControlClient | None) -> None:
+        self._run = run
+        self._observers = observers
+        self._owner = owner
+        self._given = client
+        self._opened: ControlClient | None = None
+        self._event = 0
+        self._step = -1
+
+    def run_until_end(self, interval_s: float, patience_s: float) -> dict[str, Any] | None:
+        """Ask, pass on, wait, until there is a result or the master has been silent for too long."""
+        last_answer = time.monotonic()
+        while (result := self._run.result()) is None:
+            try:
+                update = self._client().watch(self._event, self._step, owner=self._owner)
             except MasterGoneError:
                 # A master that was started again listens elsewhere, so read control.json anew.
-                client = None
-                if mine is not None:
-                    mine.close()
-                    mine = None
+                self._given = None
+                self.close()
                 if time.monotonic() - last_answer > patience_s:
                     return None
             else:
                 last_answer = time.monotonic()
-                session.take(update)
+                self._take(update)
             time.sleep(interval_s)
-    finally:
-        if mine is not None:
-            mine.close()
-    session.finish(result)
-    return result
+        self._finish(result)
+        return result
 
+    def close(self) -> None:
+        """Close the connection, unless it is the caller's."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
-class _Session:
-    """What has been passed on so far."""
+    def _client(self) -> ControlClient:
+        if self._given is not None:
+            return self._given
+        if self._opened is None:
+            self._opened = ControlClient(self._run.path, ANSWER_S)
+        return self._opened
 
-    def __init__(self, run: Run, observers: Relay) -> None:
-        self.run = run
-        self.event = 0
-        self.step = -1
-        self._observers = observers
-
-    def take(self, update: Update) -> None:
+    def _take(self, update: Update) -> None:
         for event in update.events:
-            if event.seq > self.event:
-                self.event = event.seq
+            if event.seq > self._event:
+                self._event = event.seq
                 self._observers.broadcast("event", event=event)
-        lines = tuple(line for line in update.lines if line.step > self.step)
-        if lines and lines[0].step - lines[0].steps > self.step:
+        lines = tuple(line for line in update.lines if line.step > self._step)
+        if lines and lines[0].step - lines[0].steps > self._step:
             # The master remembers the latest lines only.
             first = lines[0].step
             self._pass_on(tuple(line for line in self._written() if line.step < first))
         self._pass_on(lines)
         self._observers.broadcast("status", status=update.status)
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def _finish(self, result: dict[str, Any]) -> None:
         """The last news came after the last question."""
         try:
-            with self.run.store() as store:
-                events = store.events(self.event)
+            with self._run.store() as store:
+                events = store.events(self._event)
         except RolemeshError:
             # The result is known; that the journal's last lines cannot be shown must not hide it.
             events = []
@@ -110,9 +134,9 @@ class _Session:
         self._observers.broadcast("job_ended", result=result)
 
     def _written(self) -> tuple[Any, ...]:
-        return tuple(read_metrics(self.run.path / METRICS_FILE, self.step))
+        return tuple(read_metrics(self._run.path / METRICS_FILE, self._step))
 
     def _pass_on(self, lines: tuple[Any, ...]) -> None:
         if lines:
-            self.step = lines[-1].step
+            self._step = lines[-1].step
             self._observers.broadcast("steps_finished", metrics=lines)

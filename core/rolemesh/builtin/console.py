@@ -57,6 +57,7 @@ class ConsoleObserver(Observer):
         self._drawn = 0.0
         self._printed_step = 0
         self._printed = 0.0
+        self._step_printed = 0.0
         self._said = ""
 
     @hookimpl
@@ -97,7 +98,7 @@ class ConsoleObserver(Observer):
         self._tally.steps(metrics)
         if self._live is not None:
             self._draw()
-        elif self._now() >= self._printed + PLAIN_INTERVAL_S:
+        elif self._now() >= self._step_printed + PLAIN_INTERVAL_S:
             self._print_step()
 
     @hookimpl
@@ -145,7 +146,7 @@ class ConsoleObserver(Observer):
         left = tally.seconds_left(total, self._now())
         if left is not None and tally.finished < total:
             words.append(f"{clock(left)} left")
-        self._printed_step = tally.finished
+        self._printed_step, self._step_printed = tally.finished, self._now()
         self._say("  ".join(words))
 
 

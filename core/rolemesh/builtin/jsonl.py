@@ -21,8 +21,8 @@ RESERVED = ("step", "steps", "time", "operators", "roles", "staleness", "records
 class JsonlObserver(Observer):
     """Writes a line per transition to ``events.jsonl`` and a line per step to ``metrics.jsonl``.
 
-    A line of metrics has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness``, ``records``, and
-    every value at the top level too (``"reward": 0.5``), unless its name is one of those. NaN and infinity become
+    Metrics have ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and ``records``,
+    and every value at the top level too (``"reward": 0.5``), unless its name is one of those. NaN and infinity become
     null. Lines are appended whole, as soon as they are known.
     """
 

@@ -100,7 +100,7 @@ def activity(rank: RankStatus) -> Text:
         case "waiting":
             return Text(f"waiting for {rank.doing or 'input'}", style="dim")
         case "blocked":
-            return Text(f"blocked on credit of {rank.doing}" if rank.doing else "blocked on credit", style="red")
+            return Text(f"blocked by {rank.doing}" if rank.doing else "blocked on credit", style="red")
     return Text(rank.phase or "running", style="dim")
 
 
