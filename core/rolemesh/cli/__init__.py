@@ -84,12 +84,20 @@ def _app(given: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         import rolemesh
 
         typer.echo(rolemesh.__version__)
         raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Stands before every verb: `rolemesh --version`."""
 
 
 def _not_typed() -> None:

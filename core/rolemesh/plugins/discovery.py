@@ -66,7 +66,7 @@ def discover(kinds: Sequence[Kind] = KINDS, environ: Mapping[str, str] | None = 
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            who = " and ".join(f"{record.distribution} {record.version}" for record in same)
+            who = " and ".join(f"{record.distribution} {record.version}" for record in sorted(same, key=str))
             for record in same:
                 error = f"offered by {who}"
                 records[records.index(record)] = msgspec.structs.replace(record, status="duplicate", error=error)

@@ -12,7 +12,6 @@ from rolemesh.errors import OptionsError, PluginError, RolemeshError, raise_all
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
-from rolemesh.plugins.known import SINGULAR
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Kind
 from rolemesh.spec.places import Path
@@ -119,7 +118,7 @@ class _Chooser:
         except Exception as error:
             self.errors.append(
                 PluginError(
-                    f"{SINGULAR['workloads']} {selected.record} failed in check(): {type(error).__name__}: {error}",
+                    f"the workload {selected.record} failed in check(): {type(error).__name__}: {error}",
                     where=self.job.where(options),
                     remedy=f"check its options, or report it to the author of {selected.record.distribution}",
                 )

@@ -73,6 +73,12 @@ class Toy(Workload):
 
 
 @pytest.fixture
+def toy_source() -> str:
+    """The source of a module with the workload `Toy`."""
+    return WORKLOAD
+
+
+@pytest.fixture
 def toy(install: Install) -> Path:
     """The distribution ``toy-dist`` with the workload ``toy``."""
     return install("toy-dist", "1.2", {"workloads": {"toy": "toy_plugin:Toy"}}, toy_plugin=WORKLOAD)

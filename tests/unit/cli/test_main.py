@@ -1,0 +1,63 @@
+"""The frame of the command line: verbs, exit codes, errors without a traceback."""
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from rolemesh import cli
+from rolemesh.errors import BackendError, JobFailedError, Problems, RolemeshError
+
+Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_the_verbs_are_these() -> None:
+    names = [verb.name for verb in cli.VERBS]
+    assert names == [
+        "run", "validate", "plan", "status", "attach", "logs", "events", "stop", "plugins", "schema",
+    ]  # fmt: skip
+
+
+def test_the_version_is_the_distributions(rolemesh: Rolemesh) -> None:
+    from importlib.metadata import version
+
+    assert rolemesh("--version").stdout.strip() == version("rolemesh")
+
+
+def test_an_unknown_verb_gets_the_nearest_and_ends_with_2(rolemesh: Rolemesh) -> None:
+    done = rolemesh("valdate")
+    assert done.returncode == 2
+    assert "validate" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "printed"),
+    [
+        (
+            BackendError("no Ray", where="127.0.0.1:1", remedy="start it"),
+            2,
+            "error: 127.0.0.1:1: no Ray\n  → start it\n",
+        ),
+        (JobFailedError("died"), 1, "error: died\n"),
+        (Problems([RolemeshError("a"), RolemeshError("b", remedy="c")]), 2, "error: a\nerror: b\n  → c\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_is_printed_without_a_traceback_and_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, printed: str
+) -> None:
+    def command() -> None:
+        raise raised
+
+    monkeypatch.setattr("rolemesh.cli.schema.command", command)
+    assert cli.main(["schema"]) == code
+    assert capsys.readouterr().err == printed
+
+
+def test_a_verb_whose_file_is_not_there_does_not_break_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "VERBS", (*cli.VERBS, cli.Verb("later", "no_such_file", "Not here yet.")))
+    assert cli.main(["plugins", "list", "--kind", "sources"]) == 0
+    assert cli.main(["later"]) == 2
+    assert "later" in capsys.readouterr().err

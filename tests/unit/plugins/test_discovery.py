@@ -1,0 +1,116 @@
+"""What is installed, read from metadata: nothing is imported, and ambiguity is data until a job selects it."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import PluginError
+from rolemesh.plugins.discovery import PluginRecord, discover, find
+
+Install = Callable[..., Path]
+
+
+def named(name: str, **environ: str) -> list[PluginRecord]:
+    return [record for record in discover(environ=environ) if record.name == name]
+
+
+def test_a_record_says_what_the_metadata_says(toy: object) -> None:
+    assert named("toy") == [PluginRecord("workloads", "toy", "toy-dist", "1.2", "toy_plugin:Toy")]
+
+
+def test_discovery_imports_no_plugin(toy: object) -> None:
+    assert named("toy")
+    assert "toy_plugin" not in sys.modules
+
+
+def test_the_kernels_own_plugins_are_found_the_same_way() -> None:
+    assert {record.distribution for record in discover(("workloads",)) if record.name == "function"} == {"rolemesh"}
+
+
+def test_a_distribution_seen_twice_is_one_plugin_the_first_on_the_path(install: Install) -> None:
+    install("twin-dist", "1.0", {"workloads": {"twin": "a:B"}})
+    install("twin.dist", "2.0", {"workloads": {"twin": "a:B"}})
+    [record] = named("twin")
+    assert (record.version, record.status) == ("2.0", "available")
+
+
+def test_two_distributions_with_one_name_are_both_kept_and_selecting_is_an_error(install: Install) -> None:
+    install("one", "1.0", {"workloads": {"same": "a:B"}})
+    install("two", "3.1", {"workloads": {"same": "c:D"}})
+    records = discover()
+    both = [record for record in records if record.name == "same"]
+    assert [(record.distribution, record.status) for record in both] == [("one", "duplicate"), ("two", "duplicate")]
+    with pytest.raises(PluginError) as caught:
+        find("workloads", "same", records, "job.yaml:5: roles.a.use")
+    assert caught.value.where == "job.yaml:5: roles.a.use"
+    assert caught.value.what == "two distributions offer the workload 'same': one 1.0 and two 3.1"
+    assert caught.value.remedy == "write 'one:same' or 'two:same', or uninstall one of them"
+
+
+def test_a_distributions_name_resolves_a_duplicate(install: Install) -> None:
+    install("one", "1.0", {"workloads": {"same": "a:B"}})
+    install("my_two", "3.1", {"workloads": {"same": "c:D"}})
+    record = find("workloads", "My-Two:same", discover())
+    assert (record.target, record.status, record.error) == ("c:D", "available", "")
+
+
+@pytest.mark.parametrize("entry", ["same", "one:same", "one"])
+def test_a_name_can_be_disabled_before_import(install: Install, entry: str) -> None:
+    install("one", "1.0", {"workloads": {"same": "a:B"}})
+    [record] = named("same", ROLEMESH_DISABLED_PLUGINS=f"other, {entry}")
+    assert record.status == "disabled"
+    with pytest.raises(PluginError, match="is disabled: switched off by ROLEMESH_DISABLED_PLUGINS"):
+        find("workloads", "same", [record])
+
+
+def test_disabling_one_distribution_resolves_a_duplicate(install: Install) -> None:
+    install("one", "1.0", {"workloads": {"same": "a:B"}})
+    install("two", "3.1", {"workloads": {"same": "c:D"}})
+    records = discover(environ={"ROLEMESH_DISABLED_PLUGINS": "one"})
+    assert find("workloads", "same", records).distribution == "two"
+
+
+def test_an_allow_list_leaves_nothing_else(toy: object, install: Install) -> None:
+    install("one", "1.0", {"workloads": {"same": "a:B"}})
+    records = discover(("workloads",), {"ROLEMESH_PLUGINS": "toy"})
+    assert [record.name for record in records if record.status == "available"] == ["toy"]
+    with pytest.raises(PluginError) as caught:
+        find("workloads", "same", records)
+    assert caught.value.remedy == "add 'same' to ROLEMESH_PLUGINS"
+
+
+def test_an_entry_point_without_an_attribute_is_broken(install: Install) -> None:
+    install("bad", "0.1", {"workloads": {"bad": "module_only"}})
+    [record] = named("bad")
+    assert record.status == "broken"
+    with pytest.raises(PluginError, match="is not module:attribute"):
+        find("workloads", "bad", [record])
+
+
+def test_an_unknown_plugin_lists_what_is_installed_and_what_to_install() -> None:
+    records = [PluginRecord("workloads", "function", "rolemesh", "0.1.0", "a:B")]
+    with pytest.raises(PluginError) as caught:
+        find("workloads", "fsdp", records, "job.yaml:3: roles.t.use")
+    assert caught.value.what == "there is no workload 'fsdp'"
+    assert caught.value.remedy == "pip install rolemesh-fsdp; installed: function"
+    with pytest.raises(PluginError) as caught:
+        find("schedulers", "colocation", records)
+    assert caught.value.remedy == "did you mean 'collocation'?; installed: none"
+    with pytest.raises(PluginError) as caught:
+        find("schedulers", "function", records)
+    assert caught.value.remedy == "'function' is a workload; installed: none"
+    with pytest.raises(PluginError) as caught:
+        find("workloads", "other:function", records)
+    assert caught.value.remedy == "'function' is offered by rolemesh; installed: function"
+
+
+def test_what_is_left_of_an_interrupted_installation_is_passed_over(toy: object, tmp_path: object) -> None:
+    import pathlib
+
+    broken = pathlib.Path(str(toy)) / "half-1.0.dist-info"
+    broken.mkdir()
+    (broken / "entry_points.txt").write_text("[rolemesh.workloads]\nhalf = a:B\n")
+    assert named("half") == []
+    assert named("toy")
