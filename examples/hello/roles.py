@@ -18,7 +18,7 @@ class Sum:
 
     def add(self, numbers: rolemesh.Batch) -> None:
         self.total += sum(numbers["number"])
-        self.ctx.count(rows=len(numbers), total=sum(numbers["number"]))
+        self.ctx.count(rows=numbers.rows, total=sum(numbers["number"]))
         self.ctx.log.info("step %d: got %s, my sum is %d", self.ctx.step, numbers["number"], self.total)
 
     def snapshot(self) -> dict[str, int]:
