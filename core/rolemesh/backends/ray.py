@@ -46,7 +46,8 @@ class MasterActor:
     def __init__(self, bundle: bytes) -> None:
         job = msgspec.msgpack.decode(bundle, type=JobBundle)
         self._keeper = Keeper(job.job_id, "master")
-        self._launcher = RayLauncher(job.config.name, ray.get_runtime_context().current_actor)
+        self._self = ray.get_runtime_context().current_actor
+        self._launcher = RayLauncher(job.config.name, self._self)
         self._master = Master(job, self._launcher, self._keeper.tmp)
         threading.Thread(target=self._run, name="master", daemon=True).start()
 
@@ -55,7 +56,8 @@ class MasterActor:
             self._master.run()
         finally:
             self._keeper.close()
-            os._exit(0)
+            # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
+            ray.kill(self._self)
 
     def received(self, agent: str, message: bytes) -> None:
         """An agent's message."""
@@ -122,7 +124,7 @@ class RayLauncher:
         """See `rolemesh.cluster.Launcher`. `received` is not used: agents call the master actor."""
         self._reserve(places)
         waits: dict[Any, str] = {}
-        actor = ray.remote(AgentActor)
+        actor = ray.remote(concurrency_groups={"wait": 1})(AgentActor)
         for index, place in enumerate(places):
             if self._stopped.is_set():
                 return
@@ -135,7 +137,6 @@ class RayLauncher:
                 num_gpus=resources.pop("gpu", 0),
                 resources=resources,
                 max_restarts=0,
-                concurrency_groups={"wait": 1},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index),
             ).remote(configs[place.agent], self._master)
             self._agents[place.agent] = handle
