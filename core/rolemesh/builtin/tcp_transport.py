@@ -53,6 +53,7 @@ class TcpTransport(Transport):
     def close(self) -> None:
         """End the ZAP handler."""
         self._inbox.disable_monitor()
+        self._monitor.close(linger=0)
         self._gate.close()
 
 

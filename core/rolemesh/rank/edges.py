@@ -71,6 +71,16 @@ class Ports:
             for payload in way.state.committed(step):
                 payload.free()
 
+    def replay(self, edge: int, consumer: int, from_step: int) -> None:
+        """Send again what `consumer` of `edge`, started anew, needs from `from_step` on.
+
+        Raises `TransportError` if it is not kept any more.
+        """
+        for way in self.ways:
+            if way.edge.id == edge:
+                for kept in way.state.rewind(consumer, from_step):
+                    way.send(kept.item, kept.step, kept.chunk, kept.last, (consumer,))
+
     def drain(self) -> None:
         """Wait until all consumers have released everything, so that slots may go. Raises `Stopping`."""
         self.endpoint.flush()
@@ -84,7 +94,7 @@ class InPort:
     def __init__(self, ports: Ports, edge: Edge, role: str, sources: Sequence[int], how: Any) -> None:
         self.edge = edge
         self.state: InEdgeState[Arrived] = InEdgeState(sources)
-        self.arrived = self.state.accept
+        self._accept = self.state.accept
         self._endpoint, self._board, self._meter = ports.endpoint, ports.board, ports.meter
         self._lag = edge.lag
         self._how = how
@@ -95,6 +105,11 @@ class InPort:
         self._pending = 0
         self._put_off = False
         ports.endpoint.register_taker(edge.id, self)
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """Take a chunk. What came before is acknowledged again: its producer may have started again."""
+        if not self._accept(source, generation, step, chunk, last, item) and step <= self._released:
+            self._owe()
 
     def take(self, step: int) -> Any:
         """The whole value for `step`; waits for it."""
@@ -134,8 +149,10 @@ class InPort:
 
     def release(self, step: int) -> None:
         """The operator has ended: its credit goes back, now or with the next ones."""
-        made = step - self._lag
-        self._released = made
+        self._released = step - self._lag
+        self._owe()
+
+    def _owe(self) -> None:
         self._pending += 1
         if self._pending >= self._batch:
             self.flush()
@@ -194,10 +211,12 @@ class InPort:
 class Way:
     """One edge out of an operator call, as this producer rank sees it."""
 
-    __slots__ = ("always", "edge", "on", "role", "sends", "state")
+    __slots__ = ("_generation", "_id", "_rank", "_role", "_sender", "always", "edge", "on", "sends", "state")
 
     def __init__(self, ports: Ports, edge: Edge, role: str, sends: list[tuple[Selection, tuple[int, ...]]]) -> None:
-        self.edge, self.role, self.sends = edge, role, sends
+        self.edge, self.sends = edge, sends
+        self._id, self._role, self._sender = edge.id, role, ports.endpoint.sender
+        self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
         consumers = [consumer for _, group in sends for consumer in group]
         self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention)
         self.on = False
@@ -205,7 +224,19 @@ class Way:
         ports.endpoint.register_giver(edge.id, self)
         ports.ways.append(self)
 
+    def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Send a chunk (None: the mark that no more come) to `consumers`."""
+        stamp = (last, self._id, self._rank, self._generation, step, chunk)
+        if payload is not None and payload.slot is not None:
+            for consumer in consumers:
+                self._sender(self._role, consumer).send_payload(payload, stamp)
+            return
+        frame = HEAD.pack(DATA, END, *stamp, 0, 0, 0) if payload is None else payload.frame(stamp)
+        for consumer in consumers:
+            self._sender(self._role, consumer).send(frame)
+
     def acked(self, consumer: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
         for payload in self.state.acked(consumer, step):
             payload.free()
 
@@ -214,17 +245,15 @@ class OutPort:
     """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports, self._endpoint = ports, ports.endpoint
+        self._ports, self._pool = ports, ports.endpoint.pool
         self._ways: list[Way] = []
-        self._groups: dict[Selection, list[tuple[Way, tuple[int, ...], list[tuple[str, int]]]]] = {}
-        self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
+        self._groups: dict[Selection, list[tuple[Way, tuple[int, ...]]]] = {}
 
     def add(self, way: Way) -> None:
         """One more edge that starts here."""
         self._ways.append(way)
         for selection, consumers in way.sends:
-            peers = [(way.role, consumer) for consumer in consumers]
-            self._groups.setdefault(selection, []).append((way, consumers, peers))
+            self._groups.setdefault(selection, []).append((way, consumers))
 
     def put(self, step: int, value: Any) -> None:
         """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
@@ -273,43 +302,33 @@ class OutPort:
 
     def _send(self, selection: Selection, step: int, chunk: int, last: bool, value: Any) -> None:
         payload: Payload | None = None
-        sender = self._endpoint.sender
-        for way, consumers, peers in self._groups[selection]:
+        for way, consumers in self._groups[selection]:
             if not way.on:
                 continue
             if payload is None:
                 part = value if type(selection) is Whole else select(value, selection)
-                payload = Payload(part, self._endpoint.pool, INLINE_BYTES)
+                payload = Payload(part, self._pool, INLINE_BYTES)
             payload.users += 1
-            stamp = (last, way.edge.id, self._rank, self._generation, step, chunk)
             way.state.sent(step, chunk, last, consumers, payload, payload.nbytes)
-            if payload.slot is None:
-                frame = payload.frame(stamp)
-                for role, consumer in peers:
-                    sender(role, consumer).send(frame)
-            else:
-                for role, consumer in peers:
-                    sender(role, consumer).send_payload(payload, stamp)
+            way.send(payload, step, chunk, last, consumers)
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:
-        for way, consumers, peers in self._groups[selection]:
+        for way, consumers in self._groups[selection]:
             if way.on:
                 way.state.sent(step, chunk, True, consumers, None, 0)
-                frame = HEAD.pack(DATA, END, 1, way.edge.id, self._rank, self._generation, step, chunk, 0, 0, 0)
-                for role, consumer in peers:
-                    self._endpoint.sender(role, consumer).send(frame)
+                way.send(None, step, chunk, True, consumers)
 
     def _wait_credit(self, way: Way) -> None:
         began = self._begin_wait(way.edge.id)
         while not way.state.credit:
-            self._endpoint.wait()
+            self._ports.endpoint.wait()
         self._end_wait(began)
 
     def _wait_commit(self, step: int) -> None:
         ports = self._ports
         began = self._begin_wait(-1)
         while ports.kept_bytes > ports.retention_bytes and any(w.state.awaits_commit(step) for w in ports.ways):
-            self._endpoint.wait()
+            ports.endpoint.wait()
         self._end_wait(began)
 
     def _begin_wait(self, edge: int) -> int:

@@ -297,7 +297,7 @@ class Endpoint:
         self._inbox.close()
         self._reader.close()
         self.pool.close()
-        self._context.term()
+        self._context.destroy(linger=linger_ms)
 
 
 class _Loopback(Sender):

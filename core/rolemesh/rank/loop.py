@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
@@ -57,6 +58,7 @@ class Loop:
             call = _Call(op, getattr(workload, op.operator), ports.inputs.get(op.id, []), ports.outputs.get(op.id))
             call.always = activity.always(op.id)
             self._calls.append(call)
+        board.fields[0], board.fields[1] = os.getpid(), ctx.generation
         control.on_commit = ports.commit
         endpoint.on_idle = meter.idle
 

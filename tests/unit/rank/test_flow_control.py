@@ -1,0 +1,160 @@
+"""Credits hold producers back, retention keeps what may be needed again, and slots are used again."""
+
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from rolemesh.partition import Split
+from rolemesh.protocol.messages import Commit, Grant
+from rolemesh.rank.board import BLOCKED, Board
+
+LARGE = 100_000
+
+
+@pytest.mark.parametrize(("lag", "credits"), [(0, 1), (0, 3), (2, 2)])
+def test_a_producer_is_never_further_ahead_than_its_window(fleet, flow, role, watch, lag, credits):
+    graph, edge = flow
+    made = get_context("fork").Value("q", 0)
+    board = fleet.sockets / "board-a-0"
+
+    def make(self):
+        made.value += 1
+        return [self.ctx.step]
+
+    def take(self, x):
+        producer = Board.open(board)
+        if self.ctx.step == lag:
+            watch(lambda: producer.read().phase == BLOCKED)
+            self.seen.append(made.value)
+        producer.close()
+
+    out = fleet.run(
+        graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, lag=lag, credits=credits)]),
+        {"a": (lambda: role(make=make), 1), "b": (lambda: role(take=take), 1)},
+        steps=20,
+    )
+    assert out["b", 0].seen == [lag + credits + 1], "the window is sent, one more is made and waits for its credit"
+    assert sum(line.times[2] for line in out["a", 0].lines) > 0
+
+
+def test_a_slow_consumer_of_a_broadcast_holds_the_producer_for_all(fleet, flow, role, watch):
+    graph, edge = flow
+    made = get_context("fork").Value("q", 0)
+    board = fleet.sockets / "board-a-0"
+
+    def make(self):
+        made.value += 1
+        return np.zeros(LARGE)
+
+    def slow(self, x):
+        if self.ctx.step == 0:
+            producer = Board.open(board)
+            watch(lambda: producer.read().phase == BLOCKED)
+            self.seen.append(made.value)
+            producer.close()
+
+    out = fleet.run(
+        graph(
+            ("a", "make", Split()),
+            ("b", "take", None),
+            ("c", "take", None),
+            edges=[edge(0, 0, 1, credits=8), edge(1, 0, 2, credits=2)],
+        ),
+        {
+            "a": (lambda: role(make=make), 1),
+            "b": (lambda: role(take=lambda self, x: None), 1),
+            "c": (lambda: role(take=slow), 1),
+        },
+        steps=12,
+    )
+    assert out["c", 0].seen == [3]
+
+
+def test_slots_are_used_again_rather_than_made_anew(fleet, flow, role):
+    graph, edge = flow
+    out = fleet.run(
+        graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=2)]),
+        {
+            "a": (lambda: role(make=lambda self: np.zeros(LARGE)), 1),
+            "b": (lambda: role(take=lambda self, x: None), 1),
+        },
+        steps=30,
+        after=lambda ports, endpoint: (ports.endpoint.pool.free, ports.kept_bytes),
+    )
+    free, kept = out["a", 0].seen[-1]
+    assert 1 <= free <= 3
+    assert kept == 0
+
+
+def test_retained_values_stay_until_their_step_is_committed_and_can_be_sent_again(fleet, flow, role):
+    graph, edge = flow
+
+    def after(ports, endpoint):
+        way = ports.ways[0] if ports.ways else None
+        if way is None:
+            return None
+        before = ports.kept_bytes
+        again = [(kept.step, kept.item.slot is not None) for kept in way.state.rewind(0, 3)]
+        ports.commit(3)
+        return before, again, ports.kept_bytes, endpoint.pool.free
+
+    out = fleet.run(
+        graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)]),
+        {
+            "a": (lambda: role(make=lambda self: np.full(LARGE, self.ctx.step, np.uint8)), 1),
+            "b": (lambda: role(take=lambda self, x: None), 1),
+        },
+        steps=6,
+        retention=True,
+        after=after,
+    )
+    before, again, kept, _ = out["a", 0].seen[-1]
+    assert before == 6 * LARGE
+    assert again == [(3, True), (4, True), (5, True)]
+    assert kept == 3 * LARGE, "the consumer that starts again from 3 still needs it"
+
+
+def test_a_producer_over_its_retention_budget_waits_for_a_commit(fleet, flow, role):
+    graph, edge = flow
+
+    def drive(agent):
+        agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 3)
+        agent.send(("a", 0), Commit(1, 1))
+        agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 5)
+        agent.send(("a", 0), Commit(1, 9))
+
+    out = fleet.run(
+        graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)]),
+        {
+            "a": (lambda: role(make=lambda self: np.zeros(LARGE, np.uint8)), 1),
+            "b": (lambda: role(take=lambda self, x: None), 1),
+        },
+        steps=8,
+        retention=True,
+        retention_bytes=2 * LARGE,
+        drive=drive,
+    )
+    assert out["a", 0].finished == 7
+
+
+def test_ranks_run_to_their_grant_and_no_further(fleet, flow, role):
+    graph, edge = flow
+
+    def drive(agent):
+        agent.until(("b", 0), lambda at: at.finished == 3)
+        agent.until(("a", 0), lambda at: at.finished == 3 and at.phase == 0)
+        for key in agent.sockets:
+            agent.send(key, Grant(1, 9))
+
+    out = fleet.run(
+        graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=9)]),
+        {
+            "a": (lambda: role(make=lambda self: [self.ctx.step]), 1),
+            "b": (lambda: role(take=lambda self, x: None), 1),
+        },
+        steps=10,
+        granted=3,
+        drive=drive,
+    )
+    assert out["a", 0].finished == out["b", 0].finished == 9

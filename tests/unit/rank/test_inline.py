@@ -1,0 +1,101 @@
+"""The inline engine gives what processes give, in one process."""
+
+import numpy as np
+import pytest
+
+from rolemesh.partition import Broadcast, Split
+from rolemesh.rank.failure import OperatorFailed, user_traceback
+from rolemesh.rank.inline import InlineEngine
+from rolemesh.workload import NoOptions, RankContext
+
+
+def inline(flow_graph, roles, steps, every=1):
+    """Run `roles` as `fleet.run` would; return what each has seen, and the lines."""
+    workloads, contexts, lines = {}, {}, []
+    for name, (factory, size) in roles.items():
+        for rank in range(size):
+            contexts[name, rank] = RankContext(options=NoOptions(), role=name, rank=rank, world_size=size)
+            workloads[name, rank] = factory()
+            workloads[name, rank].setup(contexts[name, rank])
+    engine = InlineEngine(
+        flow_graph, workloads, contexts, steps=steps, metrics_every=every, report=lambda r: lines.extend(r.lines)
+    )
+    assert engine.run() == steps - 1
+    return {key: workload.seen for key, workload in workloads.items()}, lines
+
+
+def example(flow, role):
+    """Every kind of edge: splits, lag, every, chunks, a stream, feedback to the first role."""
+    graph, edge = flow
+
+    def make(self, w=None):
+        self.seen.append(None if w is None else w.tolist())
+        for number in range(3):
+            yield np.arange(4) + 100 * number + 1000 * self.ctx.step + 10 * self.ctx.rank
+
+    def work(self, x):
+        self.ctx.count(rows=len(x))
+        return x * 2
+
+    def take(self, x):
+        parts = [part.tolist() for part in x]
+        self.seen.append((self.ctx.step, parts))
+        return np.array([float(len(parts)), self.ctx.step])
+
+    flow_graph = graph(
+        ("a", "make", Split()),
+        ("b", "work", Split()),
+        ("c", "take", Broadcast(), {"streaming": True}),
+        ("d", "look", None, {"every": 2, "at": 1}),
+        ("d", "late", None),
+        edges=[
+            edge(0, 0, 1),
+            edge(1, 0, 2, dst_partition=Broadcast()),
+            edge(2, 1, 3, dst_partition=Broadcast()),
+            edge(3, 2, 4, src_partition=Broadcast(), dst_partition=Split(), lag=1),
+        ],
+    )
+    see = lambda self, x: self.seen.append((self.ctx.step, x.tolist()))  # noqa: E731
+    return flow_graph, {
+        "a": (lambda: role(make=make), 2),
+        "b": (lambda: role(work=work), 3),
+        "c": (lambda: role(take=take), 1),
+        "d": (lambda: role(look=see, late=see), 2),
+    }
+
+
+def test_one_process_sees_what_many_see(fleet, flow, role):
+    flow_graph, roles = example(flow, role)
+    out = fleet.run(flow_graph, roles, steps=5)
+    seen, lines = inline(flow_graph, roles, 5)
+    assert seen == {key: outcome.seen for key, outcome in out.items()}
+    for name in roles:
+        theirs = [line for key, o in out.items() if key[0] == name for line in o.lines]
+        ours = [line for line in lines if line.role == name]
+        assert sorted((r.step, r.steps, r.sums.get("b.work", {}).get("rows", 0)) for r in ours) == sorted(
+            (r.step, r.steps, r.sums.get("b.work", {}).get("rows", 0)) for r in theirs
+        )
+
+
+def test_an_exception_names_call_and_step_with_the_users_frames_only(flow, role):
+    graph, edge = flow
+
+    def take(self, x):
+        raise RuntimeError(f"at {x[0]}")
+
+    roles = {"a": (lambda: role(make=lambda self: [7]), 1), "b": (lambda: role(take=take), 1)}
+    with pytest.raises(OperatorFailed, match=r"b\.take at step 0: RuntimeError: at 7") as caught:
+        inline(graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)]), roles, 1)
+    assert "rolemesh/rank" not in user_traceback(caught.value.error)
+    assert "in take" in user_traceback(caught.value.error)
+
+
+def test_a_producer_without_lag_runs_before_a_consumer_that_the_flow_names_first(flow, role):
+    graph, edge = flow
+    flow_graph = graph(("b", "take", None), ("a", "make", Split()), edges=[edge(0, 1, 0)])
+    roles = {
+        "b": (lambda: role(take=lambda self, x: self.seen.append(x)), 1),
+        "a": (lambda: role(make=lambda self: [self.ctx.step]), 1),
+    }
+    seen, _ = inline(flow_graph, roles, 3)
+    assert seen["b", 0] == [[0], [1], [2]]

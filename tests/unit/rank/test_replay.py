@@ -1,0 +1,84 @@
+"""A consumer that starts anew gets what it needs again; a producer that starts anew gets its credits back."""
+
+import numpy as np
+import pytest
+
+from rolemesh.builtin.shm_transport import ShmTransport
+from rolemesh.graph.schedule import Activity
+from rolemesh.protocol.messages import Peer
+from rolemesh.rank.board import Board
+from rolemesh.rank.edges import Ports
+from rolemesh.rank.endpoint import Endpoint
+from rolemesh.rank.meter import Meter
+from rolemesh.transport import Site
+from rolemesh.workload import NoOptions, RankContext
+
+
+@pytest.fixture
+def start(fleet, flow, tmp_path):
+    """Start rank 0 of a role in this process: its endpoint and ports."""
+    graph, edge = flow
+    from rolemesh.partition import Split
+
+    flow_graph = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)])
+    endpoints = {}
+
+    def begin(role, generation):
+        old = endpoints.pop(role, None)
+        if old is not None:
+            old.close(0)
+        site = Site(role, 0, "here", generation, "127.0.0.1", str(fleet.sockets), str(fleet.shm))
+        endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
+        meter = Meter(RankContext(options=NoOptions(), role=role), 1, lambda message: None)
+        board = Board.create(tmp_path / f"{role}{generation}")
+        sizes = {"a": 1, "b": 1}
+        return Ports(flow_graph, Activity(flow_graph), sizes, endpoint, board, meter, steps=9, retention=True)
+
+    def wire():
+        peers = [Peer(role, 0, "here", e.addresses, e.site.generation) for role, e in endpoints.items()]
+        for endpoint in endpoints.values():
+            endpoint.connect(peers)
+
+    yield begin, wire
+    for endpoint in endpoints.values():
+        endpoint.close(0)
+
+
+@pytest.mark.parametrize("rows", [3, 100_000])
+def test_a_consumer_started_anew_gets_everything_after_the_commit_again(start, rows):
+    begin, wire = start
+    a, b = begin("a", 0), begin("b", 0)
+    wire()
+    for step in range(4):
+        a.outputs[0].put(step, np.full(rows, step))
+        assert b.inputs[1][0][1].take(step)[0] == step
+        b.inputs[1][0][1].release(step)
+    b.endpoint.flush()
+    a.drain()
+    a.commit(1)
+    b = begin("b", 1)
+    wire()
+    a.replay(0, 0, 2)
+    a.outputs[0].put(4, np.full(rows, 4))
+    port = b.inputs[1][0][1]
+    assert [int(port.take(step)[-1]) for step in (2, 3, 4)] == [2, 3, 4]
+
+
+def test_a_producer_started_anew_is_told_what_is_known_already(start):
+    begin, wire = start
+    a, b = begin("a", 0), begin("b", 0)
+    wire()
+    port = b.inputs[1][0][1]
+    for step in range(3):
+        a.outputs[0].put(step, [step])
+        port.take(step)
+        port.release(step)
+    a = begin("a", 1)
+    wire()
+    for step in range(1, 4):
+        a.outputs[0].put(step, [step])
+    assert port.take(3) == [3]
+    port.release(3)
+    b.endpoint.flush()
+    a.drain()
+    assert a.ways[0].state.under_way == 0
