@@ -30,8 +30,6 @@ _Decoder: TypeAlias = Callable[[list[Any], Sequence[Buffer]], Any]
 
 _COPIED = 4096
 """Arrays up to this size are copied at once (cheaper than a view); larger buffers are views of the live array."""
-_TENSOR_COPIED = 1 << 20
-"""Tensors up to this size are copied on read, so that they can be written to; larger ones are views."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -96,7 +94,7 @@ def _tree(value: Any, buffers: list[Buffer]) -> Tree:
         return encoder(value, buffers)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _tensor(value, buffers, torch)
+        return _tensor(value, buffers)
     return _pickled(value, buffers)
 
 
@@ -116,17 +114,14 @@ def _generic(value: np.generic, buffers: list[Buffer]) -> Tree:
     return ["s", *tree[1:]] if tree[0] == "n" else _pickled(value, buffers)
 
 
-def _tensor(value: Any, buffers: list[Buffer], torch: Any) -> Tree:
-    if hasattr(value, "to_local"):
-        raise TransportError(
-            "a DTensor has no place on an edge",
-            remedy="return Shards of its local block: Shard(t.to_local(), t.shape, offsets), with returns=Sharded()",
-        )
-    if value.layout is not torch.strided or value.is_quantized:
+def _tensor(value: Any, buffers: list[Buffer]) -> Tree:
+    from rolemesh import codec_torch
+
+    if not codec_torch.is_plain(value):
         return _pickled(value, buffers)
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    buffers.append(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    return ["T", str(value.dtype).removeprefix("torch."), tuple(value.shape), len(buffers) - 1]
+    name, shape, raw = codec_torch.to_bytes(value)
+    buffers.append(raw)
+    return ["T", name, shape, len(buffers) - 1]
 
 
 def _sequence(tag: str) -> _Encoder:
@@ -244,33 +239,10 @@ def _from_generic(tree: list[Any], buffers: Sequence[Buffer]) -> Any:
 
 
 def _from_tensor(tree: list[Any], buffers: Sequence[Buffer]) -> Any:
-    import torch
+    from rolemesh import codec_torch
 
     _, name, shape, index = tree
-    dtype, raw = getattr(torch, str(name), None), _buffer(index, buffers)
-    if not isinstance(dtype, torch.dtype) or len(raw) != prod(_shape(shape)) * dtype.itemsize:
-        raise ValueError(f"{len(raw)} bytes for a tensor of shape {shape} and dtype {name!r}")
-    if not len(raw):
-        return torch.empty(shape, dtype=dtype)
-    if len(raw) <= _TENSOR_COPIED:
-        return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
-    _silence_read_only_warning(torch)
-    return torch.frombuffer(raw, dtype=dtype).reshape(shape)
-
-
-_silenced = False
-
-
-def _silence_read_only_warning(torch: Any) -> None:
-    """torch warns once per process about read-only memory; let that be now, unseen (`decode` documents the rule)."""
-    global _silenced
-    if not _silenced:
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.frombuffer(bytes(8), dtype=torch.uint8)
-        _silenced = True
+    return codec_torch.from_bytes(str(name), _shape(shape), _buffer(index, buffers))
 
 
 def _from_dict(tree: list[Any], buffers: Sequence[Buffer]) -> dict[Any, Any]:

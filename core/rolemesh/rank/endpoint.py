@@ -37,7 +37,8 @@ __all__ = ["Arrived", "Endpoint", "encode_control"]
 
 IDLE_MS = 50
 """How long a wait may last before what has been put off (metrics) is sent."""
-LINGER_MS = 2000
+LINGER_MS = 500
+"""What is queued for a peer when the rank leaves has this long; all that matters has been acknowledged before."""
 
 
 def encode_control(message: bytes) -> list[bytes]:
@@ -285,11 +286,14 @@ class Endpoint:
         return sum(transport.refused() for transport in self._transports.values())
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
-        """Close everything and remove the rank's socket and slots. Idempotent."""
+        """Close everything and remove the rank's socket and slots. Idempotent.
+
+        Reports to the agent may take `linger_ms` to leave, and so may frames to peers, unless the job is stopping.
+        """
         if self._context.closed:
             return
         for sender in self._senders.values():
-            sender.close(linger_ms)
+            sender.close(0 if self.stopping else linger_ms)
         if self._agent is not None:
             self._agent.close(linger=linger_ms)
         for transport in self._transports.values():

@@ -11,10 +11,12 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, role_schedule
 from rolemesh.rank.board import COMPUTING, IDLE, Board
 from rolemesh.rank.control import Control, Stopping
-from rolemesh.rank.edges import InPort, OutPort, Ports
+from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed
+from rolemesh.rank.in_port import InPort
 from rolemesh.rank.meter import Meter
+from rolemesh.rank.out_port import OutPort
 from rolemesh.workload import RankContext, Workload
 
 __all__ = ["Loop"]

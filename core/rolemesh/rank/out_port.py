@@ -1,0 +1,172 @@
+"""The producer's end of a call's edges in a rank: waits for credits, encodes once, sends, retains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from rolemesh.graph.logical import Edge
+from rolemesh.graph.routes import Part, Selection, Whole
+from rolemesh.graph.schedule import Activity
+from rolemesh.graph.values import select
+from rolemesh.protocol.edge import OutEdgeState
+from rolemesh.rank.board import BLOCKED, Board
+from rolemesh.rank.chunks import join_chunks
+from rolemesh.rank.endpoint import Endpoint
+from rolemesh.rank.meter import Meter
+from rolemesh.transport import DATA, END, HEAD, Payload
+
+__all__ = ["INLINE_BYTES", "OutPort", "Rank", "Way"]
+
+INLINE_BYTES = 32 * 1024
+"""Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
+
+
+class Rank(Protocol):
+    """What an out-port shares with the rank's others (`rolemesh.rank.edges.Ports`)."""
+
+    endpoint: Endpoint
+    board: Board
+    meter: Meter
+    activity: Activity
+    steps: int
+    retention: bool
+    retention_bytes: int
+    ways: list[Way]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that are kept for consumers that might come back."""
+
+
+class Way:
+    """One edge out of an operator call, as this producer rank sees it."""
+
+    __slots__ = ("_generation", "_id", "_rank", "_role", "_sender", "always", "edge", "on", "sends", "state")
+
+    def __init__(self, ports: Rank, edge: Edge, role: str, sends: list[tuple[Selection, tuple[int, ...]]]) -> None:
+        self.edge, self.sends = edge, sends
+        self._id, self._role, self._sender = edge.id, role, ports.endpoint.sender
+        self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
+        consumers = [consumer for _, group in sends for consumer in group]
+        self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention)
+        self.on = False
+        self.always = edge.lag == 0 and ports.activity.always(edge.dst)
+        ports.endpoint.register_giver(edge.id, self)
+        ports.ways.append(self)
+
+    def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Send a chunk (None: the mark that no more come) to `consumers`."""
+        stamp = (last, self._id, self._rank, self._generation, step, chunk)
+        if payload is not None and payload.slot is not None:
+            for consumer in consumers:
+                self._sender(self._role, consumer).send_payload(payload, stamp)
+            return
+        frame = HEAD.pack(DATA, END, *stamp, 0, 0, 0) if payload is None else payload.frame(stamp)
+        for consumer in consumers:
+            self._sender(self._role, consumer).send(frame)
+
+    def acked(self, consumer: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+        for payload in self.state.acked(consumer, step):
+            payload.free()
+
+
+class OutPort:
+    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
+
+    def __init__(self, ports: Rank) -> None:
+        self._ports, self._pool = ports, ports.endpoint.pool
+        self._ways: list[Way] = []
+        self._groups: dict[Selection, list[tuple[Way, tuple[int, ...]]]] = {}
+
+    def add(self, way: Way) -> None:
+        """One more edge that starts here."""
+        self._ways.append(way)
+        for selection, consumers in way.sends:
+            self._groups.setdefault(selection, []).append((way, consumers))
+
+    def put(self, step: int, value: Any) -> None:
+        """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
+        if self._begin(step):
+            for selection in self._groups:
+                self._send(selection, step, 0, True, value)
+
+    def put_chunks(self, step: int, chunks: Iterable[Any]) -> None:
+        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
+
+        Raises `ValueError` if nothing is yielded.
+        """
+        count, live = 0, False
+        kept: list[Any] = []
+        keep = any(isinstance(selection, Part) for selection in self._groups)
+        for value in chunks:
+            live = self._begin(step) if count == 0 else live
+            if live:
+                for selection in self._groups:
+                    if not isinstance(selection, Part):
+                        self._send(selection, step, count, False, value)
+                if keep:
+                    kept.append(value)
+            count += 1
+        if not count:
+            raise ValueError("a generator operator must yield at least one chunk")
+        for selection in self._groups if live else ():
+            if isinstance(selection, Part):
+                self._send(selection, step, 0, True, join_chunks(kept))
+            else:
+                self._end(selection, step, count)
+
+    def _begin(self, step: int) -> bool:
+        """Wait for the credits of all edges that want the value of `step`; whether there are any."""
+        live = False
+        ports = self._ports
+        for way in self._ways:
+            way.on = way.always or ports.activity.consumed(way.edge, step, ports.steps)
+            if way.on:
+                live = True
+                if not way.state.credit:
+                    self._wait_credit(way)
+        if live and ports.retention and ports.kept_bytes > ports.retention_bytes:
+            self._wait_commit(step)
+        return live
+
+    def _send(self, selection: Selection, step: int, chunk: int, last: bool, value: Any) -> None:
+        payload: Payload | None = None
+        for way, consumers in self._groups[selection]:
+            if not way.on:
+                continue
+            if payload is None:
+                part = value if type(selection) is Whole else select(value, selection)
+                payload = Payload(part, self._pool, INLINE_BYTES)
+            payload.users += 1
+            way.state.sent(step, chunk, last, consumers, payload, payload.nbytes)
+            way.send(payload, step, chunk, last, consumers)
+
+    def _end(self, selection: Selection, step: int, chunk: int) -> None:
+        for way, consumers in self._groups[selection]:
+            if way.on:
+                way.state.sent(step, chunk, True, consumers, None, 0)
+                way.send(None, step, chunk, True, consumers)
+
+    def _wait_credit(self, way: Way) -> None:
+        began = self._begin_wait(way.edge.id)
+        while not way.state.credit:
+            self._ports.endpoint.wait()
+        self._end_wait(began)
+
+    def _wait_commit(self, step: int) -> None:
+        ports = self._ports
+        began = self._begin_wait(-1)
+        while ports.kept_bytes > ports.retention_bytes and any(w.state.awaits_commit(step) for w in ports.ways):
+            ports.endpoint.wait()
+        self._end_wait(began)
+
+    def _begin_wait(self, edge: int) -> int:
+        fields, now = self._ports.board.fields, monotonic_ns()
+        fields[5], fields[6], fields[7] = BLOCKED, edge, now
+        return now
+
+    def _end_wait(self, began: int) -> None:
+        self._ports.meter.blocked += monotonic_ns() - began
