@@ -19,7 +19,8 @@ def moving_average(values: NDArray[np.float64], window: int) -> NDArray[np.float
     sums = np.concatenate([np.zeros(1), np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     start = np.maximum(0, end - window)
-    return (sums[end] - sums[start]) / (end - start)
+    means: NDArray[np.float64] = (sums[end] - sums[start]) / (end - start)
+    return means
 
 
 def draw(path: Path, *, title: str, label: str, points: Sequence[tuple[int, float]], window: int) -> None:

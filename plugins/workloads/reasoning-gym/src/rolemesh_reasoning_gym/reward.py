@@ -95,15 +95,14 @@ class ReasoningGymReward(Workload):
 
     def _verify(self, text: str, entry: dict[str, Any]) -> float:
         options = self.ctx.options
-        answer: str | None = text
         if options.extract is not None:
             from reasoning_gym.utils import extract_answer
 
-            answer = extract_answer(text, tag_name=options.extract, strip=False)
-            if answer is None:
+            found = extract_answer(text, tag_name=options.extract, strip=False)
+            if found is None:
                 return 0.0
-        if options.strip:
-            answer = answer.strip()
+            text = found
+        answer = text.strip() if options.strip else text
         task = options.task or entry["metadata"]["source_dataset"]
         if task not in self.datasets:
             self.datasets[task] = make_dataset(task, options.config, seed=0, size=1)

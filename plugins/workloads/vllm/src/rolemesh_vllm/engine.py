@@ -37,9 +37,10 @@ class Engine:
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
-        # Layers without weights, such as rotary embeddings, are warned about at each update; names are checked before.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
+        # Each update warns about layers that have no weights, e.g. rotary embeddings; `load` checks all names itself.
+        # This must follow LLM(), which configures logging anew.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
         self.tokenizer = self.llm.get_tokenizer()
         config = self.llm.llm_engine.model_config
