@@ -32,7 +32,7 @@ class PackScheduler(Scheduler):
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """Give a slot to every rank that has none; those for which there is no room become `Unplaced`."""
+        """Give a slot to every rank that has none and is not `Unplaced`; where there is no room, it becomes so."""
         packing = _Packing(request, cluster, plan)
         for role in sorted(request.roles, key=_first):
             packing.place(role)
@@ -69,11 +69,12 @@ class _Packing:
         self.slots = list(plan.slots)
         self.assignments = list(plan.assignments)
         self.node_of = {(a.role, a.rank): plan.slots[a.slot].node for a in plan.assignments}
+        self.decided = self.node_of.keys() | {(unplaced.role, unplaced.rank) for unplaced in plan.unplaced}
         self.homeless: list[tuple[RoleRequest, int, dict[str, str]]] = []
 
     def place(self, role: RoleRequest) -> None:
         """Place the ranks of `role` that have no place."""
-        ranks = [rank for rank in range(role.world_size) if (role.role, rank) not in self.node_of]
+        ranks = [rank for rank in range(role.world_size) if (role.role, rank) not in self.decided]
         if role.group == "collective" and len(ranks) > 1:
             nodes = self._together(role, len(ranks))
             why = "all of the group on one node" if len(nodes) == 1 else "the group on as few nodes as possible"
@@ -89,7 +90,7 @@ class _Packing:
     def plan(self) -> PlacementPlan:
         """The new plan. Reasons are told last, when it is known what is left."""
         unplaced = tuple(Unplaced(role.role, rank, self._reason(short)) for role, rank, short in self.homeless)
-        return PlacementPlan(tuple(self.slots), tuple(self.assignments), unplaced)
+        return PlacementPlan(tuple(self.slots), tuple(self.assignments), self.before.unplaced + unplaced)
 
     def _put(
         self, role: RoleRequest, rank: int, nodes: Iterable[str], why: str, near: Mapping[str, str] | None = None

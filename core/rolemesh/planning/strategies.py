@@ -65,12 +65,15 @@ def plan_job(
 ) -> PlacementPlan:
     """Apply `strategies` (with their names) in order, then `pack` to the ranks that they left.
 
+    In the plan every rank is either placed or unplaced. A strategy that returns a rank as `Unplaced` has judged it:
+    `pack` leaves it so, because placing it otherwise would not be what the job file asks for.
+
     Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible.
     """
     plan = PlacementPlan()
     for name, strategy in strategies:
         plan = _apply(name, strategy, request, cluster, plan)
-    if len(plan.placed()) < _count(request) and (not strategies or strategies[-1][0] != "pack"):
+    if len(plan.placed()) + len(plan.unplaced) < _count(request) and (not strategies or strategies[-1][0] != "pack"):
         decided = len(plan.assignments)
         plan = _apply("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
         rest = tuple(
@@ -110,7 +113,7 @@ def _count(request: PlacementRequest) -> int:
 def _apply(
     name: str, strategy: Strategy, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan
 ) -> PlacementPlan:
-    """One strategy's plan, checked. Every rank is either placed or unplaced in it."""
+    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless another places them."""
     after = strategy(request, cluster, before)
     if after is None:
         after = before
@@ -119,14 +122,8 @@ def _apply(
     for problem in _problems(request, cluster, before, after):
         raise _wrong(name, problem)
     placed = after.placed()
-    reasons = {(u.role, u.rank): u.reason for u in (*before.unplaced, *after.unplaced)}
-    unplaced = tuple(
-        Unplaced(role.role, rank, reasons.get((role.role, rank), "no strategy has placed it"))
-        for role in request.roles
-        for rank in range(role.world_size)
-        if (role.role, rank) not in placed
-    )
-    return msgspec.structs.replace(after, unplaced=unplaced)
+    verdicts = {(u.role, u.rank): u for u in (*before.unplaced, *after.unplaced) if (u.role, u.rank) not in placed}
+    return msgspec.structs.replace(after, unplaced=tuple(verdicts.values()))
 
 
 def _wrong(name: str, problem: str) -> PlacementError:
