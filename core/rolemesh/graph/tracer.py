@@ -50,6 +50,7 @@ class GraphTracer:
         self.pending: list[_Pending] = []
         self.feedbacks: list[Feedback] = []
         self.unknown: set[str] = set()
+        self.called: set[str] = set()
 
     def error(self, what: str, where: str | None, remedy: str) -> None:
         self.errors.append(FlowError(what, where=where, remedy=remedy))
@@ -86,6 +87,7 @@ class GraphTracer:
         name = f"{role}.{operator}"
         if role not in self.roles:
             return Value(self, None, name)
+        self.called.add(role)
         spec = self.roles[role].operators.get(operator)
         if spec is None:
             remedy = nearest(operator, self.roles[role].operators)
@@ -198,7 +200,7 @@ class GraphTracer:
             edges.append(edge)
         graph = LogicalGraph(target.name, tuple(self.ops), tuple(edges))
         for role in [] if self.unknown else self.roles:
-            if role not in graph.roles:
+            if role not in self.called:
                 remedy = f"call one of its operators ({', '.join(self.roles[role].operators)}), or remove the role"
                 self.error(f"nobody calls role {role!r}", target.where, remedy)
         if not self.errors:
