@@ -230,6 +230,10 @@ def _build(kind: str, m: int, n: int, pairs: dict[tuple[int, int], Selection], c
                 grouped.setdefault(selection, []).append(consumer)
         sends.append(tuple(Send(selection, tuple(consumers)) for selection, consumers in grouped.items()))
     sources = tuple(tuple(p for p in range(m) if (p, consumer) in pairs) for consumer in range(n))
+    if m == 1 and isinstance(combine, Concat):
+        combine = Take()
+    if m == n == 1 and isinstance(combine, Take) and all(isinstance(s, Whole) for s in pairs.values()):
+        kind = "identity"
     return Route(kind, tuple(sends), sources, combine)
 
 

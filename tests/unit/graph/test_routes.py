@@ -193,6 +193,15 @@ def test_the_overlap_of_two_and_three_ranks_is_exact_thirds() -> None:
     assert route(Split(), 4, Split(), 2).sends_to(3, 1) == Whole()
 
 
+def test_between_two_single_ranks_every_row_partition_is_the_identity() -> None:
+    for src in (Split(), Broadcast(), Split(1)):
+        for dst in (Split(), Broadcast()):
+            path = route(src, 1, dst, 1)
+            value = object()
+            assert (path.kind, path.whole) == ("identity", True)
+            assert deliver(path, [value]) == [value]
+
+
 @pytest.mark.parametrize(
     ("src", "m", "dst", "n", "why"),
     [
