@@ -179,15 +179,13 @@ def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
     if info is not None:
         observers.broadcast("job_started", run=info)
     asked = False
-    while True:
-        try:
-            result = follow(run_dir, observers, owner=True)
-            break
-        except KeyboardInterrupt:
-            if asked:
-                raise
-            asked = True
-            _ask_to_stop(run_dir)
+
+    def interrupted() -> None:
+        nonlocal asked
+        asked = True
+        _ask_to_stop(run_dir)
+
+    result = follow(run_dir, observers, owner=True, interrupted=interrupted)
     if result is None:
         print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / LOGS_DIR}", file=sys.stderr)
         return EXIT_FAILED

@@ -84,6 +84,12 @@ def describe(failure: Failure) -> str:
     return f"{place}: {failure.message}"
 
 
+_HINTS: dict[int, str] = {
+    signals.SIGKILL: " (nobody here sent it: out of memory, or somebody else)",
+    signals.SIGSEGV: " (a crash in native code, or a write into an input tensor, which is read-only: clone it)",
+}
+
+
 def describe_exit(
     role: str, rank: int, exit_code: int | None, signal: int | None, error: str = "", generation: int = 0
 ) -> Failure:
@@ -95,8 +101,7 @@ def describe_exit(
             name = signals.Signals(signal).name
         except ValueError:
             name = f"signal {signal}"
-        hint = " (nobody here sent it: out of memory, or somebody else)" if signal == signals.SIGKILL else ""
-        message = f"its process was killed by {name}{hint}"
+        message = f"its process was killed by {name}{_HINTS.get(signal, '')}"
         return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
     message = f"its process ended with exit code {exit_code} before its last step"
     return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)

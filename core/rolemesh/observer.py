@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 from pydantic import BaseModel
+
 from rolemesh.workload import NoOptions
 
 __all__ = [

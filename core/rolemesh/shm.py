@@ -60,7 +60,6 @@ class Slot:
                 np.copyto(self._array[offset : offset + size], np.frombuffer(buffer, np.uint8))
             offset += (size + ALIGNMENT - 1) & -ALIGNMENT
 
-
     def views(self, sizes: Sequence[int]) -> list[Buffer]:
         """Read-only views of what `write` has put here."""
         return _views(memoryview(self._map).toreadonly(), sizes)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
@@ -54,8 +55,8 @@ def ray_leftovers() -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def ray_address() -> Iterator[str]:
-    """One Ray with two nodes for all tests of the session, to be joined by address."""
+def ray_cluster() -> Iterator[Any]:
+    """One Ray with two nodes for all tests of the session, to be joined by address; this process is connected to it."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -75,9 +76,14 @@ def ray_address() -> Iterator[str]:
     cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
     ray.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
-    yield cluster.address
+    yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def ray_address(ray_cluster: Any) -> str:
+    return str(ray_cluster.address)
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])

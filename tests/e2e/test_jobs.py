@@ -193,7 +193,7 @@ def test_inline_gives_the_same_state_as_processes(make_job: Make) -> None:
 
 def test_secrets_are_neither_journalled_nor_kept(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_job(extra="params: {}\n")
-    text = (job.folder / "job.yaml").read_text().replace("kwargs: {}", 'kwargs: {sleep: ${SLEEP} }')
+    text = (job.folder / "job.yaml").read_text().replace("kwargs: {}", "kwargs: {sleep: ${SLEEP} }")
     (job.folder / "job.yaml").write_text(text)
     monkeypatch.setenv("SLEEP", "0.0012345")
     assert job.run().returncode == 0

@@ -7,6 +7,7 @@ master and agents are actor calls that only enqueue. `ray` is imported when the 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ __all__ = ["NAMESPACE", "RayBackend", "RayLauncher"]
 
 NAMESPACE = "rolemesh"
 RESERVE_TIMEOUT_S = 30.0
+KNOCK_TIMEOUT_S = 5.0
 
 
 def master_name(job: str) -> str:
@@ -38,6 +40,13 @@ def master_name(job: str) -> str:
 
 def agent_name(job: str, agent: str) -> str:
     return f"rolemesh-agent-{job}-{agent}"
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` at once where nobody listens at ``host:port``: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
 
 
 class MasterActor:
@@ -208,6 +217,8 @@ class RayBackend:
     def _connect(self) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
+            if self.address:
+                _knock(self.address)
             ray.init(
                 address=self.address or "local",
                 namespace=NAMESPACE,
@@ -259,10 +270,10 @@ class RayBackend:
 
     def start(self, bundle: JobBundle) -> None:
         """Start the master actor on this node and return when it answers."""
-        self._name = bundle.config.name
+        name = bundle.config.name
         run_dir = Path(bundle.config.run_dir)
         actor = ray.remote(MasterActor).options(
-            name=master_name(self._name),
+            name=master_name(name),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
@@ -273,9 +284,11 @@ class RayBackend:
             self._master = actor.remote(msgspec.msgpack.encode(bundle))
         except ValueError as error:
             raise NameInUseError(
-                f"a job named {self._name!r} lives on this Ray",
-                remedy=f"choose another name (name=…), or end it: rolemesh stop {self._name}",
+                f"a job named {name!r} lives on this Ray",
+                remedy=f"choose another name (name=…), or end it: rolemesh stop {name}",
             ) from error
+        # From here on the name is this job's, and so is everything on Ray that carries it.
+        self._name = name
         try:
             ray.get(self._master.pid.remote(), timeout=60)
         except Exception as error:

@@ -14,9 +14,7 @@ from rolemesh.transport import Inbox, Payload, Sender, Site, Stamp, Transport, T
 __all__ = ["TcpTransport"]
 
 _ZAP = "inproc://zeromq.zap.01"
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 class TcpTransport(Transport):

@@ -59,8 +59,9 @@ class _Rank:
         self.board.fields[PID] = os.getpid()
         self.board.fields[GENERATION] = launch.generation
         self.control = Control()
-        names = {"local": self.job.local, "remote": self.job.remote}
-        uses = names if self.job.several_nodes else {"local": self.job.local}
+        # One plugin for both ways is one transport: it opens its addresses once.
+        apart = self.job.several_nodes and self.job.remote != self.job.local
+        uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
         transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
         site = Site(
             launch.role,
@@ -76,7 +77,7 @@ class _Rank:
             site,
             transports=transports,
             local="local",
-            remote="remote" if self.job.several_nodes else None,
+            remote=("remote" if apart else "local") if self.job.several_nodes else None,
             on_control=self.control,
             agent_address=start.agent_address,
         )

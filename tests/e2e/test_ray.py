@@ -1,0 +1,106 @@
+"""What only Ray has: a Ray of the job's own, lost nodes, names on a shared cluster, a wrong address."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Job, until
+
+pytestmark = pytest.mark.ray
+
+Make = Callable[..., Job]
+SLOW = ("steps=100000", "roles.work.options.kwargs.sleep=0.01")
+
+
+def test_a_job_starts_a_ray_of_its_own_and_ends_it(make_job: Make) -> None:
+    job = make_job(backend=())
+    done = job.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert job.result()["status"] == "done"
+
+
+def test_a_killed_driver_takes_its_own_ray_and_the_job_along(make_job: Make) -> None:
+    job = make_job(backend=())
+    process = job.start(*SLOW)
+    status = job.running(3)
+    pids = [status.master_pid, *(agent.pid for agent in status.agents), *(rank.pid for rank in status.ranks)]
+    process.kill()
+    process.wait()
+    until(lambda: not [pid for pid in pids if alive(pid)], 20, "master, agents and ranks are gone")
+
+
+def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
+    job = make_job(backend=())
+    returned = job.run("--detach", *SLOW)
+    assert returned.returncode == 0, returned.stdout + returned.stderr
+    time.sleep(3.0)  # longer than the lease
+    status = job.status()
+    assert status is not None
+    assert status.state == "running"
+    assert job.cli("stop", "squares").returncode == 0
+    assert job.result()["status"] == "interrupted"
+    until(lambda: not alive(status.master_pid), 20, "the master is gone")
+
+
+def test_a_name_is_in_use_on_the_whole_cluster_and_free_after_the_end(make_job: Make, ray_address: str) -> None:
+    one = make_job("same", ("--address", ray_address))
+    other = make_job("other", ("--address", ray_address))
+    process = one.start(*SLOW)
+    one.running(3)
+    refused = other.run("name=same")
+    assert refused.returncode == 2
+    assert "same" in refused.stderr
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert other.run("name=same").returncode == 0
+
+
+def test_an_address_without_ray_is_refused_with_a_remedy(make_job: Make) -> None:
+    job = make_job(backend=("--address", "127.0.0.1:1"))
+    refused = job.run()
+    assert refused.returncode == 2
+    assert "127.0.0.1:1" in refused.stderr
+    assert "--address" in refused.stderr
+
+
+def test_a_lost_node_ends_the_job_and_is_named(make_job: Make, ray_cluster: Any) -> None:
+    node = ray_cluster.add_node(num_cpus=1, resources={"doomed": 1})
+    ray_cluster.wait_for_nodes()
+    job = make_job(backend=("--address", ray_cluster.address))
+    process = job.start(*SLOW, "roles.sink.resources.custom.doomed=1")
+    status = job.running(3)
+    doomed = next(rank for rank in status.ranks if rank.role == "sink")
+    assert len(status.agents) == 2
+    ray_cluster.remove_node(node, allow_graceful=False)
+    assert process.wait(60) == 1
+    failure = job.result()["failure"]
+    assert failure["cause"] in ("agent_lost", "node_lost")
+    assert failure["node"] == doomed.node
+    assert "sink/0" in failure["message"]
+    seen = {event["kind"]: event["time"] for event in job.events()}
+    assert seen["job_ended"] >= seen["agent_lost"]
+
+
+def test_a_bundle_that_ray_cannot_reserve_starts_nothing(make_job: Make, ray_address: str) -> None:
+    first = make_job("first", ("--address", ray_address))
+    process = first.start(*SLOW, "roles.work.resources.cpu=1.4", "stop_grace_s=1")
+    first.running(3)
+    second = make_job("second", ("--address", ray_address))
+    refused = second.run("roles.work.resources.cpu=1.4", "start_timeout_s=60", timeout=90)
+    assert refused.returncode == 2
+    assert "cpu" in (refused.stderr + refused.stdout).lower()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
