@@ -1,0 +1,138 @@
+"""The examples of the README, for real: FSDP2 on gloo, vLLM, SmolLM2; the GRPO job at a small size."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Job, leftovers, until
+
+ROOT = Path(__file__).parents[2]
+SMALL_GRPO = (
+    "steps=3",
+    "roles.data.options.prompts_per_step=3",
+    "roles.data.options.eval_size=4",
+    "roles.rollout.options.samples=4",
+    "roles.trainer.options.warmup_steps=1",
+)
+
+
+class Example(Job):
+    """A job of examples/, with its runs in a folder of the test's."""
+
+    def run(self, *args: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+        return self.cli("run", str(ROOT / "examples" / self.name / "job.yaml"), *args, *self.backend, timeout=timeout)
+
+    def command(self, *args: str) -> list[str]:
+        if args[:2] == ("run", "job.yaml"):
+            args = ("run", str(ROOT / "examples" / self.name / "job.yaml"), *args[2:])
+        return super().command(*args)
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    jobs: list[Example] = []
+
+    def make(name: str, backend: tuple[str, ...] = ("--backend", "local")) -> Example:
+        jobs.append(Example(tmp_path, name, backend))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for process in job.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        ids = job.ids()
+        until(lambda ids=ids: not leftovers(ids), 20, "nothing is left of the example")  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The converted model, made once and cached."""
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "grpo" / "prepare.py")], capture_output=True, text=True, check=True
+    )
+    return Path(made.stdout.strip().splitlines()[-1])
+
+
+def test_hello_is_done_in_seconds_without_torch(example: Any) -> None:
+    job = example("hello")
+    done = job.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert job.result()["status"] == "done"
+
+
+def test_sft_learns_and_two_runs_end_with_the_same_weights(example: Any) -> None:
+    job = example("sft")
+    done = job.run("steps=20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [line["loss"] for line in job.metrics()]
+    assert losses[-1] < losses[0] * 0.8
+    weights = job.result()["state_sha256"]["trainer"]
+    assert job.run("steps=20").returncode == 0
+    assert job.result()["state_sha256"]["trainer"] == weights
+    assert job.run("steps=20", "seed=1").returncode == 0
+    assert job.result()["state_sha256"]["trainer"] != weights
+
+
+def test_a_killed_rank_of_the_fsdp_group_is_named_not_its_surviving_peer(example: Any) -> None:
+    job = example("sft")
+    process = job.start("steps=100000")
+    status = job.running(2)
+    victim = next(rank for rank in status.ranks if (rank.role, rank.rank) == ("trainer", 1))
+    os.kill(victim.pid, signal.SIGKILL)
+    assert process.wait(60) == 1
+    failure = job.result()["failure"]
+    assert (failure["cause"], failure["role"], failure["rank"]) == ("signal", "trainer", 1)
+
+
+def test_sft_runs_inline_with_one_rank(example: Any) -> None:
+    job = example("sft", ("--inline",))
+    done = job.run("steps=3", "roles.trainer.world_size=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    refused = job.run("steps=3")
+    assert refused.returncode == 2
+    assert "roles.trainer.world_size=1" in refused.stderr
+
+
+@pytest.mark.slow
+def test_grpo_on_the_real_model_is_on_policy_and_reproducible(example: Any, smollm2: Path) -> None:
+    assert (smollm2 / "config.json").exists()
+    job = example("grpo")
+    done = job.run(*SMALL_GRPO)
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = job.metrics()
+    assert [line["step"] for line in metrics] == [0, 1, 2]
+    assert all(0.0 <= line["reward"] <= 1.0 for line in metrics)
+    assert all(line["logprob_diff"] < 1e-4 for line in metrics), [line["logprob_diff"] for line in metrics]
+    assert [line["operators"]["trainer.train"]["staleness"] for line in metrics] == [0.0, 0.0, 0.0]
+    assert "eval_accuracy" in metrics[0]
+    assert "eval_accuracy" in metrics[-1]
+    assert metrics[0]["records"]["eval_answers"]
+    assert (job.run_dir / "reward.png").stat().st_size > 1000
+    first = job.result()["state_sha256"]
+    shutil.rmtree(job.run_dir)
+    assert job.run(*SMALL_GRPO).returncode == 0
+    assert job.result()["state_sha256"] == first
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_grpo_runs_on_ray_with_the_rollout_one_step_ahead(example: Any, smollm2: Path, ray_address: str) -> None:
+    job = example("grpo", ("--address", ray_address))
+    done = job.run(*SMALL_GRPO, "params.lag=1", "roles.trainer.world_size=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = job.metrics()
+    assert [line["operators"]["trainer.train"]["staleness"] for line in metrics] == [0.0, 1.0, 1.0]
+    assert metrics[-1]["staleness"]["trainer.weights → rollout.load_weights"] == 1.0
+    events = [json.loads(line)["kind"] for line in (job.run_dir / "events.jsonl").read_text().splitlines()]
+    assert events[-1] == "job_ended"
