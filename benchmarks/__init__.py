@@ -1,0 +1,1 @@
+"""Benchmarks: one file per claim of speed, ours and the alternative in turns in one run. ``python -m benchmarks``."""

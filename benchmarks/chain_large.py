@@ -1,0 +1,43 @@
+"""The same chain with values of 1 MB and 50 MB, which travel in shared memory on both sides."""
+
+from __future__ import annotations
+
+from benchmarks.chains import RayChains, bare_steps, our_steps
+from benchmarks.report import Report, ratios
+
+MB = 1_000_000
+
+
+def measure(quick: bool) -> Report:
+    """≥ 30 × the ref chain at 1 MB, ≥ 4 × at 50 MB."""
+    report = Report("chain_large", "steps/s of a 3-stage chain of 1 MB and 50 MB", quick)
+    rounds = 1 if quick else 5
+    sizes = {1: (16, 500, 50), 50: (4, 30, 10)} if quick else {1: (16, 20_000, 500), 50: (4, 400, 60)}
+    bounds = {1: 30, 50: 4}
+    for size, (credits, steps, ray_steps) in sizes.items():
+        nbytes = size * MB
+        found: dict[str, list[float]] = {name: [] for name in ("ours", "default", "refs", "graph", "bare")}
+        tuned = (f"edges.credits={credits}", "metrics.every=100", f"grant={steps}")
+        with RayChains(nbytes, in_flight=4) as ray_chains:
+            window = ray_chains.best_window((4, 16, 64) if size == 1 else (2, 4, 8), max(10, ray_steps // 5))
+            for _ in range(rounds):
+                found["ours"].append(our_steps(nbytes, steps, *tuned))
+                found["refs"].append(ray_chains.ref_steps(ray_steps, window))
+                found["graph"].append(ray_chains.graph_steps(ray_steps))
+                found["default"].append(our_steps(nbytes, max(20, steps // 4)))
+                found["bare"].append(bare_steps(nbytes, 10_000))
+        report.settings[f"{size} MB"] = {
+            "our steps": steps, "edges.credits": credits, "metrics.every": 100, "grant": steps,
+            "Ray's steps": ray_steps, "ref chains in flight": window, "Compiled Graphs in flight": 4,
+        }  # fmt: skip
+        report.row(f"{size} MB: rolemesh, credits {credits}, metrics every 100", "steps/s", found["ours"])
+        report.row(f"{size} MB: rolemesh, default settings", "steps/s", found["default"])
+        report.row(f"{size} MB: Ray, refs passed on, {window} in flight", "steps/s", found["refs"])
+        report.row(f"{size} MB: Ray, Compiled Graph, 4 in flight", "steps/s", found["graph"])
+        report.row(f"{size} MB: one process, nothing copied", "steps/s", found["bare"])
+        what = f"{size} MB: rolemesh / Ray's ref chain"
+        report.claim(what, ratios(found["ours"], found["refs"]), at_least=bounds[size])
+        what = f"{size} MB: rolemesh / Compiled Graph"
+        report.claim(what, ratios(found["ours"], found["graph"]), at_least=1)
+    report.notes.append("the relay hands on the array that it got, so each value is copied twice: into each edge's slot")
+    return report

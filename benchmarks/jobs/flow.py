@@ -1,0 +1,21 @@
+"""The flows of the benchmarks' jobs."""
+
+from rolemesh import flow
+
+
+@flow
+def chain(job):
+    """One value a step through three roles."""
+    job.sink.take(job.relay.hand(job.source.make()))
+
+
+@flow
+def ticks(job):
+    """Every rank does its own thing; no edges, so only the controller joins the ranks."""
+    job.work.tick()
+
+
+@flow
+def weights(job):
+    """Weights to the rollout, and word back, so that one transfer at a time is under way."""
+    job.trainer.seen(job.rollout.load(job.trainer.weights()))

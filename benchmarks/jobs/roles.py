@@ -1,0 +1,162 @@
+"""The roles of the benchmarks' jobs. They note times (CLOCK_MONOTONIC, equal in all processes) in the run's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from rolemesh import Batch, Broadcast, RankContext, Shard, Sharded, Shards, operator
+
+
+def note(ctx: RankContext[Any], **values: Any) -> None:
+    """Leave `values` for the benchmark, as ``<role>-<rank>.times.json`` in the run's folder."""
+    path = ctx.run_dir / f"{ctx.role}-{ctx.rank}.times.json"
+    path.with_suffix(".tmp").write_text(json.dumps(values))
+    path.with_suffix(".tmp").rename(path)
+
+
+class Source:
+    """The same array of `nbytes` every step: making it costs nothing."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.value = np.zeros(nbytes, np.uint8)
+
+    @operator(returns=Broadcast())
+    def make(self) -> np.ndarray:
+        return self.value
+
+
+class Relay:
+    """Hands on what it gets."""
+
+    @operator(value=Broadcast(), returns=Broadcast())
+    def hand(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+
+class Sink:
+    """Looks at both ends of what it gets, and at the clock after `warm` steps and after the last."""
+
+    def __init__(self, ctx: RankContext[Any], warm: int) -> None:
+        self.ctx, self.warm, self.last, self.sum = ctx, warm, ctx.steps - 1, 0
+        self.began = 0
+
+    @operator(value=Broadcast())
+    def take(self, value: np.ndarray) -> None:
+        self.sum += int(value[0]) + int(value[-1])
+        if self.ctx.step == self.warm:
+            self.began = monotonic_ns()
+        elif self.ctx.step == self.last:
+            note(self.ctx, steps=self.last - self.warm, seconds=(monotonic_ns() - self.began) * 1e-9)
+
+
+class Tick:
+    """A step of `pause_s`; rank 0 notes what CPU the master has used between step `warm` and the last."""
+
+    def __init__(self, ctx: RankContext[Any], warm: int, pause_s: float) -> None:
+        self.ctx, self.warm, self.pause_s, self.last = ctx, warm, pause_s, ctx.steps - 1
+        self.cpu = self.began = 0
+        self.next = 0.0
+        control = json.loads((ctx.run_dir / "control.json").read_text()) if ctx.rank == 0 else {"pid": 0}
+        self.master = control["pid"]
+
+    def tick(self) -> None:
+        step = self.ctx.step
+        if self.pause_s:
+            self.next = max(self.next + self.pause_s, time.monotonic())
+            time.sleep(max(0.0, self.next - time.monotonic() + self.pause_s))
+        if self.ctx.rank:
+            return
+        if step == self.warm:
+            self.cpu, self.began = cpu_ns(self.master), monotonic_ns()
+        elif step == self.last:
+            seconds = (monotonic_ns() - self.began) * 1e-9
+            cpu_s = (cpu_ns(self.master) - self.cpu) * 1e-9
+            note(self.ctx, steps=self.last - self.warm, seconds=seconds, master_cpu_s=cpu_s)
+
+
+def cpu_ns(pid: int) -> int:
+    """Nanoseconds of CPU that all threads of a process have had (the first field of their schedstat)."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+
+
+class Enter:
+    """Notes when its code was entered first, and when the zygote that it was forked from was started."""
+
+    def __init__(self, ctx: RankContext[Any]) -> None:
+        self.ctx = ctx
+
+    def tick(self) -> None:
+        import torch
+
+        torch.zeros(1)
+        ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
+        zygote_s = ticks / os.sysconf("SC_CLK_TCK")
+        booted_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        note(self.ctx, entered_ns=monotonic_ns(), since_zygote_s=booted_s - zygote_s)
+
+
+def tensors(nbytes: int, rank: int = 0, world_size: int = 1) -> dict[str, tuple[np.ndarray, tuple[int, int], int]]:
+    """A model's worth of float32 matrices with 1024 columns, 4 MiB each: block, global shape, first row."""
+    found = {}
+    count = nbytes >> 22
+    for i in range(count):
+        rows = 1024
+        first, last = rows * rank // world_size, rows * (rank + 1) // world_size
+        found[f"layers.{i}.weight"] = (np.full((last - first, 1024), i, np.float32), (rows, 1024), first)
+    return found
+
+
+class Trainer:
+    """Gives torch weights; after each transfer, measures memcpy of as many bytes on the quiet machine."""
+
+    def __init__(self, ctx: RankContext[Any], nbytes: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.ctx = ctx
+        self.held = Shards()
+        for name, (block, shape, first) in tensors(nbytes, ctx.rank, ctx.world_size).items():
+            self.held[name] = Shard(torch.from_numpy(block), shape, (first, 0))
+        self.source, self.target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        self.began: list[int] = []
+        self.lines: list[dict[str, Any]] = []
+
+    @operator(returns=Sharded())
+    def weights(self) -> Shards:
+        self.began.append(monotonic_ns())
+        return self.held
+
+    @operator(seen=Broadcast())
+    def seen(self, seen: Batch) -> None:
+        line = {"began_ns": self.began[-1], "loaded_ns": int(seen["at"][0]), "copied_ns": int(seen["copied"][0])}
+        if self.ctx.rank == 0:
+            begun = monotonic_ns()
+            np.copyto(self.target, self.source)
+            line["memcpy_ns"] = monotonic_ns() - begun
+        self.lines.append(line)
+        if self.ctx.step == self.ctx.steps - 1:
+            note(self.ctx, steps=self.lines)
+
+
+class Rollout:
+    """Notes when the weights are in its hands, and then copies them into its own, as an engine does."""
+
+    def __init__(self, ctx: RankContext[Any], nbytes: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.own = {name: torch.from_numpy(block) for name, (block, _, _) in tensors(nbytes).items()}
+
+    @operator(weights=Broadcast(), returns=Broadcast())
+    def load(self, weights: dict[str, Any]) -> Batch:
+        at = monotonic_ns()
+        for name, tensor in self.own.items():
+            tensor.copy_(weights[name])
+        return Batch({"at": np.array([at]), "copied": np.array([monotonic_ns()])})
