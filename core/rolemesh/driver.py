@@ -88,6 +88,8 @@ def run(options: RunOptions) -> int:
     _check(options)
     prepared = prepare(options.job, options.overrides)
     run_dir = (runs_folder(options.runs_dir) / prepared.job.spec.name).resolve()
+    if prepared.selection.failover:
+        print("note: this version ends a job at its first failure; the failover levels are not used", file=sys.stderr)
     if options.backend == "inline":
         from rolemesh.backends.inline import run_inline
 

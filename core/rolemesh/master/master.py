@@ -181,6 +181,9 @@ class Master:
         result = result_of(self._machine, self.bundle, time.time() - self._started)
         self._observers.broadcast("job_ended", result=result)
         write_json(self.run_dir / RESULT_FILE, result)
+        # Whoever asked while the agents were being ended would wait for an answer until its time-out.
+        while self._control.poll(0):
+            self._answer()
 
     def _close(self) -> None:
         self._launcher.stop()
