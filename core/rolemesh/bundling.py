@@ -72,8 +72,7 @@ def bundle_job(
     job_id = secrets.token_hex(4)
     nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
-    bundles = plan.bundles()
-    places = tuple(AgentPlace(agents[node], node, bundles[node]) for node in nodes)
+    places = tuple(AgentPlace(agents[node], node, _held(plan, node)) for node in nodes)
     config = job_config(job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=len(nodes) > 1)
     outline = JobOutline(
         name=spec.name,
@@ -142,6 +141,18 @@ def _launches(job: JobFile, selection: Selection, plan: PlacementPlan, node: str
             )
         )
     return launches
+
+
+def _held(plan: PlacementPlan, node: str) -> dict[str, float]:
+    """What the agent on `node` holds: its bundle, with whole GPUs where the plan touches more than one.
+
+    A share can be reserved of a single device only: two halves of two devices would be granted as one device.
+    """
+    held = dict(plan.bundles()[node])
+    devices = {index for slot in plan.slots if slot.node == node for index, _ in slot.gpus}
+    if len(devices) > 1:
+        held["gpu"] = float(len(devices))
+    return held
 
 
 def _share(asked: float, slot: float) -> float:

@@ -98,6 +98,22 @@ def test_a_bundle_that_ray_cannot_reserve_starts_nothing(make_job: Make, ray_add
     assert process.wait(30) == 130
 
 
+def test_each_rank_sees_the_device_that_the_plan_gives_it(make_job: Make, ray_cluster: Any) -> None:
+    node = ray_cluster.add_node(num_cpus=1, num_gpus=2)
+    ray_cluster.wait_for_nodes()
+    job = make_job(backend=("--address", ray_cluster.address))
+    roles = (job.folder / "roles.py").read_text()
+    shown = 'print("devices", os.environ["CUDA_VISIBLE_DEVICES"], ctx.gpus)'
+    (job.folder / "roles.py").write_text(
+        roles.replace("self.ctx, self.sleep = ctx, sleep", f"self.ctx, self.sleep = ctx, sleep\n        {shown}")
+    )
+    done = job.run("roles.work.resources.gpu=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = {(job.run_dir / "logs" / f"work-{rank}.log").read_text().splitlines()[0] for rank in (0, 1)}
+    assert seen == {"devices 0 (0,)", "devices 1 (0,)"}
+    ray_cluster.remove_node(node)
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from rolemesh.agent import zygote
+from rolemesh.agent.devices import visible_devices
 from rolemesh.agent.keeper import Keeper
 from rolemesh.agent.nursery import Nursery
 from rolemesh.protocol import agent as machine
@@ -134,9 +135,8 @@ class Agent:
         )
         path = self._keeper.shm / f"start-{launch.role}-{launch.rank}"
         path.write_bytes(msgspec.msgpack.encode(start))
-        env = dict(launch.env)
-        if launch.gpus or "CUDA_VISIBLE_DEVICES" not in os.environ:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in launch.gpus)
+        used = [gpu for rank in self._machine.ranks.values() for gpu in rank.launch.gpus]
+        env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
         log = self._logs / f"{launch.role}-{launch.rank}.log"
         request = zygote.Fork(key, str(path), str(log), env)
         self._nursery.fork(self.config.preload[launch.role], self.config.env[launch.role], request)
