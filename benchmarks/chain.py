@@ -15,12 +15,13 @@ def measure(quick: bool) -> Report:
     report = Report("chain", "steps/s of a 3-stage chain of 1 KB", quick)
     rounds, steps, ray_steps, bare = (1, 2000, 200, 20_000) if quick else (5, 50_000, 2000, 500_000)
     tuned = (f"edges.credits={CREDITS}", f"metrics.every={METRICS_EVERY}", f"grant={steps}")
-    found: dict[str, list[float]] = {name: [] for name in ("tuned", "default", "refs", "graph", "bare")}
+    found: dict[str, list[float]] = {name: [] for name in ("tuned", "default", "refs", "sync", "graph", "bare")}
     with RayChains(NBYTES) as ray_chains:
         window = ray_chains.best_window((16, 64, 256), ray_steps // 4)
         for _ in range(rounds):
             found["tuned"].append(our_steps(NBYTES, steps, *tuned))
             found["refs"].append(ray_chains.ref_steps(ray_steps, window))
+            found["sync"].append(ray_chains.ref_steps(ray_steps // 4, 1))
             found["graph"].append(ray_chains.graph_steps(ray_steps))
             found["default"].append(our_steps(NBYTES, max(1000, steps // 5)))
             found["bare"].append(bare_steps(NBYTES, bare))
@@ -32,10 +33,14 @@ def measure(quick: bool) -> Report:
     report.row(f"rolemesh, credits {CREDITS}, metrics every {METRICS_EVERY}", "steps/s", found["tuned"])
     report.row("rolemesh, default settings (credits 2, grant 128, metrics every step)", "steps/s", found["default"])
     report.row(f"Ray, refs passed on, {window} in flight", "steps/s", found["refs"])
+    report.row("Ray, refs passed on, one at a time", "steps/s", found["sync"])
     report.row(f"Ray, Compiled Graph, {RayChains.IN_FLIGHT} in flight", "steps/s", found["graph"])
     report.row("one process, three function calls", "steps/s", found["bare"])
     report.claim("rolemesh / Ray's ref chain", ratios(found["tuned"], found["refs"]), at_least=40)
     report.claim("rolemesh / Compiled Graph", ratios(found["tuned"], found["graph"]), at_least=15)
+    report.notes.append(
+        "a Compiled Graph is compiled for each of its turns: its actors keep both cores busy between executions"
+    )
     report.notes.append(
         "by default, rolemesh / ref chain is {:.3g} × and / Compiled Graph {:.3g} × (medians)".format(
             *(_middle(ratios(found["default"], found[other])) for other in ("refs", "graph"))

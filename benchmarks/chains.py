@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -53,41 +52,36 @@ class Stage:
 
 
 class RayChains:
-    """A Ray on this machine with three actors for the ref chain and three for the Compiled Graph, warm."""
+    """A Ray on this machine with three warm actors for the ref chain.
+
+    A Compiled Graph is made for each of its turns: between executions its actors spin on their channels, which would
+    take both cores from whoever has the next turn.
+    """
 
     IN_FLIGHT = 10
 
     def __init__(self, nbytes: int, in_flight: int = IN_FLIGHT) -> None:
         self.nbytes, self.in_flight = nbytes, in_flight
-        self.graph: Any = None
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_CGRAPH_get_timeout", "300")
         os.environ.setdefault("RAY_CGRAPH_submit_timeout", "300")
+        os.environ.setdefault("RAY_CGRAPH_teardown_timeout", "3")  # loops with values above 1 MB may not end
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
-        from ray.dag import InputNode
 
         self._ray = ray
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        actor = ray.remote(num_cpus=0)(Stage)
-        self.actors = [actor.remote(n) for n in (self.nbytes, 0, 0)]
-        source, relay, sink = [actor.remote(n) for n in (self.nbytes, 0, 0)]
-        with InputNode() as step:
-            dag = sink.take.bind(relay.hand.bind(source.make.bind(step)))
-        self.graph = dag.experimental_compile(
-            _buffer_size_bytes=self.nbytes + (1 << 20), _max_inflight_executions=self.in_flight
-        )
-        self.ref_steps(4, 2)
-        self.graph_steps(2 * self.in_flight)
+        self._actors = self._stages()
+        self.ref_steps(20, 4)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.graph is not None:
-            self.graph.teardown()
+    def __exit__(self, *error: object) -> None:
         self._ray.shutdown()
+
+    def _stages(self) -> list[Any]:
+        actor = self._ray.remote(num_cpus=0)(Stage)
+        return [actor.remote(nbytes) for nbytes in (self.nbytes, 0, 0)]
 
     def best_window(self, windows: Sequence[int], steps: int) -> int:
         """The number of chains in flight with which the ref chain is fastest."""
@@ -95,7 +89,7 @@ class RayChains:
 
     def ref_steps(self, steps: int, window: int) -> float:
         """Steps/s when refs are passed from actor to actor and the driver waits only for the oldest of `window`."""
-        source, relay, sink = self.actors
+        source, relay, sink = self._actors
         flying: deque[Any] = deque()
         began = perf_counter()
         for step in range(steps):
@@ -106,13 +100,28 @@ class RayChains:
         return steps / (perf_counter() - began)
 
     def graph_steps(self, steps: int) -> float:
-        """Steps/s of the Compiled Graph with as many executions in flight as it was compiled for."""
+        """Steps/s of a warm Compiled Graph with as many executions in flight as it was compiled for."""
+        from ray.dag import InputNode
+
+        source, relay, sink = self._stages()
+        with InputNode() as step:
+            dag = sink.take.bind(relay.hand.bind(source.make.bind(step)))
+        graph = dag.experimental_compile(
+            _buffer_size_bytes=self.nbytes + (1 << 20), _max_inflight_executions=self.in_flight
+        )
+        try:
+            self._execute(graph, 4 * self.in_flight)
+            began = perf_counter()
+            self._execute(graph, steps)
+            return steps / (perf_counter() - began)
+        finally:
+            graph.teardown(kill_actors=True)
+
+    def _execute(self, graph: Any, steps: int) -> None:
         flying: deque[Any] = deque()
-        began = perf_counter()
         for step in range(steps):
             if len(flying) >= self.in_flight:
                 self._ray.get(flying.popleft())
-            flying.append(self.graph.execute(step))
+            flying.append(graph.execute(step))
         while flying:
             self._ray.get(flying.popleft())
-        return steps / (perf_counter() - began)
