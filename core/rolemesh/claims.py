@@ -6,11 +6,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rolemesh.errors import NameInUseError
-from rolemesh.runs import LOGS_DIR, Run
+from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.runs import LOGS_DIR, RUNS_ENV, Run
 
 __all__ = ["claim"]
 
@@ -20,22 +20,37 @@ def claim(run_dir: Path) -> Iterator[None]:
     """Hold the name of `run_dir` while a job is being started in it; the folder is fresh then.
 
     An earlier run moves to ``<runs>/.earlier/<name>-<time>/``. Raises `NameInUseError` if its job still lives, or if
-    another one is being started at this moment.
+    another one is being started at this moment, and `BackendError` if the folder cannot be written.
     """
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    with (run_dir.parent / f".{run_dir.name}.lock").open("w") as lock:
+    with ExitStack() as held:
+        try:
+            run_dir.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((run_dir.parent / f".{run_dir.name}.lock").open("w"))
+        except OSError as error:
+            raise _unwritable(run_dir.parent, error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _in_use(run_dir, "is being started at this moment") from None
         run = Run(run_dir)
-        if run_dir.exists():
-            if run.alive():
-                control = run.control()
-                raise _in_use(run_dir, f"is running (pid {control.pid if control else '?'})")
-            _set_aside(run_dir)
-        (run_dir / LOGS_DIR).mkdir(parents=True)
+        if run_dir.exists() and run.alive():
+            control = run.control()
+            raise _in_use(run_dir, f"is running (pid {control.pid if control else '?'})")
+        try:
+            if run_dir.exists():
+                _set_aside(run_dir)
+            (run_dir / LOGS_DIR).mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(run_dir, error) from error
         yield
+
+
+def _unwritable(path: Path, error: OSError) -> BackendError:
+    return BackendError(
+        f"the run's folder cannot be made: {error.strerror}",
+        where=str(path),
+        remedy=f"choose another place with --runs-dir or {RUNS_ENV}",
+    )
 
 
 def _in_use(run_dir: Path, how: str) -> NameInUseError:

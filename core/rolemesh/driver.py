@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from rolemesh.errors import (
     BackendError,
     JobFileError,
 )
+from rolemesh.failures import job_failed
 from rolemesh.follow import follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
@@ -84,7 +85,7 @@ def prepare(path: Path, overrides: Sequence[str] = ()) -> Prepared:
 
 
 def run(options: RunOptions) -> int:
-    """Run a job to its end (or, detached, until it runs) and return the exit code."""
+    """Run a job to its end (or, detached, until it runs) and return the exit code. Raises `JobFailedError`."""
     _check(options)
     prepared = prepare(options.job, options.overrides)
     run_dir = (runs_folder(options.runs_dir) / prepared.job.spec.name).resolve()
@@ -94,7 +95,7 @@ def run(options: RunOptions) -> int:
         from rolemesh.backends.inline import run_inline
 
         with claim(run_dir):
-            return run_inline(prepared.job, prepared.selection, prepared.graph, run_dir)
+            return _exit_code(run_inline(prepared.job, prepared.selection, prepared.graph, run_dir))
     if options.detach and options.backend == "ray" and options.address is None:
         return _run_owner_in_background(options, run_dir)
     with _terminating_signals_interrupt():
@@ -191,7 +192,13 @@ def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
     if result is None:
         print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / LOGS_DIR}", file=sys.stderr)
         return EXIT_FAILED
-    return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])
+    return EXIT_INTERRUPTED if asked and result["status"] != "done" else _exit_code(result)
+
+
+def _exit_code(result: Mapping[str, Any]) -> int:
+    if result["status"] == "failed":
+        raise job_failed(result)
+    return int(result["exit_code"])
 
 
 def watchers(selection: Selection) -> JobPlugins:
@@ -226,8 +233,7 @@ def _until_running(run_dir: Path) -> int:
                 return EXIT_DONE
             result = Run(run_dir).result()
             if result is not None:
-                print(result["message"], file=sys.stderr)
-                return int(result["exit_code"])
+                return _exit_code(result)
             if status is None:
                 print(f"the master died while it started the job; see {run_dir / LOGS_DIR}", file=sys.stderr)
                 return EXIT_FAILED

@@ -5,13 +5,31 @@ In this version every failure ends the job; the ladder that climbs these records
 
 from __future__ import annotations
 
+import os
 import signal as signals
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Cause", "Failure", "JobView", "RankView", "RecoveryPlan", "Verdict", "describe", "describe_exit", "primary"]
+from rolemesh.errors import EXIT_FAILED, JobFailedError
+
+__all__ = [
+    "Cause",
+    "Failure",
+    "JobView",
+    "RankView",
+    "RecoveryPlan",
+    "Verdict",
+    "describe",
+    "describe_exit",
+    "job_failed",
+    "primary",
+]
+
+MAX_OTHERS = 8
 
 Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "start"]
 
@@ -105,6 +123,22 @@ def describe_exit(
         return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
     message = f"its process ended with exit code {exit_code} before its last step"
     return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)
+
+
+def job_failed(result: Mapping[str, Any]) -> JobFailedError:
+    """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to read on."""
+    failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
+    said = describe(failure) if failure else str(result.get("message"))
+    what = said
+    if failure is not None and failure.traceback:
+        what += "\n\n" + textwrap.indent(failure.traceback.rstrip(), "  ") + "\n"
+    for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
+        what += f"\n  also: {other}"
+    logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
+    log = logs / f"{failure.role}-{failure.rank}.log" if failure is not None and failure.rank >= 0 else logs
+    error = JobFailedError(what, remedy=f"what it printed is in {log}")
+    error.exit_code = int(result.get("exit_code", EXIT_FAILED))
+    return error
 
 
 _ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")

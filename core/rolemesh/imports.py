@@ -53,7 +53,7 @@ class ImportRef(str):
     def source(self) -> Path | None:
         """The file that defines the module, or None for one without Python source. Raises `ValueError`."""
         if not self.module or not self.attr:
-            raise ValueError(f"{str(self)!r} is not an import string; write 'module:name' or 'file.py:name'")
+            raise ValueError(f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'")
         if self.module.endswith(".py"):
             path = Path(self.base, self.module)
             if not path.is_file():
@@ -69,7 +69,10 @@ class ImportRef(str):
         return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
     def check(self) -> None:
-        """Raise `ValueError` unless the module exists and defines the name at its top level."""
+        """Raise `ValueError` unless the module exists and defines the name at its top level.
+
+        Raises `SyntaxError` where the source is no Python.
+        """
         source = self.source()
         if source is None:
             return
@@ -115,7 +118,10 @@ class ImportRef(str):
         def build(text: str, info: ValidationInfo) -> ImportRef:
             base = (info.context or {}).get("base") or getattr(text, "base", ".")
             ref = cls(text, str(base))
-            ref.check()
+            try:
+                ref.check()
+            except SyntaxError as error:
+                raise ValueError(f"{text!r} does not resolve: {error.filename}:{error.lineno}: {error.msg}") from error
             return ref
 
         return core_schema.with_info_after_validator_function(

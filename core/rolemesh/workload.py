@@ -185,8 +185,16 @@ class RankContext(Generic[O]):
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def record(self, **values: Any) -> None:
-        """Attach JSON values to the step's line in ``metrics.jsonl`` (example answers, tables)."""
-        self._records.update(values)
+        """Attach JSON values to the step's line in ``metrics.jsonl`` (example answers, tables).
+
+        Raises `TypeError` for what JSON cannot say.
+        """
+        for name, value in values.items():
+            try:
+                msgspec.msgpack.encode(value)
+            except (TypeError, OverflowError, RecursionError) as error:
+                raise TypeError(f"record {name!r} is no JSON value: {error}") from None
+            self._records[name] = value
 
     def seed_for(self, *keys: object) -> int:
         """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python version.

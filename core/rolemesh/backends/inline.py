@@ -5,10 +5,10 @@ The journal, the metrics, the observers and the result are those of a real run; 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +29,7 @@ from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.protocol.merge import LineAssembler
 from rolemesh.protocol.messages import RankMetrics
-from rolemesh.rank.failure import OperatorFailed, user_traceback
+from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
 from rolemesh.rank.inline import InlineEngine
 from rolemesh.runs import JOB_FILE, RESULT_FILE, RUN_FILE, write_json
 from rolemesh.spec import JobFile
@@ -38,8 +38,8 @@ from rolemesh.workload import RankContext, Workload
 __all__ = ["run_inline"]
 
 
-def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path) -> int:
-    """Run all ranks here, one after the other; returns the exit code.
+def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path) -> dict[str, Any]:
+    """Run all ranks here, one after the other; returns the content of ``result.json``.
 
     Raises `PlacementError` for a collective role of several ranks: those need processes.
     """
@@ -77,7 +77,7 @@ class _Inline:
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
 
-    def run(self) -> int:
+    def run(self) -> dict[str, Any]:
         import_paths(self._job.base)
         write_json(self._run_dir / RUN_FILE, self._info)
         self._observers.broadcast("job_started", run=self._info)
@@ -89,21 +89,18 @@ class _Inline:
             self._journal("job_running", {})
             self._engine().run(finished=self._step_done)
             digests = self._digests()
-            for workload in self._workloads.values():
-                workload.teardown()
         except KeyboardInterrupt:
             status, code = "interrupted", EXIT_INTERRUPTED
         except OperatorFailed as failed:
             role, _, operator = failed.label.partition(".")
-            failure = self._failure(failed.error, role, operator, failed.step)
-        except Exception as error:
-            failure = self._failure(error, *self._where[:1], "setup", -1)
+            failure = self._failure(failed.error, (role, failed.rank, operator), failed.step)
+        except (Exception, SystemExit) as error:
+            failure = self._failure(error, self._where)
+        self._tear_down()
         if failure is not None:
             status, code = "failed", EXIT_FAILED
             self._journal("failure", msgspec.to_builtins(failure))
-            print(failure.traceback, file=sys.stderr)
-        self._end(status, code, digests, failure)
-        return code
+        return self._end(status, code, digests, failure)
 
     def _set_up(self) -> None:
         for name, role in self._spec.roles.items():
@@ -129,6 +126,14 @@ class _Inline:
                 workload: Workload = selected.cls()
                 workload.setup(ctx)
                 self._workloads[name, rank], self._contexts[name, rank] = workload, ctx
+
+    def _tear_down(self) -> None:
+        """As in a rank's process, what raises here is told and changes nothing."""
+        for (role, rank), workload in self._workloads.items():
+            try:
+                workload.teardown()
+            except Exception:
+                logging.getLogger(f"{role}/{rank}").exception("teardown failed")
 
     def _engine(self) -> InlineEngine:
         return InlineEngine(
@@ -165,23 +170,23 @@ class _Inline:
         for event in self._context.append([(kind, data)]):
             self._observers.broadcast("event", event=event)
 
-    def _failure(self, error: BaseException, role: str, operator: str, step: int) -> Failure:
-        summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        rank = self._where[1] if step < 0 else -1
-        return Failure("exception", role, rank, "local", operator, step, summary, user_traceback(error))
+    def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
+        role, rank, operator = where
+        return Failure("exception", role, rank, "local", operator, step, summarize(error), user_traceback(error))
 
     def _digests(self) -> dict[str, str | None]:
         result: dict[str, str | None] = {}
         for name, role in self._spec.roles.items():
-            states = [self._workloads[name, rank].snapshot() for rank in range(role.world_size)]
-            if any(state is None for state in states):
-                result[name] = None
-            else:
-                joined = "".join(digest(state) for state in states if state is not None)
-                result[name] = sha256(joined.encode()).hexdigest()
+            digests = [self._digest(name, rank) for rank in range(role.world_size)]
+            result[name] = None if None in digests else sha256("".join(filter(None, digests)).encode()).hexdigest()
         return result
 
-    def _end(self, status: str, code: int, digests: dict[str, str | None], failure: Failure | None) -> None:
+    def _digest(self, role: str, rank: int) -> str | None:
+        self._where = (role, rank, "snapshot")
+        state = self._workloads[role, rank].snapshot()
+        return digest(state) if state is not None else None
+
+    def _end(self, status: str, code: int, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
         message = describe(failure) if failure else ""
         self._journal("job_ended", {"status": status, "message": message, "committed": self._finished})
         result: dict[str, Any] = {
@@ -202,3 +207,4 @@ class _Inline:
         self._observers.broadcast("job_ended", result=result)
         write_json(self._run_dir / RESULT_FILE, result)
         self._context.close()
+        return result

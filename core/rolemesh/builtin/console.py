@@ -89,7 +89,7 @@ class ConsoleObserver(Observer):
             self._say(f"every rank is ready after {duration(event.time - self._status.started)}")
         elif event.kind == "failure":
             self._say(f"failure: {data.get('message', '')}", data.get("role"), data.get("rank"))
-        elif event.kind == "job_stopping" and data.get("status") != "done":
+        elif event.kind == "job_stopping" and data.get("status") == "interrupted":
             self._say(f"stopping: {data.get('message', '')}")
 
     @hookimpl

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from rolemesh.errors import OptionsError, nearest
+from rolemesh.graph.flow import place_of_error
 from rolemesh.imports import ImportRef
 from rolemesh.partition import Broadcast, Partial, Partition, Sharded, Split
 from rolemesh.workload import OperatorSpec, RankContext, State, Workload, operator_spec
@@ -131,8 +132,9 @@ def _resolve(target: ImportRef) -> Any:
     try:
         found = target.resolve()
     except Exception as error:
+        place = place_of_error(error)
         raise OptionsError(
-            f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}",
+            f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{f' ({place})' if place else ''}",
             where="target",
             remedy="correct the module; it is imported in the driver too, so heavy imports belong inside functions",
         ) from error

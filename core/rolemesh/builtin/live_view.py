@@ -129,7 +129,7 @@ def _ranks(tally: Tally, status: JobStatus) -> Table:
         share = Text()
         if role in shares and role not in shown:
             share = share_bar(shares[role], 10).append(
-                "  " + "/".join(f"{100 * part:.0f}" for part in shares[role]) + " %"
+                "  " + "/".join(f"{100 * part:.0f}" for part in shares[role][:3]) + " %"
             )
         shown.add(role)
         table.add_row(*cells, share)

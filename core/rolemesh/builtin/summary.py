@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from rolemesh.builtin.tally import Tally
 from rolemesh.builtin.text import duration, number, percent, relative, state_style
-from rolemesh.failures import Failure, describe
 from rolemesh.runs import EVENTS_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE
 
 __all__ = ["before_and_after", "summary"]
@@ -26,10 +23,11 @@ MARKS = {"done": "✔", "failed": "✘", "interrupted": "■"}
 
 
 def summary(tally: Tally, result: dict[str, Any]) -> RenderableType:
-    """Everything that is worth keeping on the screen when a job has ended. `result` is ``result.json``."""
+    """Everything that is worth keeping on the screen when a job has ended. `result` is ``result.json``.
+
+    Why a job has failed is not here: the verb that watched it says that, on stderr, whoever else observes.
+    """
     parts: list[RenderableType] = [_head(tally, result)]
-    if result.get("failure") or (result.get("status") == "failed" and result.get("message")):
-        parts += ["", _failure(result)]
     if (metrics := _metrics(tally)) is not None:
         parts += ["", metrics]
     if (times := _times(tally)) is not None:
@@ -55,24 +53,6 @@ def _head(tally: Tally, result: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _failure(result: dict[str, Any]) -> RenderableType:
-    try:
-        failure = msgspec.convert(result.get("failure") or {"cause": "start"}, Failure)
-    except msgspec.ValidationError:
-        failure = Failure("start")
-    said = describe(failure) if result.get("failure") else str(result.get("message"))
-    lines: list[RenderableType] = [Text(said, style="bold red")]
-    if failure.traceback:
-        lines += ["", Text(failure.traceback.rstrip())]
-    others = [text for text in map(str, result.get("failures", ())) if text != said]
-    if others:
-        lines += ["", Text("also: " + "\n      ".join(others[:MAX_ROWS]), style="dim")]
-    if failure.role and (run_dir := result.get("run_dir")):
-        log = Path(run_dir, LOGS_DIR, f"{failure.role}-{failure.rank}.log")
-        lines += ["", Text.assemble(("→ its output: ", "dim"), relative(log))]
-    return Panel(Group(*lines), title="what went wrong", title_align="left", border_style="red")
-
-
 def _metrics(tally: Tally) -> RenderableType | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("metric", no_wrap=True)
@@ -92,7 +72,7 @@ def _metrics(tally: Tally) -> RenderableType | None:
 
 def _times(tally: Tally) -> RenderableType | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
-    for heading in ("role", "computing", "waiting for input", "blocked on credit"):
+    for heading in ("role", "computing", "waiting for input", "blocked on credit", "idle"):
         table.add_column(heading, justify="left" if heading == "role" else "right", no_wrap=True)
     for role, shares in tally.shares(recent=False).items():
         table.add_row(Text(role), *(Text(percent(share)) for share in shares))

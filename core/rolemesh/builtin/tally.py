@@ -169,19 +169,26 @@ class Tally:
         elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
         return {name: amount / elapsed for name, amount in self.amounts.items()} if elapsed > 0 else {}
 
-    def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float]]:
-        """Role → shares of computing, waiting for input and blocked on credit; they add up to 1."""
+    def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
+        """Role → shares of computing, waiting for input, blocked on credit, and idle; they add up to 1.
+
+        They are shares of the time that has passed: a role that is ahead, or done, is idle.
+        """
         totals = self.role_totals
-        if recent:
-            totals = {}
-            for line in self._recent:
+        elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
+        lines = self._window()
+        if recent and lines and lines[-1].time > lines[0].time:
+            totals, elapsed = {}, lines[-1].time - lines[0].time
+            for line in lines[1:]:
                 for role, times in line.roles.items():
                     _add(totals.setdefault(role, RoleTimes()), times)
         shares = {}
         for role, times in totals.items():
-            total = times.computing_s + times.waiting_s + times.blocked_s
-            if total > 0:
-                shares[role] = (times.computing_s / total, times.waiting_s / total, times.blocked_s / total)
+            busy = times.computing_s + times.waiting_s + times.blocked_s
+            if busy > 0:
+                whole = max(busy, elapsed)
+                parts = times.computing_s / whole, times.waiting_s / whole, times.blocked_s / whole
+                shares[role] = (*parts, 1 - busy / whole)
         return shares
 
     def _window(self) -> list[_Line]:

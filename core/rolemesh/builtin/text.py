@@ -74,13 +74,13 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int((value / 2 - low / 2) / spread * 8))] for value in values)
 
 
-def share_bar(shares: tuple[float, float, float], width: int) -> Text:
-    """Computing, waiting and blocked as one bar of `width` cells."""
-    computing = round(shares[0] * width)
-    blocked = min(width - computing, round(shares[2] * width))
-    bar = Text("█" * computing, style="green")
-    bar.append("▒" * blocked, style="red")
-    bar.append("·" * (width - computing - blocked), style="dim")
+def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:
+    """Computing, waiting, blocked and idle as one bar of `width` cells."""
+    ends = [round(sum(shares[: count + 1]) * width) for count in range(3)]
+    bar = Text("█" * ends[0], style="green")
+    bar.append("·" * (ends[1] - ends[0]), style="dim")
+    bar.append("▒" * (ends[2] - ends[1]), style="red")
+    bar.append(" " * (width - ends[2]))
     return bar
 
 

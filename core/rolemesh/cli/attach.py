@@ -6,6 +6,7 @@ import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError
+from rolemesh.failures import job_failed
 from rolemesh.follow import follow
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
@@ -49,6 +50,8 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
             where=str(run.path),
             remedy=f"'rolemesh events {run.name}' shows what it journalled last",
         )
+    if result["status"] == "failed":
+        raise job_failed(result)
     raise typer.Exit(int(result.get("exit_code", 0)))
 
 

@@ -14,7 +14,17 @@ from typing import Any, Protocol
 
 from rolemesh.errors import FlowError
 
-__all__ = ["Feedback", "Flow", "JobHandle", "OperatorHandle", "RoleHandle", "Value", "flow", "place_of"]
+__all__ = [
+    "Feedback",
+    "Flow",
+    "JobHandle",
+    "OperatorHandle",
+    "RoleHandle",
+    "Value",
+    "flow",
+    "place_of",
+    "place_of_error",
+]
 
 
 class Flow:
@@ -221,9 +231,19 @@ def place_of(frame: FrameType | TracebackType | None) -> str | None:
     return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else None
 
 
+def place_of_error(error: BaseException) -> str | None:
+    """``file:line`` of the code outside this package that raised `error`, or of the code that is no Python."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}:{error.lineno}"
+    return place_of(error.__traceback__)
+
+
+_OURS = ("rolemesh.graph.", "rolemesh.imports", "rolemesh.builtin.", "importlib.")
+
+
 def _ours(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith(("rolemesh.graph.", "rolemesh.imports", "importlib.")) or module == "importlib"
+    return module.startswith(_OURS) or module == "importlib"
 
 
 def _short(path: str) -> str:

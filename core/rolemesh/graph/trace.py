@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rolemesh.errors import FlowError, RolemeshError, raise_all
 from rolemesh.graph.checks import check_params
-from rolemesh.graph.flow import Flow, JobHandle, flow, place_of
+from rolemesh.graph.flow import Flow, JobHandle, flow, place_of_error
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.tracer import GraphTracer, RoleShape
 from rolemesh.imports import ImportRef
@@ -64,7 +64,7 @@ def trace(
         raise_all([*tracer.errors, error])
     except Exception as error:
         what = f"the flow raised {type(error).__name__}: {error}"
-        wrapped = FlowError(what, where=place_of(error.__traceback__) or target.where, remedy="correct the flow")
+        wrapped = FlowError(what, where=place_of_error(error) or target.where, remedy="correct the flow")
         wrapped.__cause__ = error
         raise_all([*tracer.errors, wrapped])
     return tracer.finish(target)
@@ -113,8 +113,7 @@ def _load(text: str, base: str, where: str) -> Flow:
         raise
     except Exception as error:
         what = f"importing the flow {text!r} raised {type(error).__name__}: {error}"
-        place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else place_of(error.__traceback__)
-        raise FlowError(what, where=place or where, remedy="correct the module of the flow") from error
+        raise FlowError(what, where=place_of_error(error) or where, remedy="correct the module of the flow") from error
     if not isinstance(target, Flow):
         what = f"{text!r} is a {type(target).__name__}, not a flow"
         raise FlowError(what, where=where, remedy=f"put @rolemesh.flow before `def {ref.attr}(job):`")

@@ -43,9 +43,9 @@ def select(value: Any, selection: Selection) -> Any:
         case Whole():
             return value
         case Part():
-            return None if value is None else _slice(value, selection)
+            return _slice(value, selection)
         case Block():
-            return None if value is None else _block(value, selection)
+            return _block(value, selection)
 
 
 def combine(parts: Sequence[Any], how: Combine) -> Any:
@@ -54,10 +54,6 @@ def combine(parts: Sequence[Any], how: Combine) -> Any:
     A single part that is already the value is returned as it is. Raises `TypeError` for parts that cannot be combined
     so, `ValueError` for parts that do not fit each other.
     """
-    if all(part is None for part in parts):
-        return None
-    if empty := [position for position, part in enumerate(parts) if part is None]:
-        raise ValueError(f"parts {empty} of {len(parts)} are None, the others are not; return a value on every rank")
     match how:
         case Take():
             return parts[0]

@@ -174,5 +174,7 @@ def _unknown(kind: Kind, reference: str, records: Sequence[PluginRecord], where:
         hints.append(f"{name!r} is offered by {', '.join(offering)}")
     elif (close := nearest(name, {*installed, *(n for k, n in DISTRIBUTIONS if k == kind)})).startswith("did"):
         hints.append(close)
+    if not hints:
+        hints.append("pip install the distribution that offers it")
     hints.append(f"installed: {', '.join(installed) or 'none'}")
     return PluginError(f"there is no {SINGULAR[kind]} {reference!r}", where=where, remedy="; ".join(hints))

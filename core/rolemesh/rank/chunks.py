@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rolemesh.batch import Shards, concat
 
-__all__ = ["join_chunks"]
+__all__ = ["check_returned", "join_chunks"]
+
+
+def check_returned(values: Iterable[Any]) -> None:
+    """Raise `TypeError` for None among what an operator returned, or yielded, for somebody who waits for it."""
+    if any(value is None for value in values):
+        raise TypeError("it returned None, but another operator takes its value; return it, or leave the call out")
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:

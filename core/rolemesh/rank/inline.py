@@ -13,7 +13,7 @@ from rolemesh.graph.routes import Concat, Part, Route, Take, route
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import combine, select
 from rolemesh.protocol.messages import RankMetrics
-from rolemesh.rank.chunks import join_chunks
+from rolemesh.rank.chunks import check_returned, join_chunks
 from rolemesh.rank.failure import OperatorFailed
 from rolemesh.rank.meter import Meter
 from rolemesh.workload import RankContext, Workload
@@ -88,12 +88,13 @@ class InlineEngine:
             meter.computing += monotonic_ns() - began
             meter.collect(op.label)
             if chunked and not chunks:
-                raise ValueError("a generator operator must yield at least one chunk")
+                raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
             for edge in self._graph.outputs(op.id):
                 if self._activity.consumed(edge, step, self._steps):
+                    check_returned(chunks)
                     self._values.setdefault((edge.id, step), {})[rank] = [_copy(chunk) for chunk in chunks]
-        except Exception as error:
-            raise OperatorFailed(op.label, step, error) from error
+        except (Exception, SystemExit) as error:
+            raise OperatorFailed(op.label, step, error, rank) from error
 
     def _parts(self, edge: Edge, rank: int, made: int) -> list[list[Any]]:
         """The chunks that each of the consumer's sources has for it."""

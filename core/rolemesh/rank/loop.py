@@ -129,6 +129,8 @@ class Loop:
                     port.release_stream(step)
                 else:
                     port.release(step)
-        except Exception as error:
+        except Stopping:
+            raise
+        except BaseException as error:
             raise OperatorFailed(call.label, step, error) from error
         return ended

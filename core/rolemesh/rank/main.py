@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rolemesh.rank.board import Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
-from rolemesh.rank.failure import OperatorFailed, user_traceback
+from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
 from rolemesh.rank.loop import Loop
 from rolemesh.rank.meter import Meter
 from rolemesh.transport import Site, Transport, TransportKeys
@@ -112,12 +113,15 @@ class _Rank:
             loop.run()
             if self.control.stopping is not None:
                 raise Stopping
+            self.operator = "snapshot"
             state = workload.snapshot()
             sha256 = digest(state) if state is not None else ""
+            self.operator = ""
             self.endpoint.report(m.RankDone(launch.role, launch.rank, launch.generation, self.job.steps - 1, sha256))
             while True:
                 self.endpoint.wait()
         except Stopping:
+            self.operator = "teardown"
             workload.teardown()
             return 0
 
@@ -197,8 +201,7 @@ class _Rank:
 
     def _report(self, error: BaseException, operator: str, step: int) -> None:
         text = user_traceback(error)
-        print(text, file=sys.stderr, flush=True)
-        summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        print(text or "".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
         failure = Failure(
             "exception",
             self.launch.role,
@@ -206,7 +209,7 @@ class _Rank:
             self.start.node,
             operator,
             step,
-            summary,
+            summarize(error),
             text,
             generation=self.launch.generation,
         )

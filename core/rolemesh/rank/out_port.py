@@ -12,7 +12,7 @@ from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
 from rolemesh.protocol.edge import OutEdgeState
 from rolemesh.rank.board import BLOCKED, Board
-from rolemesh.rank.chunks import join_chunks
+from rolemesh.rank.chunks import check_returned, join_chunks
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.meter import Meter
 from rolemesh.transport import DATA, END, HEAD, Payload
@@ -90,6 +90,7 @@ class OutPort:
     def put(self, step: int, value: Any) -> None:
         """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
         if self._begin(step):
+            check_returned((value,))
             for selection in self._groups:
                 self._send(selection, step, 0, True, value)
 
@@ -104,6 +105,7 @@ class OutPort:
         for value in chunks:
             live = self._begin(step) if count == 0 else live
             if live:
+                check_returned((value,))
                 for selection in self._groups:
                     if not isinstance(selection, Part):
                         self._send(selection, step, count, False, value)
@@ -111,7 +113,7 @@ class OutPort:
                     kept.append(value)
             count += 1
         if not count:
-            raise ValueError("a generator operator must yield at least one chunk")
+            raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
         for selection in self._groups if live else ():
             if isinstance(selection, Part):
                 self._send(selection, step, 0, True, join_chunks(kept))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rolemesh.batch import Batch, Ragged, Shard, Shards
-from rolemesh.graph.routes import Assemble, Block, Concat, Part, Reduce, Reshard, Whole
+from rolemesh.graph.routes import Assemble, Block, Concat, Part, Reduce, Reshard
 from rolemesh.graph.values import combine, select
 
 HALF = Part(0, 1, 2, 1, 1)
@@ -50,14 +50,6 @@ def test_blocks_need_named_tensors() -> None:
         select(np.zeros(3), Block(0, 0, 2))
     with pytest.raises(TypeError, match="'lr' is a float"):
         select({"lr": 0.1}, Block(0, 0, 2))
-
-
-def test_none_passes_through_and_a_mix_is_refused() -> None:
-    assert select(None, Whole()) is None
-    assert select(None, HALF) is None
-    assert combine([None, None], Concat(0)) is None
-    with pytest.raises(ValueError, match=r"parts \[1\] of 2 are None"):
-        combine([np.zeros(1), None], Concat(0))
 
 
 def test_empty_parts_change_neither_dtype_nor_copy() -> None:

@@ -124,8 +124,17 @@ def test_shares_of_a_role_add_up_to_one() -> None:
     tally = Tally()
     tally.steps([line(0, 1.0, roles={"a": RoleTimes(1.0, 2.0, 1.0), "idle": RoleTimes()})])
 
-    assert tally.shares(recent=False) == {"a": (0.25, 0.5, 0.25)}
-    assert tally.shares(recent=True) == {"a": (0.25, 0.5, 0.25)}
+    assert tally.shares(recent=False) == {"a": (0.25, 0.5, 0.25, 0.0)}
+    assert tally.shares(recent=True) == {"a": (0.25, 0.5, 0.25, 0.0)}
+
+
+def test_a_role_that_does_nothing_for_most_of_the_time_is_idle() -> None:
+    tally = Tally()
+    tally.event(Event(1, 1, 0.0, "job_running"))
+    tally.steps([line(step, 5.0 * step, roles={"a": RoleTimes(1.0, 0.0, 0.0)}) for step in range(1, 3)])
+
+    assert tally.shares(recent=False) == {"a": (0.2, 0.0, 0.0, 0.8)}
+    assert tally.shares(recent=True) == {"a": (0.2, 0.0, 0.0, 0.8)}
 
 
 def test_recent_shares_do_not_change_the_totals() -> None:

@@ -333,10 +333,10 @@ def test_attach_shows_the_job_until_it_ends_and_exits_as_it_did(
     assert main(["attach", "grpo"]) == 1
     timer.join()
 
-    out = capsys.readouterr().out
-    assert "reward 0.25" in out
-    assert "✘ grpo failed · 2 of 10 steps" in out
-    assert "out of luck" in out
+    shown = capsys.readouterr()
+    assert "reward 0.25" in shown.out
+    assert "✘ grpo failed · 2 of 10 steps" in shown.out
+    assert "error: out of luck" in shown.err
     assert all(isinstance(request, Watch) and not request.owner for request in master.requests)
 
 

@@ -1,0 +1,34 @@
+"""What a failed job says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh.failures import job_failed
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {"status": "failed", "exit_code": 1, "message": "", "run_dir": "runs/grpo"} | fields
+
+
+def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log() -> None:
+    traceback = 'Traceback (most recent call last):\n  File "flow.py", line 3, in f\n    raise ValueError("[x]")\n'
+    failure = {"cause": "exception", "role": "rollout", "rank": 0, "operator": "generate", "step": 7}
+    failure |= {"message": "ValueError: [x]", "traceback": traceback}
+    said = "role rollout, rank 0 (in operator generate at step 7): ValueError: [x]"
+    error = job_failed(result(message=said, failure=failure, failures=[said, "echo"]))
+
+    assert error.what.startswith(said + "\n")
+    assert error.what.count(said) == 1
+    assert 'File "flow.py", line 3, in f' in error.what
+    assert "also: echo" in error.what
+    assert error.remedy is not None
+    assert "runs/grpo/logs/rollout-0.log" in error.remedy
+    assert error.exit_code == 1
+
+
+def test_a_job_that_failed_without_a_failure_record_says_why_and_keeps_its_exit_code() -> None:
+    error = job_failed(result(message="no agent came up", exit_code=2))
+
+    assert error.what == "no agent came up"
+    assert error.exit_code == 2
