@@ -16,7 +16,7 @@ SPAWNED = "import time, torch; torch.zeros(1); print(time.monotonic_ns())"
 def measure(quick: bool) -> Report:
     """16 torch ranks, the zygote's boot included, in less time than 2 spawned processes."""
     report = Report("start_ranks", "seconds until all ranks have run a torch operation", quick)
-    rounds, ranks, actors = (1, 4, 0) if quick else (5, 16, 16)
+    rounds, ranks, actors = (1, 4, 0) if quick else (3, 16, 16)
     zygote: list[float] = []
     whole: list[float] = []
     two: list[float] = []

@@ -29,7 +29,7 @@ cluster.shutdown()
 def measure(quick: bool) -> Report:
     """At 4 and 8 ranks, ours with torch preloaded is faster than bare Ray actors without torch."""
     report = Report("submit", "seconds from the driver's call to the last rank's code, Ray up", quick)
-    rounds, counts = (1, (1,)) if quick else (5, (1, 2, 4, 8))
+    rounds, counts = (1, (1,)) if quick else (3, (1, 2, 4, 8))
     dlrover = os.environ.get(DLROVER_ENV)
     names = ("ours", "bare", *(["dlrover"] if dlrover else []))
     found: dict[tuple[str, int], list[float]] = {(name, n): [] for name in names for n in counts}
@@ -57,8 +57,8 @@ def measure(quick: bool) -> Report:
         report.claim(f"{n} ranks: rolemesh / bare Ray actors", ratios(found["ours", n], found["bare", n]), at_most=1)
     report.settings = {"settling after ray.init": f"{SETTLE_S:g} s", "CPU of a rank or actor": 0.1}
     report.notes.append(
-        "a fresh Ray for each count; each contender is a fresh driver that has joined it and waited, so that Ray has its "
-        "idle workers ready (one per core); rolemesh's clock starts before the job file is read"
+        "a fresh Ray for each count; each contender is a fresh driver that has joined it and waited, so that Ray has "
+        "its idle workers ready (one per CPU); rolemesh's clock starts before the job file is read"
     )
     return report
 

@@ -17,7 +17,7 @@ WARM = 3
 def measure(quick: bool) -> Report:
     """From one trainer rank to one rollout rank at ≥ 70 % of memcpy's bandwidth."""
     report = Report("weights", "weights trainer → rollout through shared memory", quick)
-    rounds, nbytes, steps = (1, 20 << 20, 6) if quick else (5, 200 << 20, 15)
+    rounds, nbytes, steps = (1, 20 << 20, 6) if quick else (3, 200 << 20, 15)
     found: dict[str, list[float]] = {}
 
     def keep(what: str, nanoseconds: float) -> None:
