@@ -13,12 +13,15 @@ from typing import Any, Protocol
 from rolemesh.builtin.jsonl import read_metrics
 from rolemesh.control import ControlClient, MasterGoneError, Update
 from rolemesh.errors import RolemeshError
+from rolemesh.plugins.background import Background
 from rolemesh.runs import METRICS_FILE, Run
 
-__all__ = ["ANSWER_S", "PATIENCE_S", "Relay", "follow"]
+__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "follow"]
 
 ANSWER_S = 1.0
 """How long one question waits for its answer; a master that ends in between never gives one."""
+DRAIN_S = 60.0
+"""How long observers may take, after the job's end, for what they have not been told yet."""
 PATIENCE_S = 10.0
 """How long a master may be silent before it is given up."""
 
@@ -49,11 +52,13 @@ def follow(
     next, or without it, `KeyboardInterrupt` is raised. Returns None if the master falls silent for `patience_s`
     without a result.
     """
-    session = _Session(Run(run_dir), observers, owner, client)
+    relay = Background(observers)
+    session = _Session(Run(run_dir), relay, owner, client)
     try:
         while True:
             try:
-                return session.run_until_end(interval_s, patience_s)
+                result = session.run_until_end(interval_s, patience_s)
+                break
             except KeyboardInterrupt:
                 if interrupted is None:
                     raise
@@ -61,6 +66,9 @@ def follow(
                 call()
     finally:
         session.close()
+        relay.close()
+    relay.wait(DRAIN_S)
+    return result
 
 
 class _Session:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -66,7 +66,7 @@ class ConsoleObserver(Observer):
         self._tally.run = run
         if self._console.is_terminal and self._live is None:
             self._live = Live(
-                get_renderable=lambda: live_view(self._tally, self._status, self._now()),
+                get_renderable=self._view,
                 console=self._console,
                 auto_refresh=False,
                 transient=True,
@@ -117,6 +117,10 @@ class ConsoleObserver(Observer):
             self._print_step()
         self._close()
         self._console.print(summary(self._tally, result))
+
+    def _view(self) -> RenderableType:
+        # The terminal's "^C" needs two cells: in a line that is full it would push the view down, and it stayed there.
+        return live_view(self._tally, self._status, self._now(), self._console.width - 2)
 
     def _draw(self) -> None:
         now = time.monotonic()

@@ -22,8 +22,8 @@ MAX_RANK_ROWS = 16
 SPARK = 24
 
 
-def live_view(tally: Tally, status: JobStatus | None, now: float) -> RenderableType:
-    """The whole view at time `now` (seconds since 1970)."""
+def live_view(tally: Tally, status: JobStatus | None, now: float, width: int | None = None) -> RenderableType:
+    """The whole view at time `now` (seconds since 1970), `width` cells wide or as wide as there is room."""
     parts: list[RenderableType] = [_progress(tally, status, now)]
     if metrics := _metrics(tally):
         parts += ["", metrics]
@@ -38,7 +38,15 @@ def live_view(tally: Tally, status: JobStatus | None, now: float) -> RenderableT
         title.append(f" · {tally.run.backend}")
     elapsed = f"{duration(now - status.started)}" if status else ""
     body = Padding(Group(*parts), (0, 1))
-    return Panel(body, title=title, title_align="left", subtitle=elapsed, subtitle_align="right", border_style="dim")
+    return Panel(
+        body,
+        title=title,
+        title_align="left",
+        subtitle=elapsed,
+        subtitle_align="right",
+        border_style="dim",
+        width=width,
+    )
 
 
 def starting_line(tally: Tally, status: JobStatus, now: float) -> str:

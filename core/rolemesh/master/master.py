@@ -20,6 +20,7 @@ from rolemesh.master.context import JobContext
 from rolemesh.master.observing import observers_of
 from rolemesh.master.report import result_of, status_of
 from rolemesh.observer import JobStatus, RunInfo, StepMetrics
+from rolemesh.plugins.background import Background
 from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle, agent_configs
@@ -30,6 +31,8 @@ __all__ = ["Master"]
 
 TICK_MS = 100
 RECENT_LINES = 4096
+DRAIN_S = 60.0
+"""How long observers may take, at the job's end, for what they have not been told yet."""
 
 
 class Master:
@@ -60,7 +63,7 @@ class Master:
             tuple(labels),
             bundle.backend,
         )
-        self._observers = observers_of(bundle.observers, bundle.config.base)
+        self._observers = Background(observers_of(bundle.observers, bundle.config.base))
         self._zmq = zmq.Context()
         self._control = self._zmq.socket(zmq.REP)
         self._endpoint = f"ipc://{socket_dir}/master"
@@ -154,6 +157,10 @@ class Master:
             self._recent.extend(lines)
             self._observers.broadcast("steps_finished", metrics=lines)
 
+    def _answer_all(self) -> None:
+        while self._control.poll(0):
+            self._answer()
+
     def _answer(self) -> None:
         try:
             request = msgspec.msgpack.decode(self._control.recv(), type=Request)
@@ -180,10 +187,13 @@ class Master:
         self._launcher.stop()
         result = result_of(self._machine, self.bundle, time.time() - self._started)
         self._observers.broadcast("job_ended", result=result)
+        self._observers.close()
+        deadline = time.monotonic() + DRAIN_S
+        while not self._observers.wait(TICK_MS / 1000) and time.monotonic() < deadline:
+            self._answer_all()
         write_json(self.run_dir / RESULT_FILE, result)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
-        while self._control.poll(0):
-            self._answer()
+        self._answer_all()
 
     def _close(self) -> None:
         self._launcher.stop()

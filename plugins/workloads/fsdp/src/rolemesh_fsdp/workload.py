@@ -53,11 +53,13 @@ class FSDPWorkload(Workload):
         if not folder.is_dir():
             raise OptionsError(
                 f"the model folder {folder} does not exist",
+                where="model",
                 remedy="set options.model to a Hugging Face model folder; relative paths start at the job file",
             )
         if not (folder / "config.json").is_file():
             raise OptionsError(
                 f"the model folder {folder} has no config.json",
+                where="model",
                 remedy="options.model must be a folder written by save_pretrained() or downloaded from a model hub",
             )
         if options.init == "pretrained" and not any(folder.glob("*.safetensors")):
