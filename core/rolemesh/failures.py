@@ -136,7 +136,7 @@ def job_failed(result: Mapping[str, Any]) -> JobFailedError:
         what += f"\n  also: {other}"
     logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
     log = logs / f"{failure.role}-{failure.rank}.log" if failure is not None and failure.rank >= 0 else logs
-    error = JobFailedError(what, remedy=f"what it printed is in {log}")
+    error = JobFailedError(what, remedy=f"what it printed is in {log}" if log.exists() else None)
     error.exit_code = int(result.get("exit_code", EXIT_FAILED))
     return error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rolemesh.failures import job_failed
@@ -11,19 +12,22 @@ def result(**fields: Any) -> dict[str, Any]:
     return {"status": "failed", "exit_code": 1, "message": "", "run_dir": "runs/grpo"} | fields
 
 
-def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log() -> None:
+def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "rollout-0.log"
+    log.parent.mkdir()
+    log.touch()
     traceback = 'Traceback (most recent call last):\n  File "flow.py", line 3, in f\n    raise ValueError("[x]")\n'
     failure = {"cause": "exception", "role": "rollout", "rank": 0, "operator": "generate", "step": 7}
     failure |= {"message": "ValueError: [x]", "traceback": traceback}
     said = "role rollout, rank 0 (in operator generate at step 7): ValueError: [x]"
-    error = job_failed(result(message=said, failure=failure, failures=[said, "echo"]))
+    error = job_failed(result(message=said, failure=failure, failures=[said, "echo"], run_dir=str(tmp_path)))
 
     assert error.what.startswith(said + "\n")
     assert error.what.count(said) == 1
     assert 'File "flow.py", line 3, in f' in error.what
     assert "also: echo" in error.what
     assert error.remedy is not None
-    assert "runs/grpo/logs/rollout-0.log" in error.remedy
+    assert "logs/rollout-0.log" in error.remedy
     assert error.exit_code == 1
 
 

@@ -64,7 +64,8 @@ class ConsoleObserver(Observer):
     def job_started(self, run: RunInfo) -> None:
         """Open the view."""
         self._tally.run = run
-        if self._console.is_terminal and self._live is None:
+        # In a run in one process the terminal may be a debugger's.
+        if self._console.is_terminal and run.backend != "inline":
             self._live = Live(
                 get_renderable=self._view,
                 console=self._console,
@@ -74,7 +75,7 @@ class ConsoleObserver(Observer):
             # A watcher that is interrupted gets no more hooks, and the terminal its cursor back.
             atexit.register(self._close)
             self._live.start()
-        elif not self._console.is_terminal:
+        else:
             ranks = sum(run.roles.values())
             self._say(f"{run.name}: {run.steps} steps, {ranks} ranks of {len(run.roles)} roles, in {run.run_dir}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic_ns
 from types import GeneratorType
@@ -50,7 +51,7 @@ class InlineEngine:
     def run(self, start: int = 0, finished: Callable[[int], None] | None = None) -> int:
         """Run all steps from `start`; `finished(step)` is called after each. Returns the last finished step.
 
-        Raises `OperatorFailed`.
+        Raises `OperatorFailed`, or `KeyboardInterrupt` if a debugger is left.
         """
         for step in range(start, self._steps):
             self.run_step(step)
@@ -93,6 +94,8 @@ class InlineEngine:
                 if self._activity.consumed(edge, step, self._steps):
                     check_returned(chunks)
                     self._values.setdefault((edge.id, step), {})[rank] = [_copy(chunk) for chunk in chunks]
+        except BdbQuit as error:
+            raise KeyboardInterrupt from error
         except (Exception, SystemExit) as error:
             raise OperatorFailed(op.label, step, error, rank) from error
 
