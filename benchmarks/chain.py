@@ -31,7 +31,7 @@ def measure(quick: bool) -> Report:
         "Compiled Graphs in flight": RayChains.IN_FLIGHT,
     }  # fmt: skip
     report.row(f"rolemesh, credits {CREDITS}, metrics every {METRICS_EVERY}", "steps/s", found["tuned"])
-    report.row("rolemesh, default settings (credits 2, grant 128, metrics every step)", "steps/s", found["default"])
+    report.row("rolemesh, default settings (credits 2, grant 1024, metrics every step)", "steps/s", found["default"])
     report.row(f"Ray, refs passed on, {window} in flight", "steps/s", found["refs"])
     report.row("Ray, refs passed on, one at a time", "steps/s", found["sync"])
     report.row(f"Ray, Compiled Graph, {RayChains.IN_FLIGHT} in flight", "steps/s", found["graph"])

@@ -92,7 +92,7 @@ class JobSpec(_Strict):
     observers: list[Use] = Field(
         default_factory=lambda: [Use(use="console"), Use(use="jsonl")], description="Who watches the job."
     )
-    grant: int = Field(default=128, ge=1, description="K: steps that ranks may run ahead of the last commit.")
+    grant: int = Field(default=1024, ge=1, description="K: steps that ranks may run ahead of the last commit.")
     state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a SQLAlchemy URL.")
     lease_s: float = Field(default=10.0, gt=0, description="Seconds without its driver after which a job ends itself.")
     start_timeout_s: float = Field(default=600.0, gt=0, description="Seconds that all ranks may take to get ready.")
