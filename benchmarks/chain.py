@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.chains import RayChains, bare_steps, our_steps
 from benchmarks.report import Report, ratios
+from rolemesh.spec.model import EdgesSpec, JobSpec, MetricsSpec
 
 NBYTES = 1024
 CREDITS = 256
@@ -47,6 +48,12 @@ def measure(quick: bool) -> Report:
         )
     )
     return report
+
+
+def defaults() -> str:
+    """The job file's defaults of the same settings."""
+    grant = JobSpec.model_fields["grant"].default
+    return f"credits {EdgesSpec().credits}, metrics every {MetricsSpec().every}, grant {grant}"
 
 
 def _middle(values: list[float]) -> float:

@@ -12,7 +12,7 @@ def measure(quick: bool) -> Report:
     """≥ 30 × the ref chain at 1 MB, ≥ 4 × at 50 MB."""
     report = Report("chain_large", "steps/s of a 3-stage chain of 1 MB and 50 MB", quick)
     rounds = 1 if quick else 3
-    sizes = {1: (16, 500, 50), 50: (4, 30, 10)} if quick else {1: (16, 20_000, 500), 50: (4, 400, 60)}
+    sizes = {1: (8, 500, 50), 50: (4, 30, 10)} if quick else {1: (8, 20_000, 500), 50: (4, 400, 60)}
     bounds = {1: 30, 50: 4}
     for size, (credits, steps, ray_steps) in sizes.items():
         nbytes = size * MB
