@@ -247,21 +247,19 @@ def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
     command = [sys.executable, "-m", "rolemesh.cli", "run", str(options.job), *options.overrides]
     if options.runs_dir is not None:
         command += ["--runs-dir", str(options.runs_dir)]
-    before = Run(run_dir).result()
+    run = Run(run_dir)
+    before, earlier = run.result(), run.control()
     with log.open("wb") as out:
         owner = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
     while owner.poll() is None:
-        result = Run(run_dir).result()
+        result = run.result()
         if result is not None and result != before:
             break
-        try:
-            with ControlClient(run_dir) as client:
-                status = client.watch().status
-            if status.state == "running":
-                print(f"job {status.name} is running; rolemesh attach {status.name}")
-                return EXIT_DONE
-        except MasterGoneError:
-            pass
+        # A job of this name that lived before is not ours: the owner will refuse, and end.
+        status = run.status() if run.control() != earlier else None
+        if status is not None and status.state == "running":
+            print(f"job {status.name} is running; rolemesh attach {status.name}")
+            return EXIT_DONE
         time.sleep(0.2)
     code = owner.wait()
     sys.stderr.write(log.read_text())

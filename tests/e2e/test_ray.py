@@ -42,6 +42,9 @@ def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
     status = job.status()
     assert status is not None
     assert status.state == "running"
+    again = job.run("--detach", *SLOW)
+    assert again.returncode == 2
+    assert "rolemesh stop squares" in again.stderr
     assert job.cli("stop", "squares").returncode == 0
     assert job.result()["status"] == "interrupted"
     until(lambda: not alive(status.master_pid), 20, "the master is gone")
