@@ -1,6 +1,6 @@
 """One DLRover job (dlrover 0.6.1, unified API) of simple workers, for `submit`. Runs in DLRover's own Python.
 
-``python dlrover_job.py ADDRESS WORKERS SETTLE_S`` prints ``{"seconds": …}``: from submit() to the last worker's entry.
+``python dlrover_job.py ADDRESS WORKERS`` prints ``{"seconds": …}``: from submit() to the last worker's entry.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ def work() -> None:
     Path(os.environ["BENCH_TIMES"], f"{os.getpid()}.ns").write_text(str(time.monotonic_ns()))
 
 
-def main(address: str, workers: int, settle_s: float) -> float:
+def main(address: str, workers: int) -> float:
     """Submit, wait for the end, and read what the workers have left."""
     import ray
     from dlrover.python.unified.api.builder import DLJobBuilder
 
     with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as folder:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        time.sleep(settle_s)
         began = time.monotonic_ns()
         job = (
             DLJobBuilder()
@@ -48,5 +47,5 @@ def main(address: str, workers: int, settle_s: float) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"seconds": main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))}), flush=True)
+    print(json.dumps({"seconds": main(sys.argv[1], int(sys.argv[2]))}), flush=True)
     os._exit(0)

@@ -16,6 +16,7 @@ from benchmarks.running import JOBS, BenchmarkError, start_job
 
 DLROVER_ENV = "DLROVER_PYTHON"
 SETTLE_S = 2.0
+"""Long enough for Ray to have the workers ready that it starts for each driver that joins: one per CPU."""
 HEAD = """
 import sys
 from ray.cluster_utils import Cluster
@@ -29,36 +30,36 @@ cluster.shutdown()
 def measure(quick: bool) -> Report:
     """At 4 and 8 ranks, ours with torch preloaded is faster than bare Ray actors without torch."""
     report = Report("submit", "seconds from the driver's call to the last rank's code, Ray up", quick)
-    rounds, counts = (1, (1,)) if quick else (3, (1, 2, 4, 8))
+    rounds, counts, waits = (1, (1,), (0.0,)) if quick else (3, (1, 2, 4, 8), (0.0, SETTLE_S))
     dlrover = os.environ.get(DLROVER_ENV)
-    names = ("ours", "bare", *(["dlrover"] if dlrover else []))
-    found: dict[tuple[str, int], list[float]] = {(name, n): [] for name in names for n in counts}
     if not dlrover:
         report.skipped.append(
-            f"DLRover: {DLROVER_ENV} is not set; point it to a Python with `dlrover==0.6.1 ray==2.60.0 torch` installed"
+            f"DLRover: {DLROVER_ENV} is not set; see benchmarks/README.md for the Python that it should point to"
         )
+    found: dict[tuple[str, int, float], list[float]] = {}
     for _ in range(rounds):
         for n in counts:
-            with ray_head(sys.executable) as address:
-                found["bare", n].append(bare_actors(address, n))
-                found["ours", n].append(our_job(address, n))
+            for wait in waits:
+                with ray_head(sys.executable) as address:
+                    found.setdefault(("bare", n, wait), []).append(bare_actors(address, n, wait))
+                    found.setdefault(("ours", n, wait), []).append(our_job(address, n, wait))
             if dlrover:
                 with ray_head(dlrover) as address:
-                    found["dlrover", n].append(dlrover_job(dlrover, address, n))
-    titles = {
-        "ours": "rolemesh, torch preloaded",
-        "bare": "bare Ray actors, no torch",
-        "dlrover": "DLRover, no torch in the code",
-    }
-    for name in names:
-        for n in counts:
-            report.row(f"{n} ranks: {titles[name]}", "s", found[name, n])
-    for n in counts[2:] or counts:
-        report.claim(f"{n} ranks: rolemesh / bare Ray actors", ratios(found["ours", n], found["bare", n]), at_most=1)
-    report.settings = {"settling after ray.init": f"{SETTLE_S:g} s", "CPU of a rank or actor": 0.1}
+                    found.setdefault(("dlrover", n, 0.0), []).append(dlrover_job(dlrover, address, n))
+    titles = {"ours": "rolemesh, torch preloaded", "bare": "bare Ray actors, no torch", "dlrover": "DLRover, no torch"}
+    for wait in waits:
+        when = f"{wait:g} s after joining" if wait else "at once"
+        for name, title in titles.items():
+            for n in counts:
+                if samples := found.get((name, n, wait)):
+                    report.row(f"{when}, {n} ranks: {title}", "s", samples)
+        for n in counts[2:] or counts:
+            share = ratios(found["ours", n, wait], found["bare", n, wait])
+            report.claim(f"{when}, {n} ranks: rolemesh / bare actors", share, at_most=1)
+    report.settings = {"Ray's num_cpus": len(os.sched_getaffinity(0)), "CPU of a rank or actor": 0.1}
     report.notes.append(
-        "a fresh Ray for each count; each contender is a fresh driver that has joined it and waited, so that Ray has "
-        "its idle workers ready (one per CPU); rolemesh's clock starts before the job file is read"
+        "a fresh Ray each time, which each contender joins as a fresh driver; the clock starts at its first call after "
+        "ray.init, rolemesh's before the job file is read"
     )
     return report
 
@@ -67,7 +68,7 @@ def measure(quick: bool) -> Report:
 def ray_head(python: str) -> Iterator[str]:
     """A Ray of another process; its address."""
     environ = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    cpus = max(4, len(os.sched_getaffinity(0)))
+    cpus = len(os.sched_getaffinity(0))
     head = subprocess.Popen(
         [python, "-c", HEAD.format(cpus=cpus)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
         stderr=subprocess.DEVNULL,
@@ -84,12 +85,12 @@ def ray_head(python: str) -> Iterator[str]:
         head.wait()
 
 
-def our_job(address: str, ranks: int) -> float:
+def our_job(address: str, ranks: int, wait_s: float) -> float:
     """Seconds from the call of the driver to the last rank's operator, torch imported."""
     from rolemesh.backends.ray import RayBackend
 
     backend = RayBackend(address)
-    time.sleep(SETTLE_S)
+    time.sleep(wait_s)
     noted = start_job(JOBS / "enter.yaml", backend, f"roles.work.world_size={ranks}", preload={"work": ("torch",)})
     called = noted.pop("driver")["called_ns"]
     if len(noted) != ranks:
@@ -97,13 +98,13 @@ def our_job(address: str, ranks: int) -> float:
     return max(values["entered_ns"] - called for values in noted.values()) * 1e-9
 
 
-def bare_actors(address: str, count: int) -> float:
+def bare_actors(address: str, count: int, wait_s: float) -> float:
     """Seconds from the first `.remote()` to the last actor's method, nothing imported."""
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
-        time.sleep(SETTLE_S)
+        time.sleep(wait_s)
         began = time.monotonic_ns()
         actor = ray.remote(num_cpus=0.1)(Enter)
         actors = [actor.remote() for _ in range(count)]
@@ -124,7 +125,7 @@ def dlrover_job(python: str, address: str, workers: int) -> float:
     script = Path(__file__).parent / "dlrover_job.py"
     environ = {**os.environ, "PYTHONPATH": str(script.parent)}
     done = subprocess.run(
-        [python, str(script), address, str(workers), str(SETTLE_S)],
+        [python, str(script), address, str(workers)],
         capture_output=True, text=True, env=environ, timeout=300, check=False,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
