@@ -66,8 +66,7 @@ class _Inline:
         self._where = ("", -1, "setup")
         sizes = {name: role.world_size for name, role in self._spec.roles.items()}
         labels = [op.label for op in graph.ops]
-        lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
-        self._lines = LineAssembler(sizes, labels, lags)
+        self._lines = LineAssembler(graph, sizes)
         self._info = RunInfo(self._spec.name, str(run_dir), self._spec.steps, sizes, tuple(labels), "inline")
         self._observers = JobPlugins()
         for index, chosen in enumerate(selection.observers):

@@ -52,8 +52,7 @@ class Master:
         self._started = time.time()
         graph = bundle.config.graph
         labels = [op.label for op in graph.ops]
-        lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
-        self._lines = LineAssembler(bundle.config.world_sizes, labels, lags)
+        self._lines = LineAssembler(graph, bundle.config.world_sizes)
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh.observer import RoleTimes, StepMetrics
 from rolemesh.protocol.messages import Metrics
 
@@ -74,16 +75,12 @@ class MetricsMerger:
 
 
 class LineAssembler:
-    """Builds the lines of ``metrics.jsonl`` from the roles' parts, in step order, each once.
+    """Builds the lines of ``metrics.jsonl`` from the roles' parts, in step order, each once."""
 
-    `world_sizes` lists the roles; `lags` what the graph says of edges:
-    ``{"trainer.weights → rollout.load_weights": 1}``.
-    """
-
-    def __init__(self, world_sizes: Mapping[str, int], order: Iterable[str], lags: Mapping[str, int]) -> None:
+    def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._world_sizes = dict(world_sizes)
-        self._order = tuple(order)
-        self._lags = dict(lags)
+        self._order = tuple(op.label for op in graph.ops)
+        self._lags = {f"{self._order[e.src]} → {self._order[e.dst]}": e.lag for e in graph.edges if e.lag}
         self._parts: dict[int, dict[str, Metrics]] = {}
         self._ranks: dict[int, dict[str, int]] = {}
 

@@ -1,0 +1,50 @@
+"""Lines of metrics: merged over ranks and agents, complete, in order, each once."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.partition import Split
+from rolemesh.protocol.merge import LineAssembler, MetricsMerger
+from rolemesh.protocol.messages import Metrics
+
+
+def graph() -> LogicalGraph:
+    ops = (
+        OpCall(0, "data", "next", "data.next", Split()),
+        OpCall(1, "work", "do", "work.do", None),
+    )
+    return LogicalGraph("g", ops, (Edge(0, 0, 1, "rows", Split(), Split(), lag=2),))
+
+
+def part(role: str, step: int, reward: float, ranks: int = 1, tokens: float = 0.0) -> Metrics:
+    label = f"{role}.{'next' if role == 'data' else 'do'}"
+    means, sums = {label: {"reward": [reward, 1.0]}}, {label: {"tokens": tokens}}
+    return Metrics(role, step, 1, ranks, [1.0, 2.0, 3.0], means, sums)
+
+
+def test_a_line_waits_for_every_rank_of_every_role_and_lines_keep_their_order() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 2})
+    assert assembler.add([part("data", 0, 0.0), part("work", 0, 0.25)], 5.0) == []
+    assert assembler.add([part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0) == []
+    lines = assembler.add([part("work", 0, 0.75, tokens=3.0)], 6.0)
+    assert [line.step for line in lines] == [0, 1]
+    assert lines[0].operators["work.do"] == {"reward": 0.5, "tokens": 3.0}
+    assert lines[0].staleness == {"data.next → work.do": 2.0}
+    assert lines[0].roles["work"].computing_s == 1.0
+
+
+def test_the_order_in_which_ranks_report_does_not_matter_and_repeats_do_not_count() -> None:
+    results = set()
+    for order in permutations(range(3)):
+        merger = MetricsMerger()
+        for rank in range(3):
+            merger.expect("work", rank)
+        for rank in order:
+            for _ in range(2):
+                merger.add(rank, [part("work", 0, float(rank), tokens=1.0)])
+        (line,) = merger.take()
+        results.add((line.ranks, tuple(line.means["work.do"]["reward"]), line.sums["work.do"]["tokens"]))
+        assert not merger.pending
+    assert results == {(3, (3.0, 3.0), 3.0)}
