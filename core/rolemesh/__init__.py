@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolemesh.batch import Batch, Ragged, Shard, Shards
     from rolemesh.cluster import ClusterView, NodeView
+    from rolemesh.diagnoser import Diagnoser
     from rolemesh.errors import OptionsError, PluginError, RolemeshError
-    from rolemesh.failures import Failure, JobView, RankView, RecoveryPlan, Verdict
+    from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Verdict
     from rolemesh.graph.flow import flow
     from rolemesh.hookspecs import hookimpl
     from rolemesh.imports import ImportRef
-    from rolemesh.level import FailoverLevel
+    from rolemesh.level import Budget, FailoverLevel
     from rolemesh.observer import Observer
     from rolemesh.partition import Broadcast, Partial, Sharded, Split
     from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Unplaced
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Assignment",
+    "Attempt",
     "Batch",
     "Broadcast",
+    "Budget",
     "ClusterView",
+    "Diagnoser",
     "FailoverLevel",
     "Failure",
     "ImportRef",
     "JobView",
+    "NodeState",
     "NodeView",
     "Observer",
     "OptionsError",
@@ -69,12 +74,13 @@ __all__ = [
 _HOMES = {
     "batch": ("Batch", "Ragged", "Shard", "Shards"),
     "cluster": ("ClusterView", "NodeView"),
+    "diagnoser": ("Diagnoser",),
     "errors": ("OptionsError", "PluginError", "RolemeshError"),
-    "failures": ("Failure", "JobView", "RankView", "RecoveryPlan", "Verdict"),
+    "failures": ("Attempt", "Failure", "JobView", "NodeState", "RankView", "RecoveryPlan", "Verdict"),
     "graph.flow": ("flow",),
     "hookspecs": ("hookimpl",),
     "imports": ("ImportRef",),
-    "level": ("FailoverLevel",),
+    "level": ("Budget", "FailoverLevel"),
     "observer": ("Observer",),
     "partition": ("Broadcast", "Partial", "Sharded", "Split"),
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"),

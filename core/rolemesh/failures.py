@@ -1,7 +1,4 @@
-"""Failures as data: who died, where and how; what the diagnosis says; what a failover level proposes.
-
-In this version every failure ends the job; the ladder that climbs these records comes with the failover levels.
-"""
+"""Failures as data: who died, where and how; what the diagnosis says; what a failover level proposes."""
 
 from __future__ import annotations
 
@@ -17,11 +14,14 @@ import msgspec
 from rolemesh.errors import EXIT_FAILED, JobFailedError
 
 __all__ = [
+    "Attempt",
     "Cause",
     "Failure",
     "JobView",
+    "NodeState",
     "RankView",
     "RecoveryPlan",
+    "Scope",
     "Verdict",
     "describe",
     "describe_exit",
@@ -31,7 +31,9 @@ __all__ = [
 
 MAX_OTHERS = 8
 
-Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "start"]
+Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start"]
+Scope: TypeAlias = Literal["process", "node", "job"]
+"""How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -54,14 +56,20 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a diagnosis makes of a failure: `kind` chooses the rung of the ladder to start at."""
+    """What a diagnosis makes of a failure: `kind` chooses the rung of the ladder to start at.
+
+    software: the process is at fault, start at the first level. hardware: the node is, start at the first level whose
+    scope is at least "node". user: the job's own code is. unknown: as software. With `fatal` nothing is tried: the job
+    fails at once, and `reason` says why.
+    """
 
     kind: Literal["software", "hardware", "user", "unknown"]
     reason: str
+    fatal: bool = False
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """A rank as a failover level sees it."""
+    """A rank as a failover level sees it. `finished` is its last step, `safe` the newest it can be restored to."""
 
     role: str
     rank: int
@@ -69,24 +77,79 @@ class RankView(msgspec.Struct, frozen=True):
     state: str
     finished: int
     generation: int
+    safe: int = -1
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """A node that holds, or held, ranks of the job."""
+
+    node: str
+    agent: str
+    alive: bool
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A recovery of this job: which level, for which failure, what it restarted, and how it went.
+
+    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way.
+    """
+
+    level: str
+    at: float
+    restart: tuple[tuple[str, int], ...]
+    reason: str
+    outcome: Literal["", "recovered", "failed"] = ""
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """The job as a failover level sees it: positions, and which roles are collective."""
+    """The job as a failover level sees it.
+
+    `collective` and `stateful` are names of roles: of those whose ranks live and die together, and of those that give
+    snapshots. `persisted` is the step of the newest complete snapshot on disk, -1 if there is none. `failures` are all
+    earlier ones, `attempts` all recoveries so far, the latest last. `now` is in seconds of any monotonic clock.
+    """
 
     name: str
     epoch: int
     committed: int
     ranks: tuple[RankView, ...]
     collective: tuple[str, ...]
+    stateful: tuple[str, ...] = ()
+    nodes: tuple[NodeState, ...] = ()
+    persisted: int = -1
+    failures: tuple[Failure, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    now: float = 0.0
+
+    def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
+        """The ranks that must be restarted with this one: itself, or all of a collective role."""
+        if role not in self.collective:
+            return ((role, rank),)
+        return tuple((r.role, r.rank) for r in self.ranks if r.role == role)
+
+    def lost_with(self, failure: Failure) -> tuple[tuple[str, int], ...]:
+        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent or node."""
+        if failure.rank >= 0:
+            return self.group(failure.role, failure.rank)
+        found = dict.fromkeys(
+            mate for r in self.ranks if r.node == failure.node for mate in self.group(r.role, r.rank)
+        )
+        return tuple(found)
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """What a level proposes: the ranks to start again, and the step whose snapshots they restore."""
+    """What a level proposes. The coordinator completes collective groups, executes, and escalates where it fails.
+
+    `restart` are the ranks to start again. `source` says from where: "memory" is the newest snapshot that is in some
+    node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes in
+    `avoid` get new places; `wait_s` is how long the job may wait for one.
+    """
 
     level: str
     restart: tuple[tuple[str, int], ...]
-    from_step: int
+    source: Literal["memory", "disk"] = "memory"
+    avoid: tuple[str, ...] = ()
+    wait_s: float = 0.0
     reason: str = ""
 
 

@@ -31,7 +31,7 @@ def place(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) 
 
 @hookspec(firstresult=True)
 def replace(plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
-    """Move the ranks of the nodes in `lost` elsewhere; return the new plan, or None if there is no place."""
+    """Move the ranks of the nodes in `lost` elsewhere; return the new plan, or None to leave it to `place`."""
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -41,12 +41,12 @@ def replace(plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) ->
 
 @hookspec(firstresult=True)
 def diagnose(failure: Failure, view: JobView) -> Verdict | None:
-    """Say what kind of failure this is, or None if you cannot tell."""
+    """Say what kind of failure this is, or None if you cannot tell; the first verdict counts."""
 
 
 @hookspec(firstresult=True)
 def recover(failure: Failure, view: JobView) -> RecoveryPlan | None:
-    """Propose the smallest restart that brings the job back, or None to pass it to the next level."""
+    """Propose the smallest restart that brings the job back, or None to pass the failure to the next level."""
 
 
 # --------------------------------------------------------------------------------------------------------------------

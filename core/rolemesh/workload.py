@@ -240,6 +240,16 @@ class Workload:
         return found
 
     @classmethod
+    def stateful(cls, options: Any) -> bool:
+        """Whether ranks keep state from step to step that `snapshot` gives; by default, whether it is overridden.
+
+        A stateless rank is brought back by replay: its last call of each operator that returns nothing (such as one
+        that loads weights) is repeated with the same input, before it goes on. So an operator that returns something
+        must not change what a later call returns.
+        """
+        return cls.snapshot is not Workload.snapshot
+
+    @classmethod
     def check(cls, options: Any, world_size: int) -> None:
         """Look at the options in the driver, before anything starts: files that must exist, sizes that must fit.
 

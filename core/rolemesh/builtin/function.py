@@ -94,6 +94,11 @@ class FunctionWorkload(Workload):
         return specs
 
     @classmethod
+    def stateful(cls, options: FunctionOptions) -> bool:
+        """Whether the target is a class with a ``snapshot`` method."""
+        return isinstance(target := _resolve(options.target), type) and hasattr(target, "snapshot")
+
+    @classmethod
     def check(cls, options: FunctionOptions, world_size: int) -> None:
         """Import the target in the driver, where a mistake in it costs nothing."""
         cls.operators(options)

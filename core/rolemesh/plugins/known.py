@@ -23,4 +23,7 @@ DISTRIBUTIONS: dict[tuple[Kind, str], str] = {
     ("workloads", "reasoning-gym-reward"): "rolemesh-reasoning-gym",
     ("schedulers", "collocation"): "rolemesh-collocation",
     ("observers", "plot"): "rolemesh-plot",
+    ("failover", "process"): "rolemesh-failover-process",
+    ("failover", "node"): "rolemesh-failover-node",
+    ("failover", "job"): "rolemesh-failover-job",
 }

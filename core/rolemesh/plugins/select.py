@@ -31,11 +31,12 @@ class Selected:
 
 @dataclass(frozen=True)
 class Selection:
-    """Everything that a job uses. `placement` and `failover` are in the job file's order."""
+    """Everything that a job uses. Lists are in the job file's order."""
 
     roles: Mapping[str, Selected]
     placement: tuple[Selected, ...]
     failover: tuple[Selected, ...]
+    diagnosers: tuple[Selected, ...]
     observers: tuple[Selected, ...]
     transports: Mapping[str, Selected]
     """By where an edge runs: ``local`` or ``remote``."""
@@ -43,7 +44,8 @@ class Selection:
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Each plugin once, in the order of first use."""
-        used = [*self.roles.values(), *self.placement, *self.failover, *self.transports.values(), *self.observers]
+        decides = [*self.placement, *self.failover, *self.diagnosers]
+        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
 
@@ -77,7 +79,12 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None) -> Selection:
     )
 
 
-_LISTS: dict[str, Kind] = {"placement": "schedulers", "failover": "failover", "observers": "observers"}
+_LISTS: dict[str, Kind] = {
+    "placement": "schedulers",
+    "failover": "failover",
+    "diagnosers": "diagnosers",
+    "observers": "observers",
+}
 
 
 class _Chooser:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.protocol.master import JobOutline
+from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.protocol.messages import RankLaunch
+from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
 __all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_configs"]
 
@@ -47,6 +48,9 @@ class JobConfig(msgspec.Struct, frozen=True):
     remote: PluginUse
     several_nodes: bool
     keys: CurveKeys
+    snapshots: SnapshotPlan = SnapshotPlan()
+    stateful: tuple[str, ...] = ()
+    """Roles whose workload keeps state; the others are restored by replay."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -59,6 +63,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     job: JobConfig
     preload: dict[str, tuple[str, ...]]
     env: dict[str, dict[str, str]]
+    incarnation: int = 0
 
 
 class RankStart(msgspec.Struct, frozen=True):
@@ -84,6 +89,11 @@ class JobBundle(msgspec.Struct, frozen=True):
     backend: str
     state: str
     observers: tuple[PluginUse, ...]
+    ladder: tuple[PluginUse, ...]
+    diagnosers: tuple[PluginUse, ...]
+    strategies: tuple[PluginUse, ...]
+    request: PlacementRequest
+    plan: PlacementPlan
     plugins: dict[str, dict[str, str]]
     hosts: dict[str, str]
     lease_s: float

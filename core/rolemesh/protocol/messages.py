@@ -1,39 +1,48 @@
 """What master, agents and ranks say to each other: plain records, encoded as msgpack.
 
-Every message from the master carries its epoch; an agent ignores what comes from an older one. Ranks never talk to the
-master: an agent speaks for the ranks on its node.
+Between master and agents a message may be lost, late, repeated or overtaken: an agent reports everything it knows, the
+master compares that with what it wants and sends commands that do nothing where they have been carried out already.
+Every message of the master carries its epoch; an agent ignores what comes from an older one. Ranks never talk to the
+master: an agent speaks for the ranks on its node, over sockets that lose nothing while both live.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from rolemesh.failures import Failure
 
 __all__ = [
+    "Advance",
     "AgentToMaster",
     "AgentToRank",
-    "AgentUp",
-    "Commit",
-    "Grant",
-    "Heartbeat",
+    "Dump",
+    "Fault",
+    "FaultKind",
+    "Halt",
+    "Inject",
     "Launch",
     "MasterToAgent",
     "Metrics",
     "Peer",
+    "Persisted",
     "RankDone",
     "RankFailed",
     "RankHello",
+    "RankId",
     "RankLaunch",
     "RankMetrics",
-    "RankPosition",
     "RankReady",
+    "RankReport",
     "RankToAgent",
     "RendezvousAt",
+    "Report",
+    "Stacks",
     "Stop",
     "Stopped",
+    "Stored",
     "Wire",
     "WireRank",
     "decode_agent_to_master",
@@ -45,7 +54,13 @@ __all__ = [
 
 
 class RankLaunch(msgspec.Struct, frozen=True):
-    """All that an agent needs to start a rank. `options` is expanded and therefore never journalled."""
+    """All that an agent needs to start a rank. `options` is expanded and therefore never journalled.
+
+    The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
+    start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
+    `resume`. `replica` names the agent that holds it in memory, if that is another one: it is fetched first. Values
+    made up to `origin_step` come from `origin`, all others from their producers.
+    """
 
     role: str
     rank: int
@@ -59,6 +74,11 @@ class RankLaunch(msgspec.Struct, frozen=True):
     cpus: float = 1.0
     gpus: tuple[int, ...] = ()
     collective: bool = False
+    resume: int = -1
+    restore: Literal["none", "memory", "disk"] = "none"
+    replica: str = ""
+    origin: str = ""
+    origin_step: int = -1
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -80,19 +100,53 @@ class RendezvousAt(msgspec.Struct, frozen=True):
     generation: int
 
 
-class RankPosition(msgspec.Struct, frozen=True):
-    """Where a rank is, as read from its board. `finished` is its last finished step, -1 before the first."""
+class RankReport(msgspec.Struct, frozen=True):
+    """A rank as its agent sees it, whole: a report that is lost, late or repeated does no harm.
+
+    `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
+    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finished` and `safe`
+    are steps, -1 before the first: `safe` is the newest that this rank could be restored to even if its process (or,
+    with replicas, its node) were lost now. `since_s`: how long it has been in `phase`. `frozen`: stopped by a signal.
+    `busy_s`: seconds in operators since its start.
+    """
 
     role: str
     rank: int
-    pid: int
-    state: str
-    finished: int
+    generation: int
+    state: Literal["starting", "up", "ready", "done", "failed", "gone"]
+    pid: int = 0
+    addresses: dict[str, str] = {}
+    rendezvous_port: int | None = None
+    setup_s: float = 0.0
+    finished: int = -1
+    safe: int = -1
     step: int = -1
     op: int = -1
     phase: int = 0
     edge: int = -1
-    generation: int = 0
+    since_s: float = 0.0
+    frozen: bool = False
+    busy_s: float = 0.0
+    snapshots: tuple[int, ...] = ()
+    sha256: str = ""
+    failure: Failure | None = None
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas."""
+
+    role: str
+    rank: int
+    steps: tuple[int, ...]
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256]."""
+
+    role: str
+    rank: int
+    step: int
+    files: dict[str, tuple[int, str]]
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -112,36 +166,75 @@ class Metrics(msgspec.Struct, frozen=True):
     records: dict[str, Any] = {}
 
 
+RankId: TypeAlias = tuple[str, int, int]
+"""Role, rank, generation."""
+
 # ------------------------------------------------------------------------------------------------- master to agent
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True):
-    """Start these ranks."""
+    """Start these ranks; one that has been started in this generation, or a later one, is left alone."""
 
     epoch: int
     ranks: tuple[RankLaunch, ...]
 
 
-class Wire(msgspec.Struct, frozen=True, tag=True):
-    """All ranks are up: these are everybody's addresses. Ranks connect, set up, and report ready."""
+class Halt(msgspec.Struct, frozen=True, tag=True):
+    """Kill these ranks, and earlier generations of them, and report them gone."""
 
     epoch: int
+    ranks: tuple[RankId, ...]
+
+
+class Wire(msgspec.Struct, frozen=True, tag=True):
+    """Where every rank is now. `version` grows with each change; `agents` are the agents' own addresses by name."""
+
+    epoch: int
+    version: int
     peers: tuple[Peer, ...]
     rendezvous: tuple[RendezvousAt, ...] = ()
+    agents: dict[str, str] = {}
 
 
-class Grant(msgspec.Struct, frozen=True, tag=True):
-    """Ranks may run up to and including step `until`."""
+class Advance(msgspec.Struct, frozen=True, tag=True):
+    """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
+
+    Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`.
+    Lines of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk.
+    `groups`: for collective roles, the newest step that all of its ranks have in safety.
+    """
 
     epoch: int
-    until: int
+    granted: int
+    committed: int
+    published: int = -1
+    persisted: int = -1
+    groups: dict[str, int] = {}
 
 
-class Commit(msgspec.Struct, frozen=True, tag=True):
-    """Every rank has finished `step`; what was retained for it and earlier steps may go."""
+class Dump(msgspec.Struct, frozen=True, tag=True):
+    """Take the stacks of a rank's threads, and send `Stacks`."""
 
     epoch: int
-    step: int
+    role: str
+    rank: int
+    generation: int
+
+
+FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk"]
+
+
+class Inject(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let a rank (or, with `rank` -1, the agent itself) fail.
+
+    kill: SIGKILL. stop: SIGSTOP. exit: the rank calls ``os._exit``. raise: it raises in its next operator. disk: the
+    agent's writes of the next persisted snapshot fail as if the disk were full.
+    """
+
+    epoch: int
+    kind: FaultKind
+    role: str = ""
+    rank: int = -1
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -155,27 +248,43 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 # ------------------------------------------------------------------------------------------------- agent to master
 
 
-class AgentUp(msgspec.Struct, frozen=True, tag=True):
-    """An agent is there and listens."""
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """All that an agent knows, sent every second and at once when something has changed.
+
+    `incarnation` is the number under which the master had it started, `epoch` the newest master it has heard, `wired`
+    the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`: they are repeated until that
+    covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what goes wrong with snapshots.
+    """
 
     agent: str
+    incarnation: int
     node: str
-    pid: int
     host: str
-
-
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """Sent every interval, and at once when something changed: positions of the node's ranks, finished metrics."""
-
-    agent: str
-    positions: tuple[RankPosition, ...]
+    pid: int
+    address: str
+    epoch: int
+    wired: int
+    ranks: tuple[RankReport, ...]
+    stored: tuple[Stored, ...] = ()
+    persisted: tuple[Persisted, ...] = ()
     metrics: tuple[Metrics, ...] = ()
+    trouble: str = ""
+
+
+class Stacks(msgspec.Struct, frozen=True, tag=True):
+    """What py-spy says of a rank, or why it says nothing."""
+
+    role: str
+    rank: int
+    generation: int
+    text: str
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """All ranks of this agent are gone and its files removed."""
 
     agent: str
+    incarnation: int
 
 
 # --------------------------------------------------------------------------- rank to agent (some are passed on as is)
@@ -236,10 +345,16 @@ class WireRank(msgspec.Struct, frozen=True, tag=True):
     rendezvous: RendezvousAt | None = None
 
 
-MasterToAgent: TypeAlias = Launch | Wire | Grant | Commit | Stop
-AgentToMaster: TypeAlias = AgentUp | Heartbeat | Stopped | RankHello | RankReady | RankDone | RankFailed
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: fail now ("exit"), or in the next operator ("raise")."""
+
+    kind: Literal["exit", "raise"]
+
+
+MasterToAgent: TypeAlias = Launch | Halt | Wire | Advance | Dump | Inject | Stop
+AgentToMaster: TypeAlias = Report | Stacks | Stopped
 RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankDone | RankFailed
-AgentToRank: TypeAlias = WireRank | Grant | Commit | Stop
+AgentToRank: TypeAlias = WireRank | Advance | Fault | Stop
 
 encode = msgspec.msgpack.Encoder().encode
 decode_master_to_agent = msgspec.msgpack.Decoder(MasterToAgent).decode

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-__all__ = ["EdgesSpec", "JobSpec", "MetricsSpec", "Resources", "RetentionSpec", "RoleSpec", "SnapshotsSpec", "Use"]
+__all__ = ["EdgesSpec", "HangSpec", "JobSpec", "MetricsSpec", "Resources", "RetentionSpec", "RoleSpec", "SnapshotsSpec", "Use"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -44,11 +44,22 @@ class RoleSpec(Use):
 
 
 class SnapshotsSpec(_Strict):
-    """When ranks write their state (used from the failover issue on)."""
+    """When ranks write their state: into shared memory, and from there to disk."""
 
+    enabled: bool | None = Field(default=None, description="Default: on where the failover ladder is not empty.")
     every: int = Field(default=1, ge=1, description="Steps between snapshots in shared memory.")
     persist_every: int = Field(default=10, ge=1, description="Steps between snapshots on disk.")
     keep: int = Field(default=2, ge=1, description="Persisted snapshots to keep.")
+    replicas: int = Field(default=0, ge=0, le=1, description="Copies of each snapshot in another node's memory.")
+
+
+class HangSpec(_Strict):
+    """When silence is called a hang."""
+
+    after_s: float | None = Field(
+        default=1800.0, gt=0, description="Seconds in which no rank gets any further; null: never."
+    )
+    stacks: bool = Field(default=True, description="Take the culprit's stacks with py-spy.")
 
 
 class RetentionSpec(_Strict):
@@ -86,6 +97,10 @@ class JobSpec(_Strict):
         default_factory=lambda: [Use(use="pack")], description="One strategy or a list, applied in order."
     )
     failover: list[Use] = Field(default_factory=list, description="The ladder: levels in the order they are tried.")
+    diagnosers: list[Use] = Field(
+        default_factory=lambda: [Use(use="standard")], description="Who judges a failure; the first that can, does."
+    )
+    hang: HangSpec = Field(default_factory=HangSpec)
     snapshots: SnapshotsSpec = Field(default_factory=SnapshotsSpec)
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
