@@ -1,0 +1,49 @@
+"""The level: which node is left, which ranks leave it, and how long the job may wait for another place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, hookimpl
+
+__all__ = ["NodeLevel", "NodeOptions"]
+
+
+class NodeOptions(Budget):
+    """How often a rank may be moved, and what to do where there is no room for it."""
+
+    when_full: Literal["wait", "fail"] = Field(
+        default="wait", description="Where no other node has room: wait for one, or pass the failure to the next level."
+    )
+    node_wait_s: float = Field(default=300.0, gt=0, description="With `when_full: wait`, how many seconds at most.")
+
+
+class NodeLevel(FailoverLevel):
+    """Moves all ranks of the failing rank's node, and their collective groups, to other nodes.
+
+    State comes from memory: a group's other nodes have their own snapshots, and with ``snapshots.replicas: 1`` another
+    node has a copy of the lost one's. The coordinator asks the placement strategies for the new places.
+    """
+
+    Options = NodeOptions
+    options: NodeOptions
+    scope = "node"
+
+    @hookimpl
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        """Leave the node; None where the failure names neither a node nor a rank that the job has."""
+        at = (failure.role, failure.rank)
+        node = next((r.node for r in view.ranks if (r.role, r.rank) == at), failure.node)
+        leaving = [r for r in view.ranks if r.node == node]
+        if not leaving:
+            return None
+        restart = dict.fromkeys(mate for r in leaving for mate in view.group(r.role, r.rank))
+        return RecoveryPlan(
+            "node",
+            tuple(restart),
+            avoid=(node,),
+            wait_s=self.options.node_wait_s if self.options.when_full == "wait" else 0.0,
+            reason=f"the ranks of node {node} move to other nodes",
+        )

@@ -1,0 +1,7 @@
+"""Processes start again where they were: the rank that died, or its collective group, from the node's memory."""
+
+from __future__ import annotations
+
+from rolemesh_failover_process.level import ProcessLevel
+
+__all__ = ["ProcessLevel"]
