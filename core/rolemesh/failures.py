@@ -25,8 +25,10 @@ __all__ = [
     "Verdict",
     "describe",
     "describe_exit",
+    "is_echo",
     "job_failed",
     "primary",
+    "weight",
 ]
 
 MAX_OTHERS = 8
@@ -207,21 +209,27 @@ def job_failed(result: Mapping[str, Any]) -> JobFailedError:
 _ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")
 
 
-def primary(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others are echoes of: a lost node or agent, then a death, then a user's exception.
+def is_echo(failure: Failure) -> bool:
+    """Whether this is what a survivor says when its peer has died: a broken connection of a collective."""
+    text = f"{failure.message} {failure.traceback}".lower()
+    return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
 
-    A collective's survivor raises a connection error within milliseconds of its peer's death, often before the death
-    itself is seen, so the order of arrival says little.
+
+def weight(failure: Failure) -> int:
+    """Orders failures by how likely they are the cause of the others, 0 the most.
+
+    A lost node or agent, then a death, then an exception. A collective's survivor raises a connection error within
+    milliseconds of its peer's death, often before the death itself is seen, so the order of arrival says little.
     """
+    if failure.cause in ("node_lost", "agent_lost"):
+        return 0
+    if failure.cause in ("signal", "start", "hang"):
+        return 1
+    if failure.cause == "exception" and not is_echo(failure):
+        return 2
+    return 3 if failure.cause in ("exit", "straggler") else 4
 
-    def weight(failure: Failure) -> int:
-        if failure.cause in ("node_lost", "agent_lost"):
-            return 0
-        if failure.cause in ("signal", "start"):
-            return 1
-        text = f"{failure.message} {failure.traceback}".lower()
-        if failure.cause == "exception" and not any(echo in text for echo in _ECHOES):
-            return 2
-        return 3 if failure.cause == "exit" else 4
 
+def primary(failures: Sequence[Failure]) -> Failure:
+    """The failure that the others are echoes of."""
     return min(failures, key=weight)

@@ -31,12 +31,18 @@ def add_into(total: Metrics, part: Metrics) -> None:
 
 
 class MetricsMerger:
-    """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs."""
+    """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
+
+    Complete lines are kept until they are known to be in safety (`forget`), so that they can be sent again. A rank that
+    was started again sends some lines twice: they are dropped.
+    """
 
     def __init__(self) -> None:
         self._ranks: dict[str, set[int]] = {}
         self._open: dict[tuple[str, int], tuple[Metrics, set[int]]] = {}
-        self._complete: list[Metrics] = []
+        self._complete: dict[tuple[str, int], Metrics] = {}
+        self._fresh: list[Metrics] = []
+        self._forgotten = -1
 
     def expect(self, role: str, rank: int) -> None:
         """Lines of `role` need this rank too."""
@@ -45,62 +51,97 @@ class MetricsMerger:
     def add(self, rank: int, lines: Iterable[Metrics]) -> None:
         """Take the lines of one rank; a line that this rank has already sent is dropped."""
         for line in lines:
-            expected = self._ranks.get(line.role, {rank})
-            if len(expected) == 1:
-                self._complete.append(line)
-                continue
             key = (line.role, line.step)
+            if line.step <= self._forgotten or key in self._complete:
+                continue
+            expected = self._ranks.get(line.role, {rank})
             if key not in self._open:
-                self._open[key] = (line, {rank})
+                total, seen = self._open[key] = (line, {rank})
             else:
                 total, seen = self._open[key]
                 if rank in seen:
                     continue
                 seen.add(rank)
                 add_into(total, line)
-            total, seen = self._open[key]
             if seen >= expected:
                 del self._open[key]
-                self._complete.append(msgspec.structs.replace(total, ranks=len(seen)))
+                complete = self._complete[key] = msgspec.structs.replace(total, ranks=len(seen))
+                self._fresh.append(complete)
 
     @property
     def pending(self) -> bool:
-        """Complete lines wait to be taken."""
-        return bool(self._complete)
+        """Complete lines have not been taken yet."""
+        return bool(self._fresh)
 
     def take(self) -> tuple[Metrics, ...]:
         """The complete lines since the last call."""
-        lines, self._complete = tuple(self._complete), []
+        lines, self._fresh = tuple(self._fresh), []
         return lines
+
+    def lines(self) -> tuple[Metrics, ...]:
+        """All complete lines that are not known to be in safety."""
+        self._fresh = []
+        return tuple(self._complete.values())
+
+    def forget(self, step: int) -> None:
+        """Lines up to `step` are in safety."""
+        if step > self._forgotten:
+            self._forgotten = step
+            self._complete = {key: line for key, line in self._complete.items() if key[1] > step}
+            self._open = {key: line for key, line in self._open.items() if key[1] > step}
+            self._fresh = [line for line in self._fresh if line.step > step]
+
+
+PATIENCE_S = 10.0
+"""How long a line of a committed step waits for parts that may have died with their agent."""
 
 
 class LineAssembler:
     """Builds the lines of ``metrics.jsonl`` from the roles' parts, in step order, each once."""
 
-    def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
+    def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int], published: int = -1) -> None:
+        """`published`: lines up to this step have been built before."""
         self._world_sizes = dict(world_sizes)
         self._order = tuple(op.label for op in graph.ops)
         self._lags = {f"{self._order[e.src]} → {self._order[e.dst]}": e.lag for e in graph.edges if e.lag}
-        self._parts: dict[int, dict[str, Metrics]] = {}
-        self._ranks: dict[int, dict[str, int]] = {}
+        self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
+        self._since: dict[int, float] = {}
+        self.published = published
 
-    def add(self, lines: Iterable[Metrics], now: float) -> list[StepMetrics]:
-        """Take parts; return the lines that are complete now. `now` is the wall-clock time written into them."""
+    def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
+        """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
+
+        A part that this agent has sent before is dropped. A line up to `committed` that has waited for 10 s for a part
+        is built without it.
+        """
         for line in lines:
-            parts = self._parts.setdefault(line.step, {})
-            counts = self._ranks.setdefault(line.step, {})
-            if line.role in parts:
-                add_into(parts[line.role], line)
-            else:
-                parts[line.role] = line
-            counts[line.role] = counts.get(line.role, 0) + line.ranks
+            if line.step > self.published:
+                self._since.setdefault(line.step, now)
+                self._parts.setdefault(line.step, {}).setdefault(line.role, {}).setdefault(agent, line)
         done: list[StepMetrics] = []
         for step in sorted(self._parts):
-            if any(self._ranks[step].get(role, 0) < n for role, n in self._world_sizes.items()):
+            whole = all(self._count(step, role) >= n for role, n in self._world_sizes.items())
+            if not whole and not (step <= committed and now > self._since[step] + PATIENCE_S):
                 break
-            done.append(self._line(self._parts.pop(step), now))
-            del self._ranks[step]
+            done.append(self._line(self._merged(self._parts.pop(step)), now))
+            del self._since[step]
+            self.published = step
         return done
+
+    def _count(self, step: int, role: str) -> int:
+        return sum(part.ranks for part in self._parts[step].get(role, {}).values())
+
+    @staticmethod
+    def _merged(parts: dict[str, dict[str, Metrics]]) -> dict[str, Metrics]:
+        merged: dict[str, Metrics] = {}
+        for role, by_agent in parts.items():
+            first, *others = by_agent.values()
+            if others:
+                first = msgspec.convert(msgspec.to_builtins(first), Metrics)
+            for other in others:
+                add_into(first, other)
+            merged[role] = first
+        return merged
 
     def _line(self, parts: dict[str, Metrics], now: float) -> StepMetrics:
         by_label: dict[str, dict[str, float]] = {}

@@ -173,14 +173,19 @@ RankId: TypeAlias = tuple[str, int, int]
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True):
-    """Start these ranks; one that has been started in this generation, or a later one, is left alone."""
+    """Start these ranks; one that has been started or halted in this generation, or a later one, is left alone.
+
+    `timeline` counts how often the whole job went back to a persisted snapshot: what an agent still has in memory from
+    an earlier one is void.
+    """
 
     epoch: int
+    timeline: int
     ranks: tuple[RankLaunch, ...]
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
-    """Kill these ranks, and earlier generations of them, and report them gone."""
+    """Kill these ranks and earlier generations of them, start none of them later, and report them gone."""
 
     epoch: int
     ranks: tuple[RankId, ...]
@@ -201,10 +206,12 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
 
     Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`.
     Lines of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk.
-    `groups`: for collective roles, the newest step that all of its ranks have in safety.
+    `groups`: for collective roles, the newest step that all of its ranks have in safety. Nothing in it goes back, except
+    where `timeline` (see `Launch`) goes on.
     """
 
     epoch: int
+    timeline: int
     granted: int
     committed: int
     published: int = -1
@@ -251,13 +258,14 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 class Report(msgspec.Struct, frozen=True, tag=True):
     """All that an agent knows, sent every second and at once when something has changed.
 
-    `incarnation` is the number under which the master had it started, `epoch` the newest master it has heard, `wired`
-    the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`: they are repeated until that
+    `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
+    master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`: they are repeated until that
     covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what goes wrong with snapshots.
     """
 
     agent: str
     incarnation: int
+    seq: int
     node: str
     host: str
     pid: int

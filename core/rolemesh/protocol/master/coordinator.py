@@ -1,0 +1,364 @@
+"""Recovery: from failures to a plan, and the plan carried out step by step, in a machine that may be replayed.
+
+failure ─▶ diagnosis ─▶ ladder ─▶ halting ─▶ (origin) ─▶ (placing) ─▶ (agents) ─▶ launching ─▶ recovered
+              ▲                       │ a failure meanwhile, or a phase that cannot go on │
+              └───────────────────────┴── merged into a new plan, or the next level ◀────┘
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rolemesh import failures
+from rolemesh.failures import Attempt, Failure, RecoveryPlan
+from rolemesh.protocol.master import events as e
+from rolemesh.protocol.master.ladder import diagnosed, propose
+from rolemesh.protocol.master.records import AgentRecord, RankKey, Recovery
+from rolemesh.protocol.master.resume import Origin, Resume, resume_points
+
+if TYPE_CHECKING:
+    from rolemesh.protocol.master.machine import MasterMachine
+
+__all__ = ["Coordinator"]
+
+ECHO_S = 0.2
+"""How long a broken connection waits for the death behind it, which is often seen a moment later."""
+ASK_AGAIN_S = 2.0
+"""How often a place is looked for while there is none."""
+
+
+class Coordinator:
+    """Carries out one recovery at a time; failures that come meanwhile are merged into it."""
+
+    def __init__(self, machine: MasterMachine) -> None:
+        self.machine = machine
+        self.recovery: Recovery | None = None
+        self.count = 0
+        self._pending: list[Failure] = []
+        self._since = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something has failed and has not been brought back yet."""
+        return self.recovery is not None or bool(self._pending)
+
+    # ------------------------------------------------------------------------------------------------------- failures
+
+    def failed(self, failure: Failure, now: float) -> list[e.Effect]:
+        """Take note of a failure; `step` acts on it."""
+        self.remember(failure, now)
+        return [e.Record("failure", {"failure": msgspec.to_builtins(failure), "at": now})]
+
+    def remember(self, failure: Failure, now: float) -> None:
+        """As `failed`, for a failure that is in the journal already."""
+        if not self._pending:
+            self._since = now
+        self._pending.append(failure)
+
+    def suspected(self, failure: Failure, now: float) -> list[e.Effect]:
+        """A rank that works, badly: only if a diagnoser says that something is to be done about it, it has failed."""
+        machine = self.machine
+        verdict = diagnosed(failure, machine.view(now), machine.diagnosers)
+        if verdict is None or self.busy or not machine.ladder:
+            return []
+        machine.ranks[failure.role, failure.rank].state = "failed"
+        return self.failed(failure, now)
+
+    def step(self, now: float) -> list[e.Effect]:
+        """Whatever can be done now."""
+        effects: list[e.Effect] = []
+        if self._pending and not (all(map(failures.is_echo, self._pending)) and now < self._since + ECHO_S):
+            found, self._pending = self._pending, []
+            effects += self._plan(found, 0, now)
+        while self.recovery is not None and (more := self._go_on(self.recovery, now)) is not None:
+            effects += more
+        return effects
+
+    def _plan(self, found: list[Failure], floor: int, now: float) -> list[e.Effect]:
+        """A new plan, which takes in what the present one has not done yet."""
+        machine, before = self.machine, self.recovery
+        proposal = propose(found, machine.view(now), machine.ladder, machine.diagnosers, floor)
+        machine.failures += found
+        if proposal.plan is None:
+            self.recovery = None
+            self._close_attempt("failed")
+            first = failures.primary(found)
+            what = failures.describe(first)
+            effects: list[e.Effect] = []
+            if machine.ladder:
+                effects.append(e.Record("ladder_exhausted", {"trail": list(proposal.trail)}))
+                what += "\n" + "\n".join(f"  {line}" for line in proposal.trail[1:])
+            return effects + machine.stop("failed", what, 0.0, now)
+        plan = proposal.plan
+        if before is not None:
+            self._close_attempt("failed")
+            left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
+            everything = "disk" in (plan.source, before.plan.source) and bool(left)
+            source = "disk" if plan.source == "disk" or everything else "memory"
+            restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, {*plan.restart, *left})
+            plan = msgspec.structs.replace(
+                plan,
+                restart=restart,
+                source=source,
+                avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
+                wait_s=max(before.plan.wait_s, plan.wait_s),
+            )
+            found = [*before.failures, *found]
+        return self._begin(plan, found, list(proposal.trail), now)
+
+    def _begin(self, plan: RecoveryPlan, found: list[Failure], trail: list[str], now: float) -> list[e.Effect]:
+        machine = self.machine
+        self.count += 1
+        self.recovery = Recovery(self.count, plan, found, now, since=now)
+        machine.attempts.append(Attempt(plan.level, now, plan.restart, plan.reason))
+        for key in plan.restart:
+            machine.ranks[key].state = "halting"
+        data = {
+            "number": self.count,
+            "plan": msgspec.to_builtins(plan),
+            "failures": [failures.describe(failure) for failure in found],
+            "finished": [machine.ranks[key].finished for key in plan.restart],
+            "trail": trail,
+            "at": now,
+        }
+        return [e.Record("recovery_planned", data)]
+
+    def again(self, number: int, plan: RecoveryPlan, now: float) -> None:
+        """After replay: the recovery that the last master had begun begins once more."""
+        self.count = number
+        self.recovery = Recovery(number, plan, [], now, since=now)
+        for key in plan.restart:
+            self.machine.ranks[key].state = "halting"
+
+    def _close_attempt(self, outcome: Any) -> None:
+        attempts = self.machine.attempts
+        if attempts and not attempts[-1].outcome:
+            attempts[-1] = msgspec.structs.replace(attempts[-1], outcome=outcome)
+
+    def _escalate(self, why: str, now: float) -> list[e.Effect]:
+        """The plan has failed: the next level's turn, for the same failures."""
+        recovery = self.recovery
+        assert recovery is not None
+        machine = self.machine
+        names = [rung.name for rung in machine.ladder]
+        effects: list[e.Effect] = [
+            e.Record(
+                "recovery_failed", {"number": recovery.number, "level": recovery.plan.level, "why": why, "at": now}
+            )
+        ]
+        floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)
+        found = recovery.failures or [
+            Failure("exit", *key, message="it was being brought back when the master died")
+            for key in recovery.restart[:1]
+        ]
+        if floor >= len(names):
+            self.recovery = None
+            self._close_attempt("failed")
+            what = f"{failures.describe(failures.primary(found))}\n  {recovery.plan.level}: {why}"
+            return effects + machine.stop("failed", what, 0.0, now)
+        return effects + self._plan(found, floor, now)
+
+    # ---------------------------------------------------------------------------------------------------- carrying out
+
+    def _go_on(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        """The next phase's effects, or None if there is something to wait for."""
+        match recovery.phase:
+            case "halting":
+                return self._halting(recovery, now)
+            case "origin":
+                return None
+            case "placing":
+                return self._placing(recovery, now)
+            case "agents":
+                return self._agents(recovery, now)
+            case "launching":
+                return self._launching(recovery, now)
+
+    def _halting(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        machine = self.machine
+        for key in recovery.restart:
+            if not self._gone(key):
+                return None
+        if recovery.plan.source == "disk":
+            self._enter(recovery, "origin", now)
+            return [e.FindOrigin()]
+        self._enter(recovery, "placing", now)
+        return []
+
+    def _gone(self, key: RankKey) -> bool:
+        """Whether no process of this rank is left, and none can come any more."""
+        rank = self.machine.ranks[key]
+        agent = self.machine.agents[rank.agent]
+        if agent.state in ("lost", "stopped", "wanted", "starting"):
+            return True  # its ranks die with an agent, and a new incarnation has only those that it is told to start
+        seen = _reported(agent, key)
+        return seen is not None and seen.state == "gone" and seen.generation >= rank.launch.generation
+
+    def answered(self, event: e.Replanned | e.OriginFound, now: float) -> list[e.Effect]:
+        """The shell has found an origin, or places."""
+        recovery = self.recovery
+        if recovery is None:
+            return []
+        if isinstance(event, e.OriginFound):
+            if recovery.phase != "origin":
+                return []
+            effects: list[e.Effect] = [e.Record("snapshot_damaged", {"message": text}) for text in event.damaged]
+            lost_steps = max((r.finished for r in self.machine.ranks.values()), default=-1) - event.step
+            self.machine.roll_back(Origin(event.folder, event.step))
+            self._enter(recovery, "placing", now)
+            data = {"step": event.step, "folder": event.folder, "lost_steps": max(0, lost_steps)}
+            return [*effects, e.Record("rolled_back", data | {"timeline": self.machine.timeline})]
+        if recovery.phase != "placing":
+            return []
+        if event.moves is None:
+            return self._no_place(recovery, event.why, now)
+        return self._moved(recovery, event, now)
+
+    def _placing(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        machine = self.machine
+        avoid = set(recovery.plan.avoid)
+        avoid |= {a.place.node for a in machine.agents.values() if a.node_lost}
+        misplaced = any(machine.agents[machine.ranks[key].agent].place.node in avoid for key in machine.ranks)
+        if not misplaced:
+            self._enter(recovery, "agents", now)
+            return []
+        lost_with = {k for k, r in machine.ranks.items() if machine.agents[r.agent].place.node in avoid}
+        if not lost_with <= set(recovery.restart):
+            return self._escalate(f"ranks on {', '.join(sorted(avoid))} are not part of the plan", now)
+        if now < recovery.asked + ASK_AGAIN_S:
+            return None
+        recovery.asked = now
+        return [e.Replan(tuple(sorted(avoid)))]
+
+    def _no_place(self, recovery: Recovery, why: str, now: float) -> list[e.Effect]:
+        waited = now - recovery.since
+        if waited >= recovery.plan.wait_s:
+            limit = f"; waited {recovery.plan.wait_s:g} s for one" if recovery.plan.wait_s else ""
+            return self._escalate(f"there is no place: {why}{limit}", now)
+        if why == recovery.waiting:
+            return []
+        recovery.waiting = why
+        data = {"number": recovery.number, "missing": why, "wait_s": recovery.plan.wait_s}
+        return [e.Record("waiting_for_nodes", data)]
+
+    def _moved(self, recovery: Recovery, plan: e.Replanned, now: float) -> list[e.Effect]:
+        machine = self.machine
+        assert plan.moves is not None
+        for place in plan.places:
+            known = machine.agents.get(place.agent)
+            if known is None:
+                machine.agents[place.agent] = AgentRecord(place)
+            else:
+                known.place = place
+        for move in plan.moves:
+            rank = machine.ranks[move.role, move.rank]
+            rank.agent = move.agent
+            rank.launch = msgspec.structs.replace(
+                rank.launch, local_rank=move.local_rank, local_world_size=move.local_world_size, gpus=move.gpus
+            )
+        self._enter(recovery, "agents", now)
+        data = {"moves": msgspec.to_builtins(plan.moves), "places": msgspec.to_builtins(plan.places)}
+        return [e.Record("replanned", data)]
+
+    def _agents(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        machine = self.machine
+        needed = {machine.ranks[key].agent for key in recovery.restart}
+        missing = [
+            name for name in machine.agents if name in needed and machine.agents[name].state in ("wanted", "lost")
+        ]
+        if missing:
+            return machine.start_agents(missing, now)
+        if any(machine.agents[name].state != "up" for name in needed):
+            if now > recovery.since + machine.outline.start_timeout_s:
+                return self._escalate("the agents did not come up in time", now)
+            return None
+        known = [a for a in machine.agents.values() if a.state == "up"]
+        if any(a.report is None or a.report.epoch < machine.outline.epoch for a in known):
+            return None  # what the agents hold is not known yet
+        return self._launch(recovery, now)
+
+    def _launch(self, recovery: Recovery, now: float) -> list[e.Effect]:
+        machine = self.machine
+        points = self._points(recovery)
+        if isinstance(points, str):
+            return self._escalate(points, now)
+        started: list[dict[str, Any]] = []
+        for key, point in points.items():
+            rank = machine.ranks[key]
+            rank.launch = msgspec.structs.replace(
+                rank.launch,
+                generation=rank.launch.generation + 1,
+                resume=point.step,
+                restore=point.restore,
+                replica=point.replica,
+                origin=machine.origin.folder,
+                origin_step=machine.origin.step,
+            )
+            rank.state, rank.report, rank.pid, rank.sha256 = "starting", None, 0, ""
+            rank.safe = rank.finished = point.step
+            launch = rank.launch
+            started.append(
+                {
+                    "role": launch.role, "rank": launch.rank, "generation": launch.generation, "agent": rank.agent,
+                    "resume": launch.resume, "restore": launch.restore, "replica": launch.replica,
+                }
+            )  # fmt: skip
+        self._enter(recovery, "launching", now)
+        data = {"number": recovery.number, "ranks": started, "at": now}
+        return [e.Record("recovery_launched", data)]
+
+    def _points(self, recovery: Recovery) -> dict[RankKey, Resume] | str:
+        machine = self.machine
+        groups = list(dict.fromkeys(machine.view(0.0).group(*key) for key in recovery.restart))
+        if recovery.plan.source == "disk":
+            restore: Any = "disk" if machine.origin.step >= 0 else "none"
+            return {key: Resume(machine.origin.step, restore) for group in groups for key in group}
+        held: dict[RankKey, dict[str, tuple[int, ...]]] = {}
+        for name, agent in machine.agents.items():
+            if agent.state != "up" or agent.report is None:
+                continue
+            for seen in agent.report.ranks:
+                if seen.state == "gone" and machine.ranks[seen.role, seen.rank].agent == name:
+                    held.setdefault((seen.role, seen.rank), {})[name] = seen.snapshots
+            for stored in agent.report.stored:
+                found = held.setdefault((stored.role, stored.rank), {})
+                found[name] = tuple(sorted({*found.get(name, ()), *stored.steps}))
+        agents = {key: rank.agent for key, rank in machine.ranks.items()}
+        return resume_points(groups, held, agents, machine.committed, machine.origin)
+
+    def _launching(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        machine = self.machine
+        late = [key for key in recovery.restart if machine.ranks[key].state not in ("ready", "running", "done")]
+        if late:
+            if now > recovery.since + machine.outline.start_timeout_s:
+                names = ", ".join(f"{role}/{rank}" for role, rank in late)
+                return self._escalate(f"{names} did not get ready in {machine.outline.start_timeout_s:g} s", now)
+            return None
+        self.recovery = None
+        self._close_attempt("recovered")
+        data = {
+            "number": recovery.number,
+            "level": recovery.plan.level,
+            "restarted": [f"{role}/{rank}" for role, rank in recovery.restart],
+            "seconds": round(now - recovery.begun, 3),
+            "at": now,
+        }
+        effects: list[e.Effect] = [e.Record("recovered", data)]
+        if machine.phase == "starting" and all(r.state in ("ready", "done", "running") for r in machine.ranks.values()):
+            effects += machine.run_if_ready(now)
+        return effects
+
+    def _enter(self, recovery: Recovery, phase: Any, now: float) -> None:
+        recovery.phase, recovery.since = phase, now
+
+
+def _reported(agent: AgentRecord, key: RankKey) -> Any:
+    if agent.report is None:
+        return None
+    return next((r for r in agent.report.ranks if (r.role, r.rank) == key), None)
+
+
+def _ordered(ranks: dict[RankKey, Any], wanted: set[RankKey]) -> tuple[RankKey, ...]:
+    return tuple(key for key in ranks if key in wanted)

@@ -1,0 +1,140 @@
+"""The failover ladder: from failures to one recovery plan, or to the reasons why there is none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from rolemesh import failures
+from rolemesh.errors import RolemeshError
+from rolemesh.failures import Failure, JobView, RecoveryPlan, Scope, Verdict
+
+__all__ = ["Diagnose", "Proposal", "Rung", "diagnosed", "propose"]
+
+Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
+"""The hook `diagnose` of one plugin."""
+
+_SCOPES: tuple[Scope, ...] = ("process", "node", "job")
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """A level of the job's ladder: its name in the job file, its budget, and its hook `recover`."""
+
+    name: str
+    scope: Scope
+    max_attempts: int
+    window_s: float
+    recover: Callable[[Failure, JobView], RecoveryPlan | None]
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """What is to be done: `plan`, or nothing, then `trail` says what each level said. `verdicts`: failure by failure."""
+
+    plan: RecoveryPlan | None
+    trail: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def diagnosed(failure: Failure, view: JobView, diagnosers: Sequence[Diagnose]) -> Verdict | None:
+    """The first verdict; a diagnoser that raises is passed over."""
+    for diagnose in diagnosers:
+        try:
+            verdict = diagnose(failure, view)
+        except RolemeshError:
+            continue
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def propose(
+    found: Sequence[Failure], view: JobView, ladder: Sequence[Rung], diagnosers: Sequence[Diagnose], floor: int = 0
+) -> Proposal:
+    """One plan for all of `found`: each climbs the ladder for itself, from where its verdict says and not below rung
+    `floor`; what they propose is merged. If one of them has no plan, there is none.
+    """
+    plans: list[RecoveryPlan] = []
+    trail: list[str] = []
+    verdicts: list[Verdict] = []
+    for failure in _causes(found, view):
+        verdict = diagnosed(failure, view, diagnosers) or Verdict("unknown", "no diagnoser knows it")
+        verdicts.append(verdict)
+        trail.append(f"{failures.describe(failure)} [{verdict.kind}: {verdict.reason}]")
+        if verdict.fatal:
+            return Proposal(None, tuple(trail), tuple(verdicts))
+        plan = _climb(failure, verdict, view, ladder, floor, trail)
+        if plan is None:
+            return Proposal(None, tuple(trail), tuple(verdicts))
+        plans.append(plan)
+    return Proposal(_merged(plans, view, ladder), tuple(trail), tuple(verdicts))
+
+
+def _causes(found: Sequence[Failure], view: JobView) -> list[Failure]:
+    """The failures without those that took nothing down that another one has not: echoes in one group."""
+    causes: list[Failure] = []
+    down: set[tuple[str, int]] = set()
+    for failure in sorted(found, key=failures.weight):
+        lost = set(view.lost_with(failure))
+        if not lost <= down or not causes:
+            causes.append(failure)
+        down |= lost
+    return causes
+
+
+def _climb(
+    failure: Failure, verdict: Verdict, view: JobView, ladder: Sequence[Rung], floor: int, trail: list[str]
+) -> RecoveryPlan | None:
+    lowest: Scope = "node" if verdict.kind == "hardware" else "process"
+    lost = set(view.lost_with(failure))
+    if not ladder:
+        trail.append("  the job has no failover level")
+    for index, rung in enumerate(ladder):
+        if _SCOPES.index(rung.scope) < _SCOPES.index(lowest):
+            trail.append(f"  {rung.name}: passed over, the fault is not in a process")
+            continue
+        if index < floor:
+            trail.append(f"  {rung.name}: its plan failed before")
+            continue
+        spent = sum(
+            attempt.level == rung.name and attempt.at > view.now - rung.window_s and bool(lost & set(attempt.restart))
+            for attempt in view.attempts
+        )
+        if spent >= rung.max_attempts:
+            trail.append(f"  {rung.name}: tried {spent} times in {rung.window_s:g} s, which is its budget")
+            continue
+        try:
+            plan = rung.recover(failure, view)
+        except RolemeshError as error:
+            trail.append(f"  {rung.name}: {error}")
+            continue
+        if plan is None:
+            trail.append(f"  {rung.name}: has nothing to propose")
+            continue
+        if not plan.restart and plan.source == "memory":
+            trail.append(f"  {rung.name}: proposes to restart nothing")
+            continue
+        trail.append(f"  {rung.name}: {plan.reason or 'restart'}")
+        return msgspec.structs.replace(
+            plan, level=rung.name, restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)})
+        )
+    return None
+
+
+def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Sequence[Rung]) -> RecoveryPlan:
+    """All of the plans at once, groups completed; from disk means every rank."""
+    order = [rung.name for rung in ladder]
+    known = {(r.role, r.rank) for r in view.ranks}
+    disk = any(plan.source == "disk" for plan in plans)
+    wanted = (
+        known if disk else {mate for plan in plans for key in plan.restart if key in known for mate in view.group(*key)}
+    )
+    return RecoveryPlan(
+        level=max((plan.level for plan in plans), key=order.index),
+        restart=tuple((r.role, r.rank) for r in view.ranks if (r.role, r.rank) in wanted),
+        source="disk" if disk else "memory",
+        avoid=tuple(dict.fromkeys(node for plan in plans for node in plan.avoid)),
+        wait_s=max(plan.wait_s for plan in plans),
+        reason="; ".join(dict.fromkeys(plan.reason for plan in plans if plan.reason)),
+    )

@@ -1,0 +1,526 @@
+"""The master's machine: what it hears of agents and ranks, what it wants of them, and how a job begins and ends.
+
+`MasterMachine.handle` takes an event and the present time and returns effects, in order. It never waits and never
+reads a clock; events may come at any time and in any order, messages of agents may be lost, late or repeated.
+
+    starting ──all ranks ready──▶ running ──all ranks done, all persisted──▶ stopping ──all agents gone──▶ ended
+        └──────── a failure without a plan, stop, lost owner ──────────────────▲
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from rolemesh import failures
+from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView
+from rolemesh.protocol import hang
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.master import events as e
+from rolemesh.protocol.master.commands import KEEPALIVE_S, Commands, halt_of, launch_of, wire_of
+from rolemesh.protocol.master.coordinator import Coordinator
+from rolemesh.protocol.master.ladder import Diagnose, Rung
+from rolemesh.protocol.master.records import AgentRecord, RankKey, RankRecord
+from rolemesh.protocol.master.resume import Origin
+from rolemesh.protocol.outline import JobOutline
+from rolemesh.protocol.straggler import StragglerWatch
+
+__all__ = ["MasterMachine"]
+
+STOP_MARGIN_S = 5.0
+"""Beyond the grace, how long agents may take to kill and clean before they are given up."""
+SILENCE_S = 5.0
+"""An agent that says nothing for this long, or for half its lease if that is less, is killed and counts as lost."""
+STACKS_S = 5.0
+"""How long the verdict of a hang waits for the culprit's stacks."""
+LAST_SET_S = 600.0
+"""How long a finished job waits for its last snapshot to be persisted."""
+
+
+class MasterMachine:
+    """One job's control, as a function of its events."""
+
+    def __init__(self, outline: JobOutline, ladder: Sequence[Rung] = (), diagnosers: Sequence[Diagnose] = ()) -> None:
+        self.outline = outline
+        self.ladder = tuple(ladder)
+        self.diagnosers = tuple(diagnosers)
+        self.phase: Literal["new", "starting", "running", "stopping", "ended"] = "new"
+        self.status: e.Status = "done"
+        self.message = ""
+        self.grace_s = 0.0
+        self.committed = self.persisted = outline.origin_step
+        self.granted = -1
+        self.published = -1
+        self.timeline = 0
+        self.origin = Origin(outline.origin, outline.origin_step)
+        self.agents = {place.agent: AgentRecord(place) for place in outline.places}
+        self.ranks: dict[RankKey, RankRecord] = {
+            (launch.role, launch.rank): RankRecord(launch, agent, finished=launch.resume, safe=launch.resume)
+            for agent, launches in outline.launches.items()
+            for launch in launches
+        }
+        self.failures: list[Failure] = []
+        self.attempts: list[Attempt] = []
+        self.never_started = True
+        self.owned = outline.owner_lease_s is not None
+        self.coordinator = Coordinator(self)
+        self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
+        self.replayed = False
+        self.deadline = float("inf")
+        self._owner_seen = 0.0
+        self._commands = Commands()
+        self._wire: m.Wire | None = None
+        self._wired_for: tuple[object, ...] = ()
+        self._wires = 0
+        self._moved = 0.0
+        self._suspect: tuple[hang.HangVerdict, float] | None = None
+        self._parts: dict[int, dict[RankKey, m.Persisted]] = {}
+        self._completing = -1
+        self._done_at: float | None = None
+        self._trouble: dict[str, str] = {}
+        self._stragglers = StragglerWatch()
+
+    def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        """The effects of one event at time `now` (seconds of any monotonic clock)."""
+        if self.phase == "ended":
+            return []
+        effects = self._handle(event, now)
+        if self.phase in ("starting", "running"):
+            effects += self.coordinator.step(now)
+        if self.phase in ("starting", "running"):
+            effects += self._commit() + self._end_if_done(now)
+        return effects + self._command(now)
+
+    def _handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        match event:
+            case e.Begin():
+                return self._begin(now)
+            case e.FromAgent(agent, message):
+                return self._from_agent(agent, message, now)
+            case e.AgentLost(agent, incarnation, why, node_lost):
+                return self._agent_lost(agent, incarnation, why, node_lost, now)
+            case e.StartFailed(why, agents):
+                return self._start_failed(why, agents, now)
+            case e.Replanned() | e.OriginFound():
+                return self.coordinator.answered(event, now)
+            case e.SetCompleted(step, error):
+                return self._set_completed(step, error)
+            case e.Published(step):
+                self.published = max(self.published, step)
+                return []
+            case e.InjectAsked(kind, agent, role, rank):
+                return self._inject(m.Inject(self.outline.epoch, kind, role, rank), agent)
+            case e.StopAsked(reason):
+                return self.stop("interrupted", reason, self.outline.stop_grace_s, now)
+            case e.OwnerSeen():
+                self._owner_seen = now
+                return []
+            case e.Disown():
+                self.owned = False
+                return [e.Record("job_detached", {})]
+            case e.Tick():
+                return self._tick(now)
+
+    # -------------------------------------------------------------------------------------------------- life and time
+
+    def _begin(self, now: float) -> list[e.Effect]:
+        self._owner_seen = self._moved = now
+        o = self.outline
+        if self.phase != "new":
+            return self._begin_again(now)
+        self.phase = "starting"
+        self.deadline = now + o.start_timeout_s
+        data = {"name": o.name, "steps": o.steps, "agents": list(self.agents), "ranks": len(self.ranks), "at": now}
+        if o.origin:
+            data |= {"origin": o.origin, "origin_step": o.origin_step}
+        return [e.Record("job_started", data), *self.start_agents(list(self.agents), now)]
+
+    def _begin_again(self, now: float) -> list[e.Effect]:
+        """After `replay`: find the agents, and take up what the last master had begun."""
+        data = {"epoch": self.outline.epoch, "phase": self.phase, "at": now}
+        effects: list[e.Effect] = [e.Record("master_recovered", data)]
+        self.deadline = now + (STOP_MARGIN_S if self.phase == "stopping" else self.outline.start_timeout_s)
+        known: list[e.Incarnation] = []
+        for agent in self.agents.values():
+            agent.heard = now
+            if agent.state in ("starting", "up"):
+                agent.state = "up" if agent.state == "up" else "starting"
+                known.append(e.Incarnation(agent.place, agent.incarnation))
+        effects.append(e.Attach(tuple(known)))
+        if self.phase == "stopping":
+            return effects + self._end_if_gone()
+        wanted = [name for name, agent in self.agents.items() if agent.state == "wanted"]
+        return effects + (self.start_agents(wanted, now) if wanted else [])
+
+    def start_agents(self, names: Sequence[str], now: float) -> list[e.Effect]:
+        """Start these agents, each as its next incarnation."""
+        effects: list[e.Effect] = []
+        starts: list[e.Incarnation] = []
+        for name in names:
+            agent = self.agents[name]
+            agent.incarnation += 1
+            agent.state, agent.heard, agent.seq, agent.report = "starting", now, -1, None
+            starts.append(e.Incarnation(agent.place, agent.incarnation))
+            data = {"agent": name, "incarnation": agent.incarnation, "node": agent.place.node}
+            effects.append(e.Record("agent_started", data | {"resources": agent.place.resources}))
+        return [*effects, e.StartAgents(tuple(starts))]
+
+    def _tick(self, now: float) -> list[e.Effect]:
+        lease = self.outline.owner_lease_s
+        if self.phase == "stopping":
+            return self._end("agents did not confirm their end in time") if now >= self.deadline else []
+        if self.owned and lease and now > self._owner_seen + lease:
+            return self.stop("interrupted", f"its driver has not been heard of for {lease:g} s", 1.0, now)
+        if self.phase == "starting" and self.coordinator.recovery is None and now >= self.deadline:
+            late = [
+                f"{r}/{n} ({rec.state})" for (r, n), rec in self.ranks.items() if rec.state not in ("ready", "done")
+            ]
+            limit = f"{self.outline.start_timeout_s:g} s"
+            return self.stop("failed", f"not ready within start_timeout_s = {limit}: {', '.join(late)}", 0.0, now)
+        return self._silent(now) + self._hang(now)
+
+    def stop(self, status: e.Status, message: str, grace_s: float, now: float) -> list[e.Effect]:
+        """End the job: ranks are asked to stop, then killed."""
+        if self.phase == "stopping":
+            return []
+        self.phase, self.status, self.message = "stopping", status, message
+        self.deadline = now + grace_s + STOP_MARGIN_S
+        self.grace_s = grace_s
+        data = {"status": status, "message": message, "grace_s": grace_s, "at": now}
+        return [e.Record("job_stopping", data), *self._end_if_gone()]
+
+    def _end_if_gone(self) -> list[e.Effect]:
+        return self._end("") if all(a.state in ("stopped", "lost", "wanted") for a in self.agents.values()) else []
+
+    def _end(self, note: str) -> list[e.Effect]:
+        self.phase = "ended"
+        data = {"status": self.status, "message": self.message, "committed": self.committed}
+        return [e.Record("job_ended", data | ({"note": note} if note else {})), e.End(self.status, self.message)]
+
+    def _end_if_done(self, now: float) -> list[e.Effect]:
+        if self.phase != "running" or self.coordinator.busy or any(r.state != "done" for r in self.ranks.values()):
+            self._done_at = None
+            return []
+        last = self.outline.steps - 1
+        if self.outline.snapshots.enabled and self.persisted < last:
+            # What is only in memory goes with the agents, so the last set is waited for while something moves.
+            self._done_at = self._done_at if self._done_at is not None else now
+            if not self._trouble and now < self._done_at + LAST_SET_S:
+                return []
+        return self.stop("done", "", self.outline.stop_grace_s, now)
+
+    # ----------------------------------------------------------------------------------------------- agents and ranks
+
+    def _from_agent(self, name: str, message: m.AgentToMaster, now: float) -> list[e.Effect]:
+        agent = self.agents.get(name)
+        if agent is None:
+            return []
+        match message:
+            case m.Report():
+                if message.incarnation != agent.incarnation or agent.state in ("lost", "stopped"):
+                    return []
+                return self._report(agent, message, now) if message.seq > agent.seq else []
+            case m.Stopped(incarnation=incarnation):
+                return self._agent_stopped(agent, now) if incarnation == agent.incarnation else []
+            case m.Stacks():
+                return self._stacks(message, now)
+
+    def _report(self, agent: AgentRecord, report: m.Report, now: float) -> list[e.Effect]:
+        effects: list[e.Effect] = []
+        name = agent.place.agent
+        agent.heard, agent.seq, agent.report = now, report.seq, report
+        if agent.state == "starting":
+            self.never_started = False
+            agent.state, agent.pid, agent.host = "up", report.pid, report.host
+            data = {"agent": name, "incarnation": agent.incarnation, "node": report.node, "pid": report.pid}
+            effects.append(e.Record("agent_up", data | {"host": report.host}))
+        agent.pid, agent.host = report.pid, report.host
+        if self.phase == "stopping":
+            return effects
+        if report.metrics:
+            effects.append(e.Publish(name, report.metrics))
+        for rank in report.ranks:
+            record = self.ranks.get((rank.role, rank.rank))
+            if record is not None and record.agent == name and record.launch.generation == rank.generation:
+                effects += self._rank(record, rank, now)
+        for part in report.persisted:
+            effects += self._persisted(part)
+        if report.trouble != self._trouble.get(name, ""):
+            self._trouble[name] = report.trouble
+            if report.trouble:
+                effects.append(e.Record("snapshot_trouble", {"agent": name, "message": report.trouble}))
+            else:
+                del self._trouble[name]
+                effects.append(e.Record("snapshot_trouble_over", {"agent": name}))
+        return effects + self.run_if_ready(now)
+
+    def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:
+        before = record.report
+        record.report = seen
+        record.pid = seen.pid or record.pid
+        who = {"role": seen.role, "rank": seen.rank, "generation": seen.generation}
+        effects: list[e.Effect] = []
+        if before is None or _place(before) != _place(seen):
+            self._moved = now
+        record.finished = max(record.finished, seen.finished)
+        record.safe = max(record.safe, seen.safe if self.outline.snapshots.enabled else seen.finished)
+        if record.state == "starting" and seen.state in ("up", "ready", "done"):
+            record.state = "up"
+            node = self.agents[record.agent].place.node
+            effects.append(e.Record("rank_up", who | {"pid": seen.pid, "node": node}))
+        if record.state == "up" and seen.state in ("ready", "done"):
+            record.state = "running" if self.phase == "running" else "ready"
+            effects.append(e.Record("rank_ready", who | {"setup_s": round(seen.setup_s, 3)}))
+        if record.state in ("ready", "running") and seen.state == "done":
+            record.state, record.sha256 = "done", seen.sha256
+            record.safe = max(record.safe, self.outline.steps - 1)
+            effects.append(e.Record("rank_done", who | {"finished": seen.finished, "sha256": seen.sha256}))
+        if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
+            record.state = "failed"
+            node = self.agents[record.agent].place.node
+            failure = seen.failure or Failure(
+                "exit", seen.role, seen.rank, node, message="it is gone, and its agent knows of no reason",
+                generation=seen.generation,
+            )  # fmt: skip
+            effects += self.coordinator.failed(failure, now)
+        if record.state == "running" and (
+            slow := self._stragglers.seen(seen, now, collective=record.launch.collective)
+        ):
+            effects += self._slow(slow, now)
+        return effects
+
+    def _slow(self, slow: Failure, now: float) -> list[e.Effect]:
+        effects: list[e.Effect] = [
+            e.Record("straggler", {"role": slow.role, "rank": slow.rank, "message": slow.message})
+        ]
+        return effects + self.coordinator.suspected(slow, now)
+
+    def run_if_ready(self, now: float) -> list[e.Effect]:
+        ready = all(r.state in ("ready", "done", "running") for r in self.ranks.values())
+        if self.phase != "starting" or not ready or self.coordinator.recovery is not None:
+            return []
+        self.phase = "running"
+        self._moved = now
+        for record in self.ranks.values():
+            record.state = "running" if record.state == "ready" else record.state
+        return [e.Record("job_running", {"at": now})]
+
+    def _agent_stopped(self, agent: AgentRecord, now: float) -> list[e.Effect]:
+        if agent.state in ("stopped", "lost"):
+            return []
+        if self.phase != "stopping":
+            return self._agent_lost(agent.place.agent, agent.incarnation, "it has ended itself", False, now)
+        agent.state = "stopped"
+        return [e.Record("agent_stopped", {"agent": agent.place.agent}), *self._end_if_gone()]
+
+    def _agent_lost(self, name: str, incarnation: int, why: str, node_lost: bool, now: float) -> list[e.Effect]:
+        agent = self.agents.get(name)
+        if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
+            return []
+        if agent.state == "lost":
+            if node_lost and not agent.node_lost:
+                agent.node_lost = True
+            return []
+        agent.state, agent.node_lost, agent.report = "lost", node_lost, None
+        node = agent.place.node
+        data = {"agent": name, "incarnation": incarnation, "node": node, "why": why, "node_lost": node_lost}
+        effects: list[e.Effect] = [e.Record("agent_lost", data)]
+        if self.phase == "stopping":
+            return effects + self._end_if_gone()
+        on_it = [f"{role}/{n}" for (role, n), record in self.ranks.items() if record.agent == name]
+        for record in self.ranks.values():
+            if record.agent == name and record.state != "halting":
+                record.state = "failed"
+        cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
+        message = f"{why}; its ranks were {', '.join(on_it) or 'none'}"
+        return effects + self.coordinator.failed(Failure(cause, node=node, message=message), now)
+
+    def _start_failed(self, why: str, agents: tuple[str, ...], now: float) -> list[e.Effect]:
+        if self.never_started and self.coordinator.recovery is None:
+            for record in self.agents.values():
+                record.state = "lost"
+            return self.stop("failed", why, 0.0, now)
+        effects: list[e.Effect] = []
+        for name in agents:
+            effects += self._agent_lost(name, self.agents[name].incarnation, why, False, now)
+        return effects
+
+    def _silent(self, now: float) -> list[e.Effect]:
+        effects: list[e.Effect] = []
+        limit = min(SILENCE_S, self.outline.lease_s / 2)
+        for name, agent in self.agents.items():
+            if agent.state == "up" and now > agent.heard + limit:
+                why = f"the agent has not been heard of for {limit:g} s"
+                effects.append(e.KillAgent(name, agent.incarnation))
+                effects += self._agent_lost(name, agent.incarnation, why, False, now)
+        return effects
+
+    def _inject(self, inject: m.Inject, agent: str) -> list[e.Effect]:
+        record = self.ranks.get((inject.role, inject.rank))
+        home = self.agents.get(record.agent if record is not None else agent)
+        if home is None or home.state != "up":
+            return []
+        who = f"{inject.role}/{inject.rank}" if record is not None else home.place.agent
+        note = e.Record("injected", {"kind": inject.kind, "target": who})
+        return [note, e.ToAgent(home.place.agent, home.incarnation, inject)]
+
+    # ------------------------------------------------------------------------------------------ commits and snapshots
+
+    def _commit(self) -> list[e.Effect]:
+        committed = min((r.safe for r in self.ranks.values()), default=-1)
+        effects: list[e.Effect] = []
+        if committed > self.committed and self.phase == "running":
+            self.committed = committed
+            effects.append(e.Record("committed", {"step": committed}))
+        if self.phase == "running":
+            ahead = max(self.outline.grant, 2 * self.outline.snapshots.every if self.outline.snapshots.enabled else 1)
+            until = min(self.outline.steps - 1, self.committed + ahead)
+            if until - self.granted >= max(1, ahead // 4) or until == self.outline.steps - 1:
+                self.granted = max(self.granted, until)
+        return effects
+
+    def _persisted(self, part: m.Persisted) -> list[e.Effect]:
+        if part.step <= self.persisted:
+            return []
+        parts = self._parts.setdefault(part.step, {})
+        parts[part.role, part.rank] = part
+        if len(parts) < len(self.ranks) or self._completing >= part.step:
+            return []
+        self._completing = part.step
+        return [e.CompleteSet(part.step, tuple(parts[key] for key in self.ranks))]
+
+    def _set_completed(self, step: int, error: str) -> list[e.Effect]:
+        self._completing = -1
+        if error:
+            self._parts.pop(step, None)
+            return [e.Record("snapshot_trouble", {"step": step, "message": error})]
+        if step <= self.persisted:
+            return []
+        self.persisted = step
+        self._parts = {at: parts for at, parts in self._parts.items() if at > step}
+        return [e.Record("persisted", {"step": step})]
+
+    def roll_back(self, origin: Origin) -> None:
+        """The whole job goes on from `origin`: a new timeline, in which nothing after it has happened."""
+        self.timeline += 1
+        self.origin = origin
+        self.committed = self.granted = self.persisted = origin.step
+        self._parts.clear()
+        self._completing = -1
+        for record in self.ranks.values():
+            record.finished = record.safe = origin.step
+
+    # ------------------------------------------------------------------------------------------------- hangs, silence
+
+    def _hang(self, now: float) -> list[e.Effect]:
+        after = self.outline.hang_after_s
+        if after is None or self.phase != "running" or self.coordinator.busy:
+            self._suspect = None
+            self._moved = now if self.coordinator.busy else self._moved
+            return []
+        if self._suspect is not None:
+            verdict, asked = self._suspect
+            return self._hung(verdict, "", now) if now >= asked + STACKS_S else []
+        if now < self._moved + after or all(r.state == "done" for r in self.ranks.values()):
+            return []
+        reports = {key: record.report for key, record in self.ranks.items() if record.report is not None}
+        sizes = {role: record.launch.world_size for (role, _), record in self.ranks.items()}
+        verdict = hang.culprit(self.outline.graph, reports, sizes)
+        record = self.ranks[verdict.role, verdict.rank]
+        home = self.agents[record.agent]
+        if not self.outline.stacks or home.state != "up":
+            return self._hung(verdict, "", now)
+        self._suspect = (verdict, now)
+        dump = m.Dump(self.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
+        return [e.ToAgent(record.agent, home.incarnation, dump)]
+
+    def _stacks(self, stacks: m.Stacks, now: float) -> list[e.Effect]:
+        if self._suspect is None or (stacks.role, stacks.rank) != (self._suspect[0].role, self._suspect[0].rank):
+            return []
+        return self._hung(self._suspect[0], stacks.text, now)
+
+    def _hung(self, verdict: hang.HangVerdict, stacks: str, now: float) -> list[e.Effect]:
+        self._suspect, self._moved = None, now
+        record = self.ranks[verdict.role, verdict.rank]
+        node = self.agents[record.agent].place.node
+        data = {"role": verdict.role, "rank": verdict.rank, "text": verdict.text, "chain": list(verdict.chain)}
+        found = Failure(
+            "hang", verdict.role, verdict.rank, node, verdict.operator, verdict.step, verdict.text, stacks,
+            generation=record.launch.generation,
+        )  # fmt: skip
+        record.state = "failed"
+        return [e.Record("hang", data | {"stacks": stacks}), *self.coordinator.failed(found, now)]
+
+    # --------------------------------------------------------------------------------------------------------- orders
+
+    def _command(self, now: float) -> list[e.Effect]:
+        """What every agent has to be told now."""
+        effects: list[e.Effect] = []
+        if self.phase in ("new", "ended"):
+            return effects
+        epoch = self.outline.epoch
+        if self.phase != "stopping":
+            self._rewire()
+        for name, agent in self.agents.items():
+            if agent.state not in ("up", "starting"):
+                continue
+            if self.phase == "stopping":
+                effects += self._commands.send(agent, m.Stop(epoch, self.grace_s, self.message), now)
+                continue
+            if agent.state != "up":
+                continue
+            effects += self._commands.send(agent, self._advance(), now, KEEPALIVE_S)
+            if agent.report is None or agent.report.epoch < epoch:
+                continue  # what it runs is not known yet; it answers the first Advance of an epoch at once
+            if halts := halt_of(agent, self.ranks):
+                effects += self._commands.send(agent, m.Halt(epoch, halts), now)
+            here = [record for record in self.ranks.values() if record.agent == name]
+            if launches := launch_of(agent, here):
+                effects += self._commands.send(agent, m.Launch(epoch, self.timeline, launches), now)
+            if self._wire is not None and agent.report.wired < self._wire.version:
+                effects += self._commands.send(agent, self._wire, now)
+        return effects
+
+    def _advance(self) -> m.Advance:
+        groups: dict[str, int] = {}
+        if self.outline.snapshots.enabled:
+            for role in self.collective:
+                groups[role] = min(record.safe for (r, _), record in self.ranks.items() if r == role)
+        return m.Advance(
+            self.outline.epoch, self.timeline, self.granted if self.phase == "running" else -1, self.committed,
+            self.published, self.persisted, groups,
+        )  # fmt: skip
+
+    def _rewire(self) -> None:
+        generations = tuple((key, record.launch.generation) for key, record in self.ranks.items())
+        homes = tuple((name, agent.incarnation) for name, agent in self.agents.items() if agent.state == "up")
+        if (generations, homes) == self._wired_for:
+            return
+        wire = wire_of(self.outline.epoch, self.outline.epoch * 1_000_000 + self._wires + 1, self.ranks, self.agents)
+        if wire is not None:
+            self._wires += 1
+            self._wire, self._wired_for = wire, (generations, homes)
+
+    # ----------------------------------------------------------------------------------------------------------- view
+
+    def view(self, now: float) -> JobView:
+        """The job as diagnosers and levels see it."""
+        ranks = tuple(
+            RankView(
+                role, n, self.agents[record.agent].place.node, record.state, record.finished,
+                record.launch.generation, record.safe,
+            )
+            for (role, n), record in self.ranks.items()
+        )  # fmt: skip
+        nodes = tuple(
+            NodeState(a.place.node, name, a.state in ("starting", "up") or not a.node_lost)
+            for name, a in self.agents.items()
+        )
+        return JobView(
+            self.outline.name, self.outline.epoch, self.committed, ranks, self.collective, self.outline.stateful,
+            nodes, self.persisted, tuple(self.failures), tuple(self.attempts), now,
+        )  # fmt: skip
+
+
+def _place(report: m.RankReport) -> tuple[object, ...]:
+    return (report.state, report.finished, report.step, report.op, report.phase, report.edge)
