@@ -84,7 +84,7 @@ class Launcher(Protocol):
         """
 
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """After the master's restart: find these agents again, by `incarnations[agent]`; those that are gone are `lost`.
+        """After the master's restart: find these agents again, by `incarnations[agent]`; those gone are `lost`.
 
         Agents of the job that are not among them are killed.
         """
