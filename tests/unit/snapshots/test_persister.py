@@ -1,0 +1,125 @@
+"""From memory to disk in the background: whole or not at all, and a full disk stops nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rolemesh.agent.persister import Persister
+from rolemesh.batch import Shard
+from rolemesh.digest import digest
+from rolemesh.snapshots import disk
+from rolemesh.snapshots.memory import MemorySnapshots
+
+SIZE = 300_000
+
+
+def state(step, rank=0):
+    return {"x": Shard(np.full(SIZE, step, np.float32), (2 * SIZE,), (rank * SIZE,)), "step": step}
+
+
+@pytest.fixture
+def persister(shm, run_dir):
+    made = Persister(shm, run_dir, {"trainer": 2, "reward": 1})
+    yield made
+    made.close()
+
+
+def test_a_pinned_snapshot_gets_to_disk_and_stays_pinned_until_its_set_is_complete(shm, run_dir, persister, until):
+    memory = MemorySnapshots(shm, "trainer", 1)
+    memory.write(9, state(9, 1), log=0, persist=True)
+    persister.look("trainer", 1)
+    (done,) = until(persister.results)
+    assert (done.role, done.rank, done.step) == ("trainer", 1, 9)
+    (name,) = done.files
+    assert name == "trainer/rank-1-of-2.safetensors"
+    path = disk.step_folder(run_dir, 9) / name
+    assert path.read_bytes() == (shm / "snap-trainer-1-0").read_bytes()
+    assert memory.pinned() == (9,)
+    persister.forget(9)
+    assert memory.pinned() == ()
+    assert persister.results() == []
+    assert persister.trouble == ""
+
+
+def test_sets_of_all_ranks_are_loaded_again(shm, run_dir, persister, manifest, until):
+    for rank in range(2):
+        MemorySnapshots(shm, "trainer", rank).write(9, state(9, rank), log=0, persist=True)
+    MemorySnapshots(shm, "reward", 0).write(9, None, log=0, persist=True)
+    for role, rank in (("trainer", 0), ("trainer", 1), ("reward", 0)):
+        persister.look(role, rank)
+    results = until(lambda: (found := persister.results()) and len(found) == 3 and found)
+    folder = manifest(9, {"trainer": 2, "reward": 1}, [r.files for r in results])
+    assert disk.verify(folder) == []
+    assert digest(disk.load(folder, "trainer", 1, 2, dict).state) == digest(state(9, 1))
+    assert disk.load(folder, "reward", 0, 1, dict).state is None
+
+
+def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm, run_dir, persister, until):
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=0, persist=True)
+    persister.fail_next()
+    persister.look("trainer", 0)
+    trouble = until(lambda: persister.trouble)
+    assert "step 9" in trouble
+    assert "trainer/0: No space left on device; training goes on" in trouble
+    assert persister.results() == []
+    assert not [path for path in run_dir.rglob("*") if path.is_file()]
+    assert memory.pinned() == ()
+    memory.write(19, state(19), log=0, persist=True)
+    persister.look("trainer", 0)
+    assert [done.step for done in until(persister.results)] == [19]
+    assert persister.trouble == ""
+
+
+def test_a_disk_that_is_really_full(shm, small_disk, until):
+    persister = Persister(shm, small_disk, {"trainer": 1, "small": 1})
+    try:
+        MemorySnapshots(shm, "trainer", 0).write(9, {"x": np.zeros(1 << 20)}, log=0, persist=True)
+        persister.look("trainer", 0)
+        assert "No space left on device" in until(lambda: persister.trouble)
+        assert not [path for path in small_disk.rglob("*") if path.is_file()]
+        MemorySnapshots(shm, "small", 0).write(19, {"x": np.zeros(1 << 10)}, log=0, persist=True)
+        persister.look("small", 0)
+        assert until(persister.results)[0].step == 19
+    finally:
+        persister.close()
+
+
+def test_what_a_dead_rank_left_is_persisted_first(shm, run_dir, persister, until):
+    for rank in range(2):
+        MemorySnapshots(shm, "trainer", rank).write(9, state(9, rank), log=0, persist=True)
+    with persister._changed:  # the thread does not begin before everything is wanted
+        persister.want("trainer", 0, 9)
+        persister.died("trainer", 1)
+    done = until(lambda: len(persister.results()) == 2 and persister.results())
+    assert [each.rank for each in done] == [1, 0]
+
+
+def test_the_next_incarnation_of_an_agent_persists_what_is_still_pinned(shm, run_dir, until):
+    MemorySnapshots(shm, "trainer", 0).write(9, state(9), log=0, persist=True)
+    first = Persister(shm, run_dir, {"trainer": 2})
+    first.close()
+    assert MemorySnapshots(shm, "trainer", 0).hold(9, "persister")  # as if it had died while it read
+    second = Persister(shm, run_dir, {"trainer": 2})
+    try:
+        second.look("trainer", 0)
+        assert until(second.results)[0].step == 9
+        second.forget(9)
+        memory = MemorySnapshots(shm, "trainer", 0)
+        for step in range(10, 13):
+            memory.write(step, state(step), log=0, persist=False)
+        assert memory.steps() == (11, 12)
+    finally:
+        second.close()
+
+
+def test_a_snapshot_that_its_rank_has_dropped_meanwhile_is_no_trouble(shm, run_dir, persister, until):
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=0, persist=True)
+    memory.drop_after(4)
+    persister.want("trainer", 0, 9)
+    memory.write(19, state(19), log=0, persist=True)
+    persister.look("trainer", 0)
+    assert [done.step for done in until(persister.results)] == [19]
+    assert persister.trouble == ""
