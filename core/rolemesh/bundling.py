@@ -9,10 +9,12 @@ import msgspec
 
 from rolemesh.cluster import AgentPlace, ClusterView
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.placement import PlacementPlan
+from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh.plugins.discovery import discover, find
 from rolemesh.protocol.job import CurveKeys, JobBundle, JobConfig, PluginUse
-from rolemesh.protocol.master import JobOutline
 from rolemesh.protocol.messages import RankLaunch
+from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+from rolemesh.snapshots.disk import snapshots_folder
 from rolemesh.spec import JobFile
 
 if TYPE_CHECKING:
@@ -52,7 +54,16 @@ def job_config(
         remote=plugin_use(selection.transports["remote"]),
         several_nodes=several_nodes,
         keys=curve_keys(),
+        snapshots=snapshot_plan(job),
+        stateful=tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options)),
     )
+
+
+def snapshot_plan(job: JobFile) -> SnapshotPlan:
+    """When ranks write their state: by default, where somebody might restart them."""
+    spec = job.spec.snapshots
+    enabled = bool(job.spec.failover) if spec.enabled is None else spec.enabled
+    return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas)
 
 
 def bundle_job(
@@ -60,30 +71,46 @@ def bundle_job(
     selection: Selection,
     graph: LogicalGraph,
     plan: PlacementPlan,
+    request: PlacementRequest,
     cluster: ClusterView,
     *,
     run_dir: str,
     backend: str,
     owned: bool,
     ray_address: str = "",
+    origin: tuple[str, int] = ("", -1),
 ) -> JobBundle:
-    """All that a master needs. `owned`: the job ends when nobody renews its lease."""
+    """All that a master needs. `owned`: the job ends when nobody renews its lease.
+
+    `origin` is the folder and step of the persisted snapshot to start from.
+    """
     spec = job.spec
     job_id = secrets.token_hex(4)
     nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
-    places = tuple(AgentPlace(agents[node], node, _held(plan, node)) for node in nodes)
-    config = job_config(job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=len(nodes) > 1)
+    places = tuple(AgentPlace(agents[node], node, plan.held(node)) for node in nodes)
+    may_move = bool(spec.failover) and (backend == "ray" or len(cluster.nodes) > 1)
+    several = len(nodes) > 1 or may_move
+    config = job_config(job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=several)
     outline = JobOutline(
         name=spec.name,
         epoch=0,
         steps=spec.steps,
         grant=spec.grant,
         places=places,
-        launches={agents[node]: tuple(_launches(job, selection, plan, node)) for node in nodes},
+        launches={agents[node]: tuple(_launches(job, selection, plan, node, origin)) for node in nodes},
         start_timeout_s=spec.start_timeout_s,
         stop_grace_s=spec.stop_grace_s,
         owner_lease_s=spec.lease_s if owned else None,
+        graph=graph,
+        lease_s=max(spec.lease_s, 5.0),
+        snapshots=config.snapshots,
+        stateful=config.stateful,
+        snapshot_root=str(snapshots_folder(run_dir)),
+        origin=origin[0],
+        origin_step=origin[1],
+        hang_after_s=spec.hang.after_s,
+        stacks=spec.hang.stacks,
     )
     return JobBundle(
         outline=outline,
@@ -92,6 +119,11 @@ def bundle_job(
         backend=backend,
         state=spec.state,
         observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
+        ladder=tuple(plugin_use(s) for s in selection.failover),
+        diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
+        strategies=_strategies(selection),
+        request=request,
+        plan=plan,
         plugins=versions(selection),
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
@@ -99,6 +131,14 @@ def bundle_job(
         env={name: {**s.cls.env, **spec.roles[name].env} for name, s in selection.roles.items()},
         ray_address=ray_address,
     )
+
+
+def _strategies(selection: Selection) -> tuple[PluginUse, ...]:
+    """The job's placement strategies, and `pack`, which takes what they leave."""
+    uses = [plugin_use(selected) for selected in selection.placement]
+    if not uses or selection.placement[-1].record.name != "pack":
+        uses.append(PluginUse(msgspec.to_builtins(find("schedulers", "pack", discover(), "placement")), {}))
+    return tuple(uses)
 
 
 def plugin_use(selected: Selected) -> PluginUse:
@@ -114,7 +154,9 @@ def versions(selection: Selection) -> dict[str, dict[str, str]]:
     }
 
 
-def _launches(job: JobFile, selection: Selection, plan: PlacementPlan, node: str) -> list[RankLaunch]:
+def _launches(
+    job: JobFile, selection: Selection, plan: PlacementPlan, node: str, origin: tuple[str, int]
+) -> list[RankLaunch]:
     spec = job.spec
     here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
     local: dict[str, list[int]] = {}
@@ -138,21 +180,13 @@ def _launches(job: JobFile, selection: Selection, plan: PlacementPlan, node: str
                 cpus=_share(role.resources.cpu, slot.cpu),
                 gpus=tuple(index for index, _ in slot.gpus),
                 collective=selected.cls.group == "collective" and role.world_size > 1,
+                resume=origin[1],
+                restore="disk" if origin[0] else "none",
+                origin=origin[0],
+                origin_step=origin[1],
             )
         )
     return launches
-
-
-def _held(plan: PlacementPlan, node: str) -> dict[str, float]:
-    """What the agent on `node` holds: its bundle, with whole GPUs where the plan touches more than one.
-
-    A share can be reserved of a single device only: two halves of two devices would be granted as one device.
-    """
-    held = dict(plan.bundles()[node])
-    devices = {index for slot in plan.slots if slot.node == node for index, _ in slot.gpus}
-    if len(devices) > 1:
-        held["gpu"] = float(len(devices))
-    return held
 
 
 def _share(asked: float, slot: float) -> float:

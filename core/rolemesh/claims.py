@@ -16,10 +16,10 @@ __all__ = ["claim"]
 
 
 @contextmanager
-def claim(run_dir: Path) -> Iterator[None]:
+def claim(run_dir: Path) -> Iterator[Path | None]:
     """Hold the name of `run_dir` while a job is being started in it; the folder is fresh then.
 
-    An earlier run moves to ``<runs>/.earlier/<name>-<time>/``. Raises `NameInUseError` if its job still lives, or if
+    Yields where an earlier run is now, if there was one: it moves to ``<runs>/.earlier/<name>-<time>/``. Raises `NameInUseError` if its job still lives, or if
     another one is being started at this moment, and `BackendError` if the folder cannot be written.
     """
     with ExitStack() as held:
@@ -37,12 +37,11 @@ def claim(run_dir: Path) -> Iterator[None]:
             control = run.control()
             raise _in_use(run_dir, f"is running (pid {control.pid if control else '?'})")
         try:
-            if run_dir.exists():
-                _set_aside(run_dir)
+            earlier = _set_aside(run_dir) if run_dir.exists() else None
             (run_dir / LOGS_DIR).mkdir(parents=True)
         except OSError as error:
             raise _unwritable(run_dir, error) from error
-        yield
+        yield earlier
 
 
 def _unwritable(path: Path, error: OSError) -> BackendError:
@@ -61,7 +60,7 @@ def _in_use(run_dir: Path, how: str) -> NameInUseError:
     )
 
 
-def _set_aside(run_dir: Path) -> None:
+def _set_aside(run_dir: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(run_dir.stat().st_mtime))
     earlier = run_dir.parent / ".earlier"
     earlier.mkdir(exist_ok=True)
@@ -71,3 +70,4 @@ def _set_aside(run_dir: Path) -> None:
         count += 1
         target = earlier / f"{run_dir.name}-{stamp}-{count}"
     os.rename(run_dir, target)
+    return target

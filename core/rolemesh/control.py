@@ -7,7 +7,7 @@ need no Ray. The client asks, the master answers; a master that does not answer 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import zmq
@@ -15,7 +15,7 @@ import zmq
 from rolemesh.errors import RolemeshError
 from rolemesh.observer import Event, JobStatus, StepMetrics
 
-__all__ = ["CONTROL_FILE", "Control", "ControlClient", "Detach", "MasterGoneError", "StopJob", "Update", "Watch"]
+__all__ = ["CONTROL_FILE", "Control", "ControlClient", "Detach", "InjectFault", "MasterGoneError", "StopJob", "Update", "Watch"]
 
 CONTROL_FILE = "control.json"
 
@@ -59,7 +59,14 @@ class Detach(msgspec.Struct, frozen=True, tag=True):
     """Leave the job to its master."""
 
 
-Request: TypeAlias = Watch | StopJob | Detach
+class InjectFault(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let something fail. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
+
+    kind: Literal["kill", "stop", "exit", "raise", "disk"]
+    target: str
+
+
+Request: TypeAlias = Watch | StopJob | Detach | InjectFault
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -97,6 +104,10 @@ class ControlClient:
     def detach(self) -> Update:
         """Give up the ownership that ``watch(owner=True)`` expresses."""
         return self._ask(Detach())
+
+    def inject(self, kind: Literal["kill", "stop", "exit", "raise", "disk"], target: str) -> Update:
+        """Let something fail, for a rehearsal; a master that is to die does not answer."""
+        return self._ask(InjectFault(kind, target))
 
     def close(self) -> None:
         """Close the connection."""

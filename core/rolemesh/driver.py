@@ -31,10 +31,11 @@ from rolemesh.follow import follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.placement import PlacementPlan
-from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected
+from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected, request_of
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
+from rolemesh.resuming import find_origin, find_source
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
 
@@ -55,6 +56,7 @@ class RunOptions:
     detach: bool = False
     nodes: str | None = None
     runs_dir: Path | None = None
+    resume: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,6 @@ def run(options: RunOptions) -> int:
     _check(options)
     prepared = prepare(options.job, options.overrides)
     run_dir = (runs_folder(options.runs_dir) / prepared.job.spec.name).resolve()
-    if prepared.selection.failover:
-        print("note: this version ends a job at its first failure; the failover levels are not used", file=sys.stderr)
     if options.backend == "inline":
         from rolemesh.backends.inline import run_inline
 
@@ -107,6 +107,8 @@ def _check(options: RunOptions) -> None:
         raise JobFileError("--nodes emulates nodes on the local backend only", remedy="add --backend local")
     if options.address and options.backend != "ray":
         raise JobFileError(f"--address is Ray's, and the backend is {options.backend}", remedy="leave one of them out")
+    if options.resume and options.backend == "inline":
+        raise JobFileError("--inline takes no snapshots, so it cannot resume from one", remedy="leave one of them out")
     if options.detach and options.backend == "inline":
         raise JobFileError("--inline runs in this process, so it cannot be detached", remedy="leave one of them out")
 
@@ -119,17 +121,22 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
         backend = _open(options)
         cluster = backend.cluster()
         plan = _plan(prepared, cluster)
-        with claim(run_dir):
+        origin = _origin(options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
+        with claim(run_dir) as earlier:
+            if earlier is not None and Path(origin[0]).is_relative_to(run_dir):
+                origin = (str(earlier / Path(origin[0]).relative_to(run_dir)), origin[1])
             bundle = bundle_job(
                 prepared.job,
                 prepared.selection,
                 prepared.graph,
                 plan,
+                request_of(prepared.job, prepared.selection, prepared.graph),
                 cluster,
                 run_dir=str(run_dir),
                 backend=backend.name,
                 owned=True,
                 ray_address=getattr(backend, "gcs_address", ""),
+                origin=origin,
             )
             _write_plan(prepared, plan, cluster, run_dir)
             backend.start(bundle)
@@ -141,6 +148,17 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
     finally:
         if backend is not None and not (options.detach and backend.alive()):
             backend.close()
+
+
+def _origin(reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
+    """Folder and step of the snapshot to start from."""
+    roles = prepared.selection.roles
+    stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
+    found, damaged = find_origin(find_source(reference, runs), prepared.job.spec.steps, stateful)
+    for text in damaged:
+        print(f"warning: {text}", file=sys.stderr)
+    print(f"resuming after step {found.step} from {found.path}", file=sys.stderr)
+    return str(found.path), found.step
 
 
 def _nodes(options: RunOptions) -> ClusterView:
@@ -247,6 +265,8 @@ def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
     command = [sys.executable, "-m", "rolemesh.cli", "run", str(options.job), *options.overrides]
     if options.runs_dir is not None:
         command += ["--runs-dir", str(options.runs_dir)]
+    if options.resume is not None:
+        command += ["--resume", options.resume]
     run = Run(run_dir)
     before, earlier = run.result(), run.control()
     with log.open("wb") as out:

@@ -6,14 +6,23 @@ share a slot share its resources, which is what collocation means. A node's *bun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from rolemesh.cluster import ClusterView
 
-__all__ = ["Assignment", "Capacity", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"]
+__all__ = [
+    "Assignment",
+    "Capacity",
+    "PlacementPlan",
+    "PlacementRequest",
+    "RoleRequest",
+    "Slot",
+    "Strategy",
+    "Unplaced",
+]
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -106,6 +115,17 @@ class PlacementPlan(msgspec.Struct, frozen=True):
                 bundle[name] = bundle.get(name, 0.0) + amount
         return result
 
+    def held(self, node: str) -> dict[str, float]:
+        """What the agent on `node` holds: its bundle, with whole GPUs where the plan touches more than one.
+
+        A share can be reserved of a single device only: two halves of two devices would be granted as one device.
+        """
+        held = dict(self.bundles()[node])
+        devices = {index for slot in self.slots if slot.node == node for index, _ in slot.gpus}
+        if len(devices) > 1:
+            held["gpu"] = float(len(devices))
+        return held
+
     def free(self, cluster: ClusterView) -> Mapping[str, dict[str, float]]:
         """Per node what the cluster has and this plan has not taken."""
         taken = self.bundles()
@@ -116,6 +136,14 @@ class PlacementPlan(msgspec.Struct, frozen=True):
             }
             for node in cluster.nodes
         }
+
+
+class Strategy(NamedTuple):
+    """A placement strategy as it is asked: its name, its hook `place` and, where it has one, its hook `replace`."""
+
+    name: str
+    place: Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
+    replace: Callable[[PlacementPlan, tuple[str, ...], ClusterView], PlacementPlan | None] | None = None
 
 
 EXACT = 9

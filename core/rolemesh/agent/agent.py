@@ -1,8 +1,9 @@
-"""The agent: one per node and job. Drives `AgentMachine` with sockets, clocks, boards and processes."""
+"""The agent: one per node and job. Drives `AgentMachine` with sockets, clocks, boards, processes and memory."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -14,32 +15,49 @@ import zmq
 
 from rolemesh.agent import zygote
 from rolemesh.agent.devices import visible_devices
-from rolemesh.agent.keeper import Keeper
+from rolemesh.agent.keeper import AgentKeeper
+from rolemesh.agent.memory import NodeMemory
 from rolemesh.agent.nursery import Nursery
+from rolemesh.agent.stacks import StackTaker
 from rolemesh.protocol import agent as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig, RankStart
-from rolemesh.rank.board import Board
+from rolemesh.rank.board import Board, Position
 from rolemesh.rank.endpoint import encode_control
 
 __all__ = ["Agent"]
 
 SAMPLE_MS = 50
+FROZEN_AFTER_NS = 1_000_000_000
+"""A rank that has been in one phase for this long is looked at: it may have been stopped by a signal."""
+
+RankKey = tuple[str, int]
 
 
 class Agent:
     """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
 
-    `send` takes encoded `AgentToMaster` messages; it must not block.
+    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called when the master has been silent
+    for half the lease: it should see to it that a master that hangs is started again.
     """
 
-    def __init__(self, config: AgentConfig, send: Callable[[bytes], None]) -> None:
+    def __init__(self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], None] | None = None) -> None:
         self.config = config
         self._send = send
-        self._machine = machine.AgentMachine(config.agent, config.node, config.lease_s)
+        self._rouse = rouse
+        self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
+        self._memory = NodeMemory(config, self._keeper.shm)
+        self._machine = machine.AgentMachine(
+            config.agent,
+            config.node,
+            config.lease_s,
+            incarnation=config.incarnation,
+            host=config.host,
+            pid=os.getpid(),
+            address=self._memory.address,
+        )
         self._inbox: SimpleQueue[bytes] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._keeper = Keeper(config.job.job_id, config.agent)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
         self._zmq = zmq.Context()
@@ -47,11 +65,14 @@ class Agent:
         self._reports.set_hwm(0)
         self._address = f"ipc://{self._keeper.tmp}/agent"
         self._reports.bind(self._address)
-        self._ranks: dict[tuple[str, int], zmq.Socket[bytes]] = {}
-        self._boards: dict[tuple[str, int], tuple[Board, m.RankLaunch]] = {}
+        self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
+        self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
+        self._agents: dict[str, str] = {}
+        self._covered = -1
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
+        self._stacks = StackTaker()
         self._over = False
 
     def deliver(self, message: bytes) -> None:
@@ -64,9 +85,8 @@ class Agent:
         try:
             self._poller.register(self._reports, zmq.POLLIN)
             self._poller.register(self._wake, zmq.POLLIN)
-            for role, preload in self.config.preload.items():
-                self._nursery.boot(preload, self.config.env[role])
-            self._tell(m.AgentUp(self.config.agent, self.config.node, os.getpid(), self.config.host))
+            for role in self.config.warm:
+                self._nursery.boot(self.config.preload[role], self.config.env[role])
             while not self._over:
                 self._turn()
         finally:
@@ -78,25 +98,47 @@ class Agent:
             os.eventfd_read(self._wake)
         while not self._over:
             try:
-                self._do(machine.FromMaster(m.decode_master_to_agent(self._inbox.get_nowait())))
+                message = m.decode_master_to_agent(self._inbox.get_nowait())
             except Empty:
                 break
+            self._hear(message)
+            self._do(machine.FromMaster(message))
         if self._reports in ready:
-            while self._reports.poll(0):
+            while not self._over and self._reports.poll(0):
                 report = m.decode_rank_to_agent(self._reports.recv())
                 if isinstance(report, m.RankHello):
                     self._connect(report)
                 self._do(machine.FromRank(report))
         for fd, control in list(self._zygote_sockets.items()):
-            if fd in ready:
-                for death in self._nursery.read(control):
-                    role, rank, generation = _parse(death.key)
-                    self._do(machine.RankExited(role, rank, generation, death.exit_code, death.signal, death.error))
-                if control.fileno() < 0:
-                    self._poller.unregister(fd)
-                    del self._zygote_sockets[fd]
+            if fd in ready and not self._over:
+                self._read_zygote(fd, control)
+        if self._over:
+            return
+        for launch, error in self._memory.fetched():
+            self._do(machine.Fetched(launch.role, launch.rank, launch.generation, error))
+        for stacks in self._stacks.results():
+            self._do(machine.StacksTaken(stacks))
         if not self._over:
-            self._do(machine.Sampled(self._sample()))
+            self._do(self._sample())
+
+    def _hear(self, message: m.MasterToAgent) -> None:
+        if isinstance(message, m.Wire):
+            self._agents = message.agents
+            self._memory.peers(message.agents)
+        elif isinstance(message, m.Advance):
+            self._covered = message.persisted
+
+    def _read_zygote(self, fd: int, control: socket.socket) -> None:
+        for death in self._nursery.read(control):
+            role, rank, generation = _parse(death.key)
+            left = self._memory.ended(role, rank)
+            exited = machine.RankExited(role, rank, generation, death.exit_code, death.signal, death.error, left)
+            self._do(exited)
+            if self._over:
+                return
+        if control.fileno() < 0:
+            self._poller.unregister(fd)
+            del self._zygote_sockets[fd]
 
     def _do(self, event: machine.Event) -> None:
         for effect in self._machine.handle(event, time.monotonic()):
@@ -108,20 +150,55 @@ class Agent:
                         peer.send_multipart(encode_control(m.encode(message)))
                 case machine.Fork(launch):
                     self._fork(launch)
-                case machine.Kill(role, rank):
-                    generation = self._machine.ranks[role, rank].launch.generation
+                case machine.Fetch(launch):
+                    self._memory.fetch(launch, self._agents)
+                case machine.Kill(role, rank, generation):
                     if not self._nursery.kill(_key(role, rank, generation)):
-                        self._do(machine.RankExited(role, rank, generation, exit_code=0))
+                        left = self._memory.ended(role, rank)
+                        self._do(machine.RankExited(role, rank, generation, exit_code=0, snapshots=left))
+                case machine.RankDied(role, rank):
+                    self._memory.died(role, rank)
+                case machine.Forget():
+                    self._memory.forget()
+                case machine.TakeStacks(role, rank, generation):
+                    pid = self._boards[role, rank][0].read().pid
+                    self._stacks.take(pid, role, rank, generation)
+                case machine.Fail():
+                    self._fail(effect)
+                case machine.RouseMaster():
+                    if self._rouse is not None:
+                        self._rouse()
                 case machine.CleanUp():
                     self._clean_up()
+
+    def _fail(self, fault: machine.Fail) -> None:
+        """Rehearsal: do what would otherwise happen by itself."""
+        if fault.kind == "disk":
+            self._memory.fail_next()
+        elif fault.rank < 0:
+            os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL)
+        else:
+            launch = self._machine.ranks[fault.role, fault.rank].launch
+            key = _key(fault.role, fault.rank, launch.generation)
+            if fault.kind == "stop":
+                self._nursery.freeze(key)
+            else:
+                self._nursery.kill(key)
 
     def _tell(self, message: m.AgentToMaster) -> None:
         self._send(m.encode(message))
 
     def _fork(self, launch: m.RankLaunch) -> None:
-        key = _key(launch.role, launch.rank, launch.generation)
-        board = self._keeper.shm / f"board-{launch.role}-{launch.rank}"
-        self._boards[launch.role, launch.rank] = (Board.create(board), launch)
+        role, rank, generation = launch.role, launch.rank, launch.generation
+        old = self._boards.get((role, rank))
+        board = self._board_path(role, rank, generation)
+        self._boards[role, rank] = (Board.create(board), launch)
+        if old is not None:
+            old[0].close()
+            self._board_path(role, rank, old[1].generation).unlink(missing_ok=True)
+        if (peer := self._ranks.pop((role, rank), None)) is not None:
+            peer.close(0)
+        self._memory.started(role, rank)
         start = RankStart(
             launch=launch,
             job=self.config.job,
@@ -132,42 +209,65 @@ class Agent:
             tmp_dir=str(self._keeper.tmp),
             agent_address=self._address,
             board=str(board),
+            mates=self._mates(launch),
         )
-        path = self._keeper.shm / f"start-{launch.role}-{launch.rank}"
+        path = self._keeper.shm / f"start-{role}-{rank}"
         path.write_bytes(msgspec.msgpack.encode(start))
-        used = [gpu for rank in self._machine.ranks.values() for gpu in rank.launch.gpus]
+        used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
-        log = self._logs / f"{launch.role}-{launch.rank}.log"
-        request = zygote.Fork(key, str(path), str(log), env)
-        self._nursery.fork(self.config.preload[launch.role], self.config.env[launch.role], request)
+        log = self._logs / f"{role}-{rank}.log"
+        request = zygote.Fork(_key(role, rank, generation), str(path), str(log), env)
+        self._nursery.fork(self.config.preload[role], self.config.env[role], request)
+
+    def _mates(self, launch: m.RankLaunch) -> dict[int, str]:
+        """The boards of the others in a collective group, if all of them live here."""
+        if not launch.collective or launch.local_world_size < launch.world_size:
+            return {}
+        return {
+            rank: str(self._board_path(launch.role, rank, launch.generation))
+            for rank in range(launch.world_size)
+            if rank != launch.rank
+        }
+
+    def _board_path(self, role: str, rank: int, generation: int) -> Path:
+        return self._keeper.shm / f"board-{role}-{rank}-{generation}"
 
     def _connect(self, hello: m.RankHello) -> None:
+        known = self._machine.ranks.get((hello.role, hello.rank))
+        if known is None or known.launch.generation != hello.generation:
+            return
         peer = self._zmq.socket(zmq.PUSH)
         peer.set_hwm(0)
         peer.linger = 0
         peer.connect(hello.addresses["control"])
         self._ranks[hello.role, hello.rank] = peer
 
-    def _sample(self) -> tuple[m.RankPosition, ...]:
-        positions = []
-        for (role, n), (board, launch) in self._boards.items():
-            known = self._machine.ranks.get((role, n))
-            at = board.read()
-            positions.append(
-                m.RankPosition(
-                    role,
-                    n,
-                    at.pid,
-                    "alive" if known is not None and known.alive else "gone",
-                    at.finished,
-                    at.step,
-                    at.op,
-                    at.phase,
-                    at.edge,
-                    launch.generation,
-                )
-            )
-        return tuple(positions)
+    def _sample(self) -> machine.Sampled:
+        now = time.monotonic_ns()
+        boards = tuple(
+            self._sampled(role, rank, board.read(), launch.generation, now)
+            for (role, rank), (board, launch) in self._boards.items()
+        )
+        persisted = self._memory.persisted(self._covered)
+        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble)
+
+    def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:
+        since = max(0, now - at.since_ns) if at.since_ns else 0
+        return machine.BoardSample(
+            role,
+            rank,
+            generation,
+            at.pid,
+            at.finished,
+            self._memory.safe(role, rank, at.snapshot),
+            at.step,
+            at.op,
+            at.phase,
+            at.edge,
+            since * 1e-9,
+            since > FROZEN_AFTER_NS and _is_stopped(at.pid),
+            at.busy_ns * 1e-9,
+        )
 
     def _watch_zygote(self, control: socket.socket) -> None:
         self._zygote_sockets[control.fileno()] = control
@@ -178,10 +278,19 @@ class Agent:
             return
         self._over = True
         self._nursery.close()
+        self._memory.close()
+        self._stacks.close()
         for board, _ in self._boards.values():
             board.close()
         self._zmq.destroy(linger=0)
         self._keeper.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def _key(role: str, rank: int, generation: int) -> str:

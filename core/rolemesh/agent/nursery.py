@@ -95,6 +95,14 @@ class Nursery:
                 return True
         return False
 
+    def freeze(self, key: str) -> None:
+        """SIGSTOP a rank, if it has a process."""
+        for home in self._zygotes.values():
+            pid = home.ranks.get(key)
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
     def pids(self) -> list[int]:
         """The zygotes' pids."""
         return [home.process.pid for home in self._zygotes.values()]

@@ -32,6 +32,13 @@ def command(
         str | None,
         typer.Option(help="With --backend local: emulate these nodes, e.g. '2x(cpu=1)'.", metavar="SPEC"),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Start from the newest intact snapshot of this job or run folder (or from this step-N folder of one).",
+            metavar="JOB|PATH",
+        ),
+    ] = None,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Where runs/<name>/ is made.", envvar="ROLEMESH_RUNS", show_default="./runs")
     ] = None,
@@ -49,6 +56,8 @@ def command(
       rolemesh run examples/sft/job.yaml steps=10 --backend local
 
       rolemesh run examples/grpo/job.yaml --address auto --detach
+
+      rolemesh run examples/grpo/job.yaml --resume grpo steps=30 roles.trainer.world_size=4
     """
     from rolemesh.driver import RunOptions, run
 
@@ -60,5 +69,6 @@ def command(
         detach=detach,
         nodes=nodes,
         runs_dir=runs_dir,
+        resume=resume,
     )
     raise typer.Exit(run(options))

@@ -19,9 +19,11 @@ class JobContext:
     """The journal of one job under one epoch, and the recent events in memory for those who watch."""
 
     def __init__(self, url: str, run_dir: Path, job_id: str) -> None:
+        """Takes the job over. `history` is what earlier masters have journalled; raises `StateError` if it is damaged."""
         self._store = Store.open(url, run_dir, job_id)
         self.epoch = self._store.claim()
-        self.recent: deque[Event] = deque(maxlen=RECENT)
+        self.history: list[Event] = self._store.events() if self.epoch > 1 else []
+        self.recent: deque[Event] = deque(self.history[-RECENT:], maxlen=RECENT)
 
     def append(self, entries: list[tuple[str, dict[str, Any]]]) -> list[Event]:
         """Journal transitions in one transaction; raises `StateError` if a newer master has taken over."""
@@ -37,6 +39,10 @@ class JobContext:
         if self.recent and self.recent[0].seq > seq + 1:
             return tuple(self._store.events(seq))
         return tuple(event for event in self.recent if event.seq > seq)
+
+    def all(self) -> list[Event]:
+        """The whole journal."""
+        return self._store.events()
 
     def close(self) -> None:
         """Close the store."""

@@ -1,12 +1,14 @@
-"""The master: drives `MasterMachine` with a queue, a clock, the journal, observers and a launcher of agents."""
+"""The master: drives `MasterMachine` with a queue, a clock, the journal, plugins and a launcher of agents.
+
+A master that is started again finds its predecessor's journal, takes the job over under the next epoch, and goes on.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
-import threading
 import time
-import traceback
 from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,17 +17,19 @@ import msgspec
 import zmq
 
 from rolemesh.cluster import Launcher
-from rolemesh.control import CONTROL_FILE, Control, Detach, Request, StopJob, Update, Watch
+from rolemesh.control import CONTROL_FILE, Control, Detach, InjectFault, Request, StopJob, Update, Watch
+from rolemesh.errors import StateError
 from rolemesh.master.context import JobContext
-from rolemesh.master.observing import observers_of
+from rolemesh.master.errands import Errands
+from rolemesh.master.plugins import MasterPlugins, created
 from rolemesh.master.report import result_of, status_of
-from rolemesh.observer import JobStatus, RunInfo, StepMetrics
+from rolemesh.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.plugins.background import Background
 from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
-from rolemesh.protocol.job import JobBundle, agent_configs
+from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
-from rolemesh.runs import RESULT_FILE, RUN_FILE, write_json
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, last_line, write_json
 
 __all__ = ["Master"]
 
@@ -36,7 +40,7 @@ DRAIN_S = 60.0
 
 
 class Master:
-    """Controls one job. Thread-safe: `received` and `lost`; everything else happens in `run`.
+    """Controls one job. Everything happens in `run`; the launcher's callbacks only enqueue.
 
     `socket_dir` is a private folder for the control socket; `launcher` starts agents and talks to them.
     """
@@ -46,41 +50,45 @@ class Master:
         self.run_dir = Path(bundle.config.run_dir)
         self._launcher = launcher
         self._context = JobContext(bundle.state, self.run_dir, bundle.job_id)
-        self._machine = machine.MasterMachine(msgspec.structs.replace(bundle.outline, epoch=self._context.epoch))
+        plugins = MasterPlugins(bundle)
+        outline = msgspec.structs.replace(bundle.outline, epoch=self._context.epoch)
+        self._machine = machine.MasterMachine(outline, plugins.ladder, plugins.diagnosers)
+        machine.replay(self._machine, self._context.history, time.monotonic())
         self._inbox: SimpleQueue[machine.Event] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._started = time.time()
+        self._errands = Errands(bundle, launcher, plugins.strategies, self._put)
+        self._started = self._context.history[0].time if self._context.history else time.time()
         graph = bundle.config.graph
-        labels = [op.label for op in graph.ops]
-        self._lines = LineAssembler(graph, bundle.config.world_sizes)
+        written = int(last_line(self.run_dir / METRICS_FILE).get("step", -1)) if self._context.history else -1
+        self._lines = LineAssembler(graph, bundle.config.world_sizes, written)
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name,
             str(self.run_dir),
             bundle.config.steps,
             bundle.config.world_sizes,
-            tuple(labels),
+            tuple(op.label for op in graph.ops),
             bundle.backend,
         )
-        self._observers = Background(observers_of(bundle.observers, bundle.config.base))
+        self._observers = Background(created(bundle.observers, bundle.config.base))
         self._zmq = zmq.Context()
         self._control = self._zmq.socket(zmq.REP)
-        self._endpoint = f"ipc://{socket_dir}/master"
+        self._endpoint = f"ipc://{socket_dir}/master-{self._context.epoch}"
         self._control.bind(self._endpoint)
-        self._begun = False
-
-    def received(self, agent: str, message: bytes) -> None:
-        """Take an encoded `AgentToMaster` message."""
-        self._put(machine.FromAgent(agent, m.decode_agent_to_master(message)))
-
-    def lost(self, agent: str, why: str) -> None:
-        """The backend has seen that an agent is gone."""
-        self._put(machine.AgentLost(agent, why))
+        self._fenced = False
 
     def run(self) -> None:
-        """Serve until the job has ended and ``result.json`` is written."""
+        """Serve until the job has ended and ``result.json`` is written.
+
+        Raises `StateError` if a newer master has taken over, or the journal is lost; nothing of the job is touched then.
+        """
         try:
             self._announce()
+            if self._machine.phase == "ended":
+                self._finish()
+                return
+            self._launcher.open(self._received, self._lost)
+            self._put(machine.Published(self._lines.published))
             self._put(machine.Begin())
             poller = zmq.Poller()
             poller.register(self._control, zmq.POLLIN)
@@ -89,11 +97,21 @@ class Master:
                 ready = dict(poller.poll(TICK_MS))
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
+                self._launcher.beat()
                 self._turn()
                 if self._control in ready:
                     self._answer()
+        except StateError:
+            self._fenced = True
+            raise
         finally:
             self._close()
+
+    def _received(self, agent: str, message: bytes) -> None:
+        self._put(machine.FromAgent(agent, m.decode_agent_to_master(message)))
+
+    def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
+        self._put(machine.AgentLost(agent, incarnation, why, node_lost))
 
     def _announce(self) -> None:
         write_json(self.run_dir / RUN_FILE, self._run)
@@ -109,6 +127,12 @@ class Master:
         )
         write_json(self.run_dir / CONTROL_FILE, control)
         self._observers.broadcast("job_started", run=self._run)
+        if self._context.history:
+            # What the last master journalled and then had no time to tell anybody.
+            told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", self._context.history[-1].seq))
+            for event in self._context.history:
+                if event.seq > told:
+                    self._observers.broadcast("event", event=event)
 
     def _put(self, event: machine.Event) -> None:
         self._inbox.put(event)
@@ -132,29 +156,40 @@ class Master:
             self._observers.broadcast("event", event=event)
         for effect in effects:
             match effect:
-                case machine.ToAgent(agent, message):
-                    self._launcher.send(agent, m.encode(message))
-                case machine.StartAgents():
-                    threading.Thread(target=self._start_agents, name="start-agents", daemon=True).start()
-                case machine.Publish(metrics):
-                    self._publish(metrics)
+                case machine.ToAgent(agent, incarnation, message):
+                    self._launcher.send(agent, incarnation, m.encode(message))
+                case machine.StartAgents(agents):
+                    self._errands.start(agents)
+                case machine.Attach(agents):
+                    self._errands.attach(agents)
+                case machine.KillAgent(agent, incarnation):
+                    self._launcher.kill(agent, incarnation)
+                case machine.Replan(lost):
+                    homes = {key: record.agent for key, record in self._machine.ranks.items()}
+                    alive = {
+                        record.place.node: name
+                        for name, record in self._machine.agents.items()
+                        if record.state == "up" and record.place.node not in lost
+                    }
+                    self._errands.replan(lost, homes, alive)
+                case machine.FindOrigin():
+                    self._errands.find_origin()
+                case machine.CompleteSet():
+                    self._errands.complete(effect)
+                case machine.Publish(agent, metrics):
+                    self._publish(agent, metrics)
                 case machine.End():
                     self._finish()
                 case machine.Record():
                     pass
 
-    def _start_agents(self) -> None:
-        try:
-            configs = {config.agent: msgspec.msgpack.encode(config) for config in agent_configs(self.bundle)}
-            self._launcher.start(self.bundle.outline.places, configs, self.received, self.lost)
-        except Exception as error:
-            self._put(machine.StartFailed(str(error) or traceback.format_exc()))
-
-    def _publish(self, metrics: tuple[m.Metrics, ...]) -> None:
-        lines = tuple(self._lines.add(metrics, time.time()))
+    def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
+        lines = tuple(self._lines.add(agent, metrics, time.time(), self._machine.committed))
         if lines:
             self._recent.extend(lines)
             self._observers.broadcast("steps_finished", metrics=lines)
+            step = self._lines.published
+            self._observers.then(lambda: self._put(machine.Published(step)))
 
     def _answer_all(self) -> None:
         while self._control.poll(0):
@@ -177,25 +212,53 @@ class Master:
                 self._put(machine.StopAsked(reason))
             case Detach():
                 self._put(machine.Disown())
+            case InjectFault(kind=kind, target=target):
+                self._inject(kind, target)
         self._control.send(msgspec.msgpack.encode(update))
+
+    def _inject(self, kind: m.FaultKind, target: str) -> None:
+        """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others."""
+        what, _, name = target.partition(":")
+        if target == "master":
+            self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
+            os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+        elif what == "node":
+            self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
+            self._launcher.lose(name)
+        elif what == "agent":
+            self._put(machine.InjectAsked(kind, agent=name))
+        else:
+            role, _, rank = target.rpartition("/")
+            self._put(machine.InjectAsked(kind, role=role, rank=int(rank)))
 
     def _status(self) -> JobStatus:
         return status_of(self._machine, self.bundle, self._started, os.getpid(), socket.gethostname())
 
     def _finish(self) -> None:
         self._launcher.stop()
-        result = result_of(self._machine, self.bundle, time.time() - self._started)
+        ended = time.time()
+        result = result_of(self._machine, self.bundle, self._journal(), ended - self._started)
         self._observers.broadcast("job_ended", result=result)
         self._observers.close()
         deadline = time.monotonic() + DRAIN_S
         while not self._observers.wait(TICK_MS / 1000) and time.monotonic() < deadline:
+            self._launcher.beat()
             self._answer_all()
         write_json(self.run_dir / RESULT_FILE, result)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
         self._answer_all()
 
+    def _journal(self) -> list[Event]:
+        try:
+            return self._context.all()
+        except StateError:
+            return []  # the result matters more than the account of what was lost
+
     def _close(self) -> None:
-        self._launcher.stop()
-        (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
+        if not self._fenced:
+            self._launcher.stop()
+            (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
         self._zmq.destroy(linger=200)
         self._context.close()
+
+

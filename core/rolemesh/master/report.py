@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -10,7 +11,8 @@ import msgspec
 from rolemesh import failures
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.observer import AgentStatus, JobStatus, RankStatus
+from rolemesh.master.goodput import goodput, recoveries
+from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.master import MasterMachine, RankRecord
 
@@ -26,7 +28,10 @@ def status_of(machine: MasterMachine, bundle: JobBundle, started: float, pid: in
         AgentStatus(name, record.place.node, record.pid, record.state) for name, record in machine.agents.items()
     )
     graph = bundle.config.graph
-    ranks = tuple(_rank(role, n, record, graph) for (role, n), record in machine.ranks.items())
+    ranks = tuple(
+        _rank(role, n, machine.agents[record.agent].place.node, record, graph)
+        for (role, n), record in machine.ranks.items()
+    )
     return JobStatus(
         bundle.config.name,
         machine.status if machine.phase == "ended" else machine.phase,
@@ -42,21 +47,14 @@ def status_of(machine: MasterMachine, bundle: JobBundle, started: float, pid: in
     )
 
 
-def _rank(role: str, n: int, record: RankRecord, graph: LogicalGraph) -> RankStatus:
-    at = record.position
+def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph) -> RankStatus:
+    generation = record.launch.generation
+    at = record.report
     if at is None or record.state != "running":
-        return RankStatus(role, n, record.node, record.pid, record.state, record.finished)
-    return RankStatus(
-        role,
-        n,
-        record.node,
-        record.pid,
-        record.state,
-        max(at.step, 0),
-        PHASES[at.phase] if 0 <= at.phase < len(PHASES) else "",
-        _doing(at.op, at.edge, graph),
-        record.launch.generation,
-    )
+        return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
+    phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
+    doing = _doing(at.op, at.edge, graph)
+    return RankStatus(role, n, node, record.pid, record.state, max(at.step, 0), phase, doing, generation)
 
 
 def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
@@ -67,11 +65,13 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 
-def result_of(machine: MasterMachine, bundle: JobBundle, wall_s: float) -> dict[str, Any]:
+def result_of(
+    machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event], wall_s: float
+) -> dict[str, Any]:
     """The content of ``result.json``."""
     status = machine.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
-    never_started = status == "failed" and not machine.failures and all(a.pid == 0 for a in machine.agents.values())
+    never_started = status == "failed" and not machine.failures and machine.never_started
     result: dict[str, Any] = {
         "name": bundle.config.name,
         "job_id": bundle.job_id,
@@ -84,10 +84,14 @@ def result_of(machine: MasterMachine, bundle: JobBundle, wall_s: float) -> dict[
         "state_sha256": _digests(machine),
         "plugins": bundle.plugins,
         "run_dir": bundle.config.run_dir,
+        "restored_step": bundle.outline.origin_step,
+        "persisted_step": machine.persisted,
+        "recoveries": recoveries(journal),
+        "goodput": goodput(journal, wall_s),
     }
-    if machine.failures:
-        result["failure"] = msgspec.to_builtins(failures.primary(machine.failures))
-        result["failures"] = [failures.describe(failure) for failure in machine.failures]
+    if machine.failures and status != "done":
+        result["failure"] = msgspec.to_builtins(failures.primary(machine.last_failures))
+        result["failures"] = [failures.describe(failure) for failure in machine.last_failures]
     return result
 
 

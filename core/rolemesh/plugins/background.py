@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -34,6 +35,10 @@ class Background:
                 return
         self._queue.put((hook, arguments))
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Have `call` called once the observers have been told all that was broadcast before; in their thread."""
+        self._queue.put(("", {"call": call}))
+
     def close(self) -> None:
         """Nothing more will come."""
         self._queue.put(None)
@@ -46,6 +51,9 @@ class Background:
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
             hook, arguments = item
+            if not hook:
+                arguments["call"]()
+                continue
             if hook == "status":
                 with self._lock:
                     arguments, self._status = self._status or arguments, None

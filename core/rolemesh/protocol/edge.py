@@ -1,20 +1,60 @@
-"""Both ends of an edge as state machines, sans I/O: credits, retention and replay; order, duplicates and readiness.
+"""Both ends of an edge as state machines, sans I/O: asking, credits, retention and replay; order, duplicates, readiness.
 
-A producer rank sends each of its consumers exactly one part per value, in chunks. Consumers acknowledge with the step
-up to which they have released everything, so an acknowledgement may be repeated or lost without harm.
+A producer rank sends each of its consumers exactly one part per value, in chunks, from the moment at which that
+consumer has asked for it. Whoever restarts, the consumer asks (again): one mechanism serves start, restart of either
+side, and reconnection. Between two generations of ranks nothing is lost, repeated or overtaken; a new generation of
+either side starts a new conversation with an ask. Consumers acknowledge with the step up to which they have released
+everything. (Sender-based message logging: Elnozahy et al. 2002, "A survey of rollback-recovery protocols", section 4.)
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from rolemesh.errors import TransportError
+from rolemesh.graph.logical import Edge, LogicalGraph
+from rolemesh.graph.schedule import Activity
 
-__all__ = ["InEdgeState", "Kept", "OutEdgeState"]
+__all__ = ["InEdgeState", "Kept", "OutEdgeState", "first_needed", "hold_of", "last_call"]
 
 T = TypeVar("T")
+
+NEVER: Final = 1 << 62
+"""The first step for a consumer that has not asked."""
+
+
+def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Collection[str]) -> int:
+    """How many steps after it was made a value of `edge` may still be asked for by a rank restored at the commit.
+
+    A consumer restored at step r takes what was made after r - lag. One of a role that is not `stateful` also repeats
+    its last call up to r of each operator that returns nothing, so that input is needed until the next such call.
+    """
+    call = graph.ops[edge.dst]
+    if call.role in stateful or call.returns is not None:
+        return edge.lag
+    rhythm = activity.rhythms[edge.dst]
+    return edge.lag + (rhythm.every if rhythm is not None else 0)
+
+
+def last_call(activity: Activity, op: int, step: int) -> int | None:
+    """The last step up to `step` at which call `op` is active, if any."""
+    rhythm = activity.rhythms[op]
+    if rhythm is None:
+        return None
+    found = step - (step - rhythm.at) % rhythm.every
+    return found if found >= rhythm.start else None
+
+
+def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Collection[str], resume: int) -> int:
+    """The first producer step whose value a consumer needs that is restored at step `resume` (-1: it starts)."""
+    call = graph.ops[edge.dst]
+    if call.returns is None and call.role not in stateful:
+        repeated = last_call(activity, edge.dst, resume)
+        if repeated is not None:
+            return max(0, repeated - edge.lag)
+    return max(0, resume + 1 - edge.lag)
 
 
 class Kept(NamedTuple, Generic[T]):
@@ -31,16 +71,22 @@ class Kept(NamedTuple, Generic[T]):
 class OutEdgeState(Generic[T]):
     """One producer rank's end: at most `window` steps are under way to the slowest consumer."""
 
-    def __init__(self, consumers: Sequence[int], window: int, *, retain: bool) -> None:
-        """`consumers` are ranks; with `retain`, what is released is kept until its step is committed."""
+    def __init__(self, consumers: Sequence[int], window: int, *, retain: bool, hold: int = 0) -> None:
+        """`consumers` are ranks. With `retain`, what was made at step m is kept until m + `hold` is committed."""
         self.window = window
         self.retain = retain
+        self.hold = hold
         self.kept_bytes = 0
         self._acked = dict.fromkeys(consumers, -1)
+        self._generations = dict.fromkeys(consumers, -1)
+        self._from = dict.fromkeys(consumers, NEVER)
         self._low = -1
         self._committed = -1
+        self._gone = -1
         self._under_way: deque[int] = deque()
         self._kept: deque[Kept[T]] = deque()
+        self._pins: tuple[int, ...] = ()
+        self._pinned: list[Kept[T]] = []
 
     @property
     def under_way(self) -> int:
@@ -52,19 +98,54 @@ class OutEdgeState(Generic[T]):
         """Whether a value of a new step may be sent."""
         return len(self._under_way) < self.window
 
-    def sent(self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int) -> None:
-        """A chunk of `step` has left, encoded as `item`."""
-        if not self._under_way or self._under_way[-1] != step:
+    def sent(
+        self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int
+    ) -> tuple[int, ...]:
+        """A chunk of `step` is made, encoded as `item`, or taken over from a former generation's log.
+
+        Returns those of `consumers` that it must be sent to now: who has asked, and has not got it already.
+        """
+        if step > self._low and (not self._under_way or self._under_way[-1] != step):
             self._under_way.append(step)
         self._kept.append(Kept(step, chunk, last, consumers, item, nbytes))
         self.kept_bytes += nbytes
+        return consumers if not self._from else self._listeners(step, consumers)
 
-    def acked(self, consumer: int, step: int) -> list[T]:
+    def _listeners(self, step: int, consumers: tuple[int, ...]) -> tuple[int, ...]:
+        for consumer in [c for c in consumers if self._from.get(c, NEVER) <= step]:
+            del self._from[consumer]
+        return tuple(consumer for consumer in consumers if consumer not in self._from)
+
+    def restarted(self, consumer: int, generation: int) -> None:
+        """`consumer` is in `generation` now: if that is new, it gets nothing until it asks."""
+        if generation > self._known(consumer):
+            self._generations[consumer] = generation
+            self._from[consumer] = NEVER
+
+    def ask(self, consumer: int, generation: int, from_step: int, released: int) -> list[Kept[T]]:
+        """`consumer` lacks everything from `from_step` on and has released all up to `released`: what to send, in order.
+
+        What comes from an older generation of it is ignored. Raises `TransportError` if something is not kept any more.
+        """
+        if generation < self._known(consumer):
+            return []
+        if from_step <= self._gone:
+            raise TransportError(
+                f"step {from_step} is asked for again but only those after {self._gone} are kept",
+                remedy="restore a snapshot of the newest committed step",
+            )
+        if generation == self._generations[consumer] and self._from.get(consumer) != NEVER:
+            released = max(released, self._acked[consumer])
+        self._generations[consumer] = generation
+        self._from[consumer] = from_step
+        self._acked[consumer] = released
+        self._low = min(self._acked.values())
+        self._under_way = deque(dict.fromkeys(kept.step for kept in self._kept if kept.step > self._low))
+        return [kept for kept in self._kept if kept.step >= from_step and consumer in kept.consumers]
+
+    def acked(self, consumer: int, generation: int, step: int) -> list[T]:
         """`consumer` has released everything up to `step`; the items that nobody needs any more are returned."""
-        known = self._acked.get(consumer)
-        if known is None:
-            raise TransportError(f"rank {consumer} is no consumer of this edge")
-        if step <= known:
+        if generation != self._known(consumer) or step <= self._acked[consumer]:
             return []
         self._acked[consumer] = step
         low = min(self._acked.values())
@@ -81,46 +162,54 @@ class OutEdgeState(Generic[T]):
         self._committed = max(self._committed, step)
         return self._freed()
 
-    def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of a step before `step` alone would free something here."""
-        return bool(self._kept) and self._kept[0].step < step and self._kept[0].step <= self._low
+    def pin(self, steps: Sequence[int]) -> list[T]:
+        """The snapshots of just these steps are being persisted, with what crosses them: made by then, held after.
 
-    def rewind(self, consumer: int, from_step: int) -> list[Kept[T]]:
-        """`consumer` has started again and needs everything from `from_step` on: what to send, in order.
-
-        Raises `TransportError` if a part of that is not kept any more.
+        Returns the items that nobody needs any more.
         """
-        if from_step <= self._committed or (not self.retain and from_step <= self._low):
-            raise TransportError(
-                f"step {from_step} is asked for again but only later ones are kept",
-                remedy="restore a snapshot of the newest committed step",
-            )
-        self._acked[consumer] = min(self._acked[consumer], from_step - 1)
-        self._low = min(self._acked.values())
-        steps = dict.fromkeys(kept.step for kept in self._kept if kept.step > self._low)
-        self._under_way = deque(steps)
-        return [kept for kept in self._kept if kept.step >= from_step and consumer in kept.consumers]
+        self._pins = tuple(steps)
+        held, self._pinned = self._pinned, []
+        return [item for kept in held if (item := self._let_go(kept)) is not None]
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step` would free something here, so that waiting for it makes sense."""
+        return bool(self._kept) and self._kept[0].step + self.hold <= step
+
+    def _known(self, consumer: int) -> int:
+        known = self._generations.get(consumer)
+        if known is None:
+            raise TransportError(f"rank {consumer} is no consumer of this edge", remedy="all ranks must run one plan")
+        return known
 
     def _freed(self) -> list[T]:
-        limit = min(self._low, self._committed) if self.retain else self._low
+        limit = min(self._low, self._committed - self.hold) if self.retain else self._low
         kept, freed = self._kept, []
         while kept and kept[0].step <= limit:
             gone = kept.popleft()
-            self.kept_bytes -= gone.nbytes
-            if gone.item is not None:
-                freed.append(gone.item)
+            self._gone = gone.step
+            item = self._let_go(gone)
+            if item is not None:
+                freed.append(item)
         return freed
+
+    def _let_go(self, gone: Kept[T]) -> T | None:
+        if any(gone.step <= pin < gone.step + self.hold for pin in self._pins):
+            self._pinned.append(gone)
+            return None
+        self.kept_bytes -= gone.nbytes
+        return gone.item
 
 
 class _Source:
-    """What is known of one producer rank: its generation, and the step and chunk that it may send next."""
+    """What is known of one producer rank: its generation, the step and chunk it may send next, the step in use."""
 
-    __slots__ = ("chunk", "generation", "step")
+    __slots__ = ("chunk", "generation", "step", "used")
 
-    def __init__(self) -> None:
-        self.generation = 0
-        self.step = 0
+    def __init__(self, from_step: int) -> None:
+        self.generation = -1
+        self.step = from_step
         self.chunk = 0
+        self.used = -1
 
 
 class InEdgeState(Generic[T]):
@@ -130,11 +219,24 @@ class InEdgeState(Generic[T]):
         """`from_step`: values of earlier producer steps are duplicates."""
         self.sources = tuple(sources)
         self._index = {source: position for position, source in enumerate(self.sources)}
-        self._heads = [_Source() for _ in self.sources]
-        for head in self._heads:
-            head.step = from_step
+        self._heads = [_Source(from_step) for _ in self.sources]
         self._chunks: dict[int, list[list[T]]] = {}
         self._ended: dict[int, int] = {}
+
+    def restart_source(self, source: int, generation: int) -> int:
+        """`source` is in `generation` now. Returns the first step to ask it for: all before it have come completely.
+
+        Chunks of an incomplete value are dropped and taken anew, unless a consumer of the stream has used some: then
+        what comes again is a duplicate.
+        """
+        position = self._position(source)
+        head = self._heads[position]
+        if generation > head.generation:
+            head.generation = generation
+            if head.chunk and head.used != head.step:
+                head.chunk = 0
+                self._chunks[head.step][position].clear()
+        return head.step
 
     def accept(self, source: int, generation: int, step: int, chunk: int, last: bool, item: T | None) -> bool:
         """Take a chunk (`item` None: only the end of the value). False if it is a duplicate or from a dead generation.
@@ -142,12 +244,11 @@ class InEdgeState(Generic[T]):
         Raises `TransportError` for an unknown producer and for a chunk that leaves a gap.
         """
         position = self._index.get(source)
-        if position is None:
-            raise TransportError(f"rank {source} is no producer of this edge", remedy="all ranks must run one plan")
-        head = self._heads[position]
-        if generation < head.generation:
-            return False
-        head.generation = generation
+        head = self._heads[self._position(source) if position is None else position]
+        if generation != head.generation:
+            if generation < head.generation:
+                return False
+            self.restart_source(source, generation)
         if step < head.step or (step == head.step and chunk < head.chunk):
             return False
         if chunk != (head.chunk if step == head.step else 0) or (step > head.step and head.chunk):
@@ -157,7 +258,7 @@ class InEdgeState(Generic[T]):
             chunks = self._chunks[step] = [[] for _ in self.sources]
             self._ended[step] = 0
         if item is not None:
-            chunks[position].append(item)
+            chunks[self._index[source]].append(item)
         if last:
             self._ended[step] += 1
             head.step, head.chunk = step + 1, 0
@@ -175,9 +276,12 @@ class InEdgeState(Generic[T]):
         return self._chunks.pop(step)
 
     def chunk(self, step: int, position: int, index: int) -> T | None:
-        """Chunk `index` of source number `position`, or None if it has not come (or does not exist)."""
+        """Chunk `index` of source number `position` for use now, or None if it has not come (or does not exist)."""
         chunks = self._chunks.get(step)
-        return chunks[position][index] if chunks is not None and index < len(chunks[position]) else None
+        if chunks is None or index >= len(chunks[position]):
+            return None
+        self._heads[position].used = step
+        return chunks[position][index]
 
     def ended(self, step: int, position: int) -> bool:
         """Whether source number `position` has sent all its chunks of `step`."""
@@ -186,3 +290,9 @@ class InEdgeState(Generic[T]):
     def missing(self, step: int) -> tuple[int, ...]:
         """The producers whose value of `step` has not come completely."""
         return tuple(s for position, s in enumerate(self.sources) if not self.ended(step, position))
+
+    def _position(self, source: int) -> int:
+        position = self._index.get(source)
+        if position is None:
+            raise TransportError(f"rank {source} is no producer of this edge", remedy="all ranks must run one plan")
+        return position

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.protocol.messages import RankLaunch
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
-__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_configs"]
+__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -64,10 +65,14 @@ class AgentConfig(msgspec.Struct, frozen=True):
     preload: dict[str, tuple[str, ...]]
     env: dict[str, dict[str, str]]
     incarnation: int = 0
+    warm: tuple[str, ...] = ()
 
 
 class RankStart(msgspec.Struct, frozen=True):
-    """What the zygote hands a new rank: its launch, the job, and the places on its node."""
+    """What the zygote hands a new rank: its launch, the job, and the places on its node.
+
+    `mates` are the boards of all other ranks of its collective group, if they all live on this node.
+    """
 
     launch: RankLaunch
     job: JobConfig
@@ -78,6 +83,7 @@ class RankStart(msgspec.Struct, frozen=True):
     tmp_dir: str
     agent_address: str
     board: str
+    mates: dict[int, str] = {}
 
 
 class JobBundle(msgspec.Struct, frozen=True):
@@ -102,20 +108,16 @@ class JobBundle(msgspec.Struct, frozen=True):
     ray_address: str = ""
 
 
-def agent_configs(bundle: JobBundle) -> tuple[AgentConfig, ...]:
-    """What each agent of a job is started with."""
-    configs = []
-    for place in bundle.outline.places:
-        roles = {launch.role for launch in bundle.outline.launches[place.agent]}
-        configs.append(
-            AgentConfig(
-                agent=place.agent,
-                node=place.node,
-                host=bundle.hosts[place.node],
-                lease_s=bundle.lease_s,
-                job=bundle.config,
-                preload={role: bundle.preload[role] for role in bundle.preload if role in roles},
-                env={role: bundle.env[role] for role in bundle.env if role in roles},
-            )
-        )
-    return tuple(configs)
+def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentConfig:
+    """What an agent of a job is started with. Any role may come to it; `warm` are those that it begins with."""
+    return AgentConfig(
+        agent=place.agent,
+        node=place.node,
+        host=host,
+        lease_s=bundle.lease_s,
+        job=bundle.config,
+        preload=bundle.preload,
+        env=bundle.env,
+        incarnation=incarnation,
+        warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
+    )

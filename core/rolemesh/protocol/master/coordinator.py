@@ -36,6 +36,9 @@ class Coordinator:
         self.machine = machine
         self.recovery: Recovery | None = None
         self.count = 0
+        self.latest: list[Failure] = []
+        self._were: dict[RankKey, int] = {}
+        self._regaining: list[int] = []
         self._pending: list[Failure] = []
         self._since = 0.0
 
@@ -72,6 +75,7 @@ class Coordinator:
         if self._pending and not (all(map(failures.is_echo, self._pending)) and now < self._since + ECHO_S):
             found, self._pending = self._pending, []
             effects += self._plan(found, 0, now)
+        effects += self._regained(now)
         while self.recovery is not None and (more := self._go_on(self.recovery, now)) is not None:
             effects += more
         return effects
@@ -81,6 +85,7 @@ class Coordinator:
         machine, before = self.machine, self.recovery
         proposal = propose(found, machine.view(now), machine.ladder, machine.diagnosers, floor)
         machine.failures += found
+        self.latest = list(found)
         if proposal.plan is None:
             self.recovery = None
             self._close_attempt("failed")
@@ -114,12 +119,14 @@ class Coordinator:
         self.recovery = Recovery(self.count, plan, found, now, since=now)
         machine.attempts.append(Attempt(plan.level, now, plan.restart, plan.reason))
         for key in plan.restart:
-            machine.ranks[key].state = "halting"
+            rank = machine.ranks[key]
+            rank.state = "halting"
+            self._were[key] = max(rank.finished, self._were.get(key, -1))
         data = {
             "number": self.count,
             "plan": msgspec.to_builtins(plan),
             "failures": [failures.describe(failure) for failure in found],
-            "finished": [machine.ranks[key].finished for key in plan.restart],
+            "causes": list(dict.fromkeys(failure.cause for failure in found)),
             "trail": trail,
             "at": now,
         }
@@ -337,6 +344,7 @@ class Coordinator:
                 return self._escalate(f"{names} did not get ready in {machine.outline.start_timeout_s:g} s", now)
             return None
         self.recovery = None
+        self._regaining.append(recovery.number)
         self._close_attempt("recovered")
         data = {
             "number": recovery.number,
@@ -349,6 +357,16 @@ class Coordinator:
         if machine.phase == "starting" and all(r.state in ("ready", "done", "running") for r in machine.ranks.values()):
             effects += machine.run_if_ready(now)
         return effects
+
+    def _regained(self, now: float) -> list[e.Effect]:
+        """Whether the ranks that were started again are where they had been: then nothing more is lost."""
+        if self.recovery is not None or not self._regaining:
+            return []
+        if any(self.machine.ranks[key].finished < step for key, step in self._were.items()):
+            return []
+        numbers, self._regaining = self._regaining, []
+        self._were.clear()
+        return [e.Record("regained", {"number": number, "at": now}) for number in numbers]
 
     def _enter(self, recovery: Recovery, phase: Any, now: float) -> None:
         recovery.phase, recovery.since = phase, now

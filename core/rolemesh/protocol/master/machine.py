@@ -121,6 +121,11 @@ class MasterMachine:
             case e.Tick():
                 return self._tick(now)
 
+    @property
+    def last_failures(self) -> list[Failure]:
+        """The failures that the last decision was about: of a failed job, why it failed."""
+        return self.coordinator.latest or self.failures
+
     # -------------------------------------------------------------------------------------------------- life and time
 
     def _begin(self, now: float) -> list[e.Effect]:

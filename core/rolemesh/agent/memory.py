@@ -1,0 +1,141 @@
+"""What an agent's node holds of its ranks' snapshots: in its own memory, on disk, and on other nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rolemesh.agent.persister import Persister
+from rolemesh.agent.replicas import Replicas
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.job import AgentConfig
+from rolemesh.snapshots.memory import MemorySnapshots
+
+__all__ = ["NodeMemory"]
+
+RankKey = tuple[str, int]
+
+
+class NodeMemory:
+    """Watches the snapshots of the ranks on this node: has them persisted and copied, and says what is safe.
+
+    Not thread-safe; nothing here blocks on a disk or another node.
+    """
+
+    def __init__(self, config: AgentConfig, shm: Path) -> None:
+        self._config, self._shm = config, shm
+        self._plan = config.job.snapshots
+        self._ranks: dict[RankKey, MemorySnapshots] = {}
+        self._persister = Persister(config, shm) if self._plan.enabled else None
+        self._replicas = Replicas(config, shm) if self._plan.enabled and self._plan.replicas else None
+        self._others = False
+        self._persisted: dict[tuple[str, int, int], m.Persisted] = {}
+        self._left = {key: self._of(key) for key in self._leftovers()}
+        self._fetches: dict[RankKey, m.RankLaunch] = {}
+
+    @property
+    def address(self) -> str:
+        """Where other agents bring replicas, "" if there are none."""
+        return self._replicas.address if self._replicas is not None else ""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the disk."""
+        return self._persister.trouble if self._persister is not None else ""
+
+    def peers(self, agents: dict[str, str]) -> None:
+        """These are all agents' addresses."""
+        self._others = len(agents) > 1
+        if self._replicas is not None:
+            self._replicas.peers(agents)
+
+    def started(self, role: str, rank: int) -> None:
+        """A rank runs here from now on."""
+        self._left.pop((role, rank), None)
+
+    def ended(self, role: str, rank: int) -> tuple[int, ...]:
+        """A rank's process is gone: the snapshots that it has left."""
+        return self._of((role, rank)).steps() if self._plan.enabled else ()
+
+    def died(self, role: str, rank: int) -> None:
+        """A rank is dead before its end: what it was going to have persisted is seen to first."""
+        if self._persister is not None:
+            self._persister.died(role, rank)
+
+    def safe(self, role: str, rank: int, snapshot: int) -> int:
+        """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
+        if snapshot < 0 or not self._plan.enabled:
+            return -1
+        if self._persister is not None:
+            for step in self._of((role, rank)).pinned():
+                self._persister.want(role, rank, step)
+        if self._replicas is None or not self._others:
+            return snapshot
+        self._replicas.offer(role, rank, snapshot)
+        return self._replicas.replicated(role, rank)
+
+    def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
+        """The parts on disk of sets after `covered`."""
+        if self._persister is not None:
+            for part in self._persister.results():
+                self._persisted[part.role, part.rank, part.step] = part
+        self._persisted = {key: part for key, part in self._persisted.items() if part.step > covered}
+        return tuple(self._persisted.values())
+
+    def stored(self) -> tuple[m.Stored, ...]:
+        """Snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
+        left = [m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items()]
+        return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
+
+    def fetch(self, launch: m.RankLaunch, agents: dict[str, str]) -> None:
+        """Bring a rank's replica here."""
+        assert self._replicas is not None
+        self._fetches[launch.role, launch.rank] = launch
+        self._replicas.fetch(agents[launch.replica], launch.role, launch.rank, launch.resume)
+
+    def fetched(self) -> list[tuple[m.RankLaunch, str]]:
+        """The fetches that have ended since the last call, each with "" or what went wrong."""
+        if self._replicas is None:
+            return []
+        found = []
+        for role, rank, error in self._replicas.fetched():
+            launch = self._fetches.pop((role, rank), None)
+            if launch is not None:
+                found.append((launch, error))
+        return found
+
+    def forget(self) -> None:
+        """What is in memory is void."""
+        for memory in self._left.values():
+            memory.clear()
+        self._left.clear()
+        self._persisted.clear()
+        if self._persister is not None:
+            self._persister.forget()
+        if self._replicas is not None:
+            self._replicas.clear()
+
+    def fail_next(self) -> None:
+        """Rehearsal: the next write to disk fails as if that were full."""
+        if self._persister is not None:
+            self._persister.fail_next()
+
+    def close(self) -> None:
+        """Stop copying. Files stay where they are."""
+        if self._persister is not None:
+            self._persister.close()
+        if self._replicas is not None:
+            self._replicas.close()
+        for memory in self._ranks.values():
+            memory.close()
+
+    def _of(self, key: RankKey) -> MemorySnapshots:
+        if key not in self._ranks:
+            self._ranks[key] = MemorySnapshots(self._shm, *key)
+        return self._ranks[key]
+
+    def _leftovers(self) -> list[RankKey]:
+        found = []
+        for path in sorted(self._shm.glob("snap-*.index")) if self._plan.enabled else ():
+            role, _, rank = path.name.removeprefix("snap-").removesuffix(".index").rpartition("-")
+            found.append((role, int(rank)))
+        return found

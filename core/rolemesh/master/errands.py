@@ -1,0 +1,124 @@
+"""What the master has done beside its loop, because it takes time: agents, places, snapshots on disk.
+
+Each errand runs in a thread of its own and answers with an event for the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.cluster import AgentStart, Launcher
+from rolemesh.errors import RolemeshError
+from rolemesh.master.moving import moves_of
+from rolemesh.placement import PlacementPlan, Strategy
+from rolemesh.protocol import master as machine
+from rolemesh.protocol.job import JobBundle, agent_config
+from rolemesh.replanning import replan
+from rolemesh.snapshots import disk
+
+__all__ = ["Errands"]
+
+log = logging.getLogger("rolemesh.master")
+
+
+class Errands:
+    """Carries out the machine's slow effects; `answer` takes events, from any thread."""
+
+    def __init__(
+        self,
+        bundle: JobBundle,
+        launcher: Launcher,
+        strategies: tuple[Strategy, ...],
+        answer: Callable[[machine.Event], None],
+    ) -> None:
+        self.plan: PlacementPlan = bundle.plan
+        self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
+        self._run_dir = Path(bundle.config.run_dir)
+        self._hosts = dict(bundle.hosts)
+
+    def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
+        """Start agents."""
+        names = tuple(agent.place.agent for agent in agents)
+
+        def errand() -> None:
+            starts = []
+            for agent in agents:
+                host = self._host(agent.place.node)
+                config = agent_config(self._bundle, agent.place, agent.incarnation, host)
+                starts.append(AgentStart(agent.place, agent.incarnation, msgspec.msgpack.encode(config)))
+            self._launcher.start(starts)
+
+        self._run("start-agents", errand, lambda error: machine.StartFailed(error, names))
+
+    def attach(self, agents: tuple[machine.Incarnation, ...]) -> None:
+        """Find agents again."""
+        numbers = {agent.place.agent: agent.incarnation for agent in agents}
+
+        def errand() -> None:
+            self._launcher.attach([agent.place for agent in agents], numbers)
+
+        self._run("attach", errand, lambda error: machine.StartFailed(error, tuple(numbers)))
+
+    def replan(self, lost: tuple[str, ...], homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> None:
+        """Find places for the ranks on lost nodes. `agents`: the nodes of those that live."""
+
+        def errand() -> None:
+            cluster = self._launcher.cluster()
+            self._hosts |= {node.id: node.host for node in cluster.nodes}
+            plan = replan(self._bundle.request, self.plan, lost, cluster, self._strategies)
+            found = moves_of(plan, homes, agents)
+            if found.moves is not None:
+                self.plan = plan
+            self._answer(found)
+
+        self._run("replan", errand, lambda error: machine.Replanned(None, why=error))
+
+    def find_origin(self) -> None:
+        """Find the newest persisted snapshot that is intact."""
+
+        def errand() -> None:
+            found, damaged = disk.newest_intact(self._run_dir)
+            own = machine.OriginFound(str(found.path), found.step, damaged) if found is not None else None
+            start = self._bundle.outline
+            self._answer(own or machine.OriginFound(start.origin, start.origin_step, damaged))
+
+        self._run("find-origin", errand, lambda error: machine.OriginFound("", -1, (error,)))
+
+    def complete(self, effect: machine.CompleteSet) -> None:
+        """Make a persisted set whole, and remove the oldest ones."""
+
+        def errand() -> None:
+            config = self._bundle.config
+            files = {name: tuple(size) for part in effect.parts for name, size in part.files.items()}
+            plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
+            manifest = disk.Manifest(
+                config.name, config.job_id, effect.step, config.steps, config.world_sizes, files, plugins
+            )  # type: ignore[arg-type]
+            disk.write_manifest(self._run_dir, manifest)
+            disk.prune(self._run_dir, config.snapshots.keep)
+            self._answer(machine.SetCompleted(effect.step))
+
+        self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))
+
+    def _host(self, node: str) -> str:
+        if node not in self._hosts:
+            self._hosts |= {known.id: known.host for known in self._launcher.cluster().nodes}
+        return self._hosts.get(node, "127.0.0.1")
+
+    def _run(self, name: str, errand: Callable[[], None], failed: Callable[[str], machine.Event]) -> None:
+        def guarded() -> None:
+            try:
+                errand()
+            except Exception as error:
+                expected: Any = (RolemeshError, OSError)
+                if not isinstance(error, expected):
+                    log.exception("%s failed", name)
+                self._answer(failed(str(error) or type(error).__name__))
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()

@@ -1,0 +1,69 @@
+"""What ``--resume`` names: the persisted snapshot that a new job starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rolemesh.snapshots.layout import SnapshotError
+from rolemesh.errors import EXIT_NOT_STARTED
+from rolemesh.runs import find_run
+from rolemesh.snapshots import disk
+
+__all__ = ["Source", "find_origin", "find_source"]
+
+
+class Source(NamedTuple):
+    """A run's folder, and the step that was asked for, or None for the newest."""
+
+    run_dir: Path
+    step: int | None
+
+
+def find_source(reference: str, runs: Path) -> Source:
+    """`reference` is a job's name in the runs folder, a run's folder, or the folder of one snapshot in it.
+
+    Raises `UnknownRunError`.
+    """
+    path = Path(reference)
+    if path.name.startswith("step-") and path.parent.name == "snapshots" and path.is_dir():
+        return Source(path.resolve().parents[1], int(path.name.removeprefix("step-")))
+    return Source(find_run(reference, runs).path.resolve(), None)
+
+
+def find_origin(source: Source, steps: int, stateful: Sequence[str]) -> tuple[disk.PersistedSet, list[str]]:
+    """The newest intact snapshot of `source`, and what is wrong with newer ones.
+
+    `stateful` are the new job's roles that keep state; `steps` is how many it has in all.
+    Raises `SnapshotError` if there is none, or if it does not fit the job.
+    """
+    found, damaged = disk.newest_intact(source.run_dir, source.step)
+    where = str(disk.snapshots_folder(source.run_dir))
+    if found is None or found.manifest is None:
+        what = "there is no intact snapshot" + (f" of step {source.step}" if source.step is not None else "")
+        raise _not_started(
+            "\n  ".join([what, *damaged]),
+            where,
+            "snapshots are persisted every snapshots.persist_every steps in jobs with a failover ladder, or with "
+            "snapshots.enabled; `rolemesh checkpoint list` shows them",
+        )
+    errors: list[str] = []
+    if found.step >= steps - 1:
+        errors.append(f"it was taken after step {found.step}, and the job ends after step {steps - 1}: raise `steps`")
+    errors += [
+        f"it has no state of role {role}, which keeps some"
+        for role in stateful
+        if not any(name.startswith(f"{role}/") for name in found.manifest.files)
+    ]
+    if errors:
+        raise _not_started("the snapshot does not fit this job: " + "; ".join(errors), str(found.path))
+    return found, damaged
+
+
+def _not_started(what: str, where: str, remedy: str | None = None) -> SnapshotError:
+    error = SnapshotError(what, where=where, remedy=remedy)
+    error.exit_code = EXIT_NOT_STARTED
+    return error
+
+
