@@ -22,7 +22,7 @@ from pathlib import Path
 from rolemesh.agent import janitor
 from rolemesh.errors import BackendError
 
-__all__ = ["MARKER", "AgentKeeper", "Keeper", "remove_agent", "remove_orphans", "shm_folder"]
+__all__ = ["MARKER", "AgentKeeper", "Keeper", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
 
 MARKER = "ROLEMESH_JOB"
 """Environment variable that marks every process of one job on one agent: ``job/agent/incarnation``."""
@@ -91,6 +91,13 @@ def remove_agent(job_id: str, agent: str) -> None:
     """Kill what is marked as this agent's and remove its folder, whoever owns it: the job is over, or its node lost."""
     janitor.sweep(f"{MARKER}={job_id}/{agent}/")
     janitor.remove(str(shm_folder(job_id, agent)))
+
+
+def remove_job(job_id: str) -> None:
+    """Kill what is marked as this job's and remove its agents' folders on this machine: the job is over."""
+    janitor.sweep(f"{MARKER}={job_id}/")
+    for folder in _fast().glob(f"rolemesh-{job_id}-*"):
+        janitor.remove(str(folder))
 
 
 def remove_orphans() -> None:

@@ -1,0 +1,41 @@
+"""The end of a job whose masters die one after the other: nobody else is left to write its result."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rolemesh.agent.keeper import remove_job
+from rolemesh.control import CONTROL_FILE
+from rolemesh.errors import EXIT_FAILED
+from rolemesh.protocol.job import JobBundle
+from rolemesh.runs import LOGS_DIR, RESULT_FILE, Run, write_json
+
+__all__ = ["give_up"]
+
+
+def give_up(bundle: JobBundle, why: str) -> None:
+    """Write ``result.json`` of a job that was under way, and remove what its agents left on this machine.
+
+    Of a job that never began nothing is written: its driver says so.
+    """
+    run_dir = Path(bundle.config.run_dir)
+    control = Run(run_dir).control()
+    if control is not None and control.job_id == bundle.job_id:
+        result: dict[str, Any] = {
+            "name": bundle.config.name,
+            "job_id": bundle.job_id,
+            "status": "failed",
+            "message": f"{why}; see {run_dir / LOGS_DIR / 'master.log'}",
+            "exit_code": EXIT_FAILED,
+            "steps": bundle.config.steps,
+            "committed_steps": None,
+            "wall_s": round(time.time() - control.started, 3),
+            "state_sha256": dict.fromkeys(bundle.config.world_sizes),
+            "plugins": bundle.plugins,
+            "run_dir": str(run_dir),
+        }
+        write_json(run_dir / RESULT_FILE, result)
+        (run_dir / CONTROL_FILE).unlink(missing_ok=True)
+    remove_job(bundle.job_id)

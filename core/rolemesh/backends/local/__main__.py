@@ -1,0 +1,45 @@
+"""``python -m rolemesh.backends.local JOB_ID``: a job's supervisor; reads a `SupervisorStart` from standard input."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.agent.keeper import Keeper
+from rolemesh.backends.giving_up import give_up
+from rolemesh.backends.local.processes import run_agent, run_master
+from rolemesh.backends.local.supervisor import Supervisor
+from rolemesh.backends.local.wire import SupervisorStart
+from rolemesh.protocol.job import JobBundle
+from rolemesh.runs import LOGS_DIR
+
+PRELOAD = ("sqlalchemy", "sqlalchemy.dialects.sqlite", "psutil")
+"""What every master imports; observers' plugins it imports by itself, because those may start threads."""
+
+
+def main() -> int:
+    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=SupervisorStart)
+    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in PRELOAD:
+        importlib.import_module(module)
+    logs = Path(bundle.config.run_dir, LOGS_DIR)
+    keeper = Keeper(bundle.job_id, "supervisor")
+    try:
+        supervisor = Supervisor(start, keeper.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
+        finished = supervisor.run()
+        if not finished:
+            give_up(bundle, supervisor.gave_up)
+    finally:
+        keeper.close()
+    return 0 if finished else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""What runs in the processes that the supervisor forks: a master, an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.agent.agent import Agent
+from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
+from rolemesh.backends.local.relay import Relay
+from rolemesh.backends.local.wire import Link, SupervisorStart, ToMaster
+from rolemesh.master.master import Master
+from rolemesh.protocol.job import AgentConfig, JobBundle
+
+__all__ = ["run_agent", "run_master"]
+
+
+def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
+    """Control the job until it has ended; `attempt` counts the masters that did so before."""
+    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
+    launcher = LocalLauncher(bundle.job_id, start.nodes, folder, link)
+    Master(bundle, launcher, folder, restarted=attempt > 0).run()
+    return 0
+
+
+def run_agent(config: bytes, folder: Path) -> int:
+    """Be an agent until the job is over on this node."""
+    decoded = msgspec.msgpack.decode(config, type=AgentConfig)
+    relay = Relay(agents_address(folder), agent_identity(decoded.agent, decoded.incarnation))
+    agent = Agent(decoded, relay.send)
+    relay.start(agent.deliver)
+    agent.run()
+    relay.stop()
+    return 0

@@ -1,0 +1,119 @@
+"""A supervisor with a master and agents that do what a test tells them: ``python small_job.py FOLDER JOB_ID``.
+
+The master answers commands (msgpack lists) at ``ipc://FOLDER/master`` and writes what it is told into FOLDER/told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from rolemesh.agent.keeper import AgentKeeper
+from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
+from rolemesh.backends.local.relay import Relay
+from rolemesh.backends.local.supervisor import Supervisor
+from rolemesh.backends.local.wire import Link, SupervisorStart, ToMaster
+from rolemesh.cluster import AgentPlace, AgentStart, ClusterView, NodeView
+
+HOLD_S = 5.0
+NODES = ClusterView(tuple(NodeView(f"node-{i}") for i in range(3)))
+
+
+class AgentSettings(msgspec.Struct):
+    """What stands for an `AgentConfig` here."""
+
+    job: str
+    agent: str
+    incarnation: int
+
+
+def run_agent(config: bytes, folder: Path) -> int:
+    """Count aloud, echo, and end when told so."""
+    settings = msgspec.msgpack.decode(config, type=AgentSettings)
+    keeper = AgentKeeper(settings.job, settings.agent, settings.incarnation, HOLD_S)
+    (keeper.shm / f"was-here-{settings.incarnation}").touch()
+    over = threading.Event()
+    echoes: list[bytes] = []
+
+    def deliver(message: bytes) -> None:
+        over.set() if message == b"end" else echoes.append(message)
+
+    relay = Relay(agents_address(folder), agent_identity(settings.agent, settings.incarnation))
+    relay.start(deliver)
+    count = 0
+    while not over.wait(0.02):
+        count += 1
+        relay.send(f"{settings.incarnation} counts {count} pid {os.getpid()}".encode())
+        while echoes:
+            relay.send(f"{settings.incarnation} echoes {echoes.pop(0).decode()}".encode())
+    relay.send(f"{settings.incarnation} ends".encode())
+    relay.stop()
+    keeper.close()
+    return 0
+
+
+def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
+    """Obey the test."""
+    job = start.bundle.decode()
+    if (folder / "fail").exists() and attempt > 0:
+        raise RuntimeError("told to fail")
+    launcher = LocalLauncher(job, start.nodes, folder, link)
+    told = (folder / "told").open("a", buffering=1)
+
+    def write(*line: object) -> None:
+        told.write(json.dumps([attempt, *line]) + "\n")
+
+    launcher.open(lambda agent, message: write("received", agent, message.decode()), lambda *line: write("lost", *line))
+    context = zmq.Context()
+    control = context.socket(zmq.REP)
+    control.bind(f"ipc://{folder}/master")
+    write("up", os.getpid())
+    while True:
+        launcher.beat()
+        if not control.poll(100):
+            continue
+        answer: object = None
+        match msgspec.msgpack.decode(control.recv()):
+            case ["start", agent, incarnation, node]:
+                config = msgspec.msgpack.encode(AgentSettings(job, agent, incarnation))
+                launcher.start([AgentStart(AgentPlace(agent, node, {}), incarnation, config)])
+            case ["attach", agents]:
+                places = [AgentPlace(agent, node, {}) for agent, (_, node) in agents.items()]
+                launcher.attach(places, {agent: number for agent, (number, _) in agents.items()})
+            case ["send", agent, incarnation, text]:
+                launcher.send(agent, incarnation, text.encode())
+            case ["kill", agent, incarnation]:
+                launcher.kill(agent, incarnation)
+            case ["lose", node]:
+                launcher.lose(node)
+            case ["nodes"]:
+                answer = [node.id for node in launcher.cluster().nodes]
+            case ["raise"]:
+                raise RuntimeError("told to fail")
+            case ["end"]:
+                launcher.stop()
+                control.send(msgspec.msgpack.encode(answer))
+                context.destroy(linger=100)
+                return 0
+        control.send(msgspec.msgpack.encode(answer))
+
+
+def main() -> int:
+    folder, job = Path(sys.argv[1]), sys.argv[2]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start = SupervisorStart(job.encode(), NODES)
+    supervisor = Supervisor(start, folder, lambda name: folder / f"{name}.log", run_master, run_agent)
+    finished = supervisor.run()
+    print(supervisor.gave_up, flush=True)
+    return 0 if finished else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
