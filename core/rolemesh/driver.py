@@ -6,6 +6,7 @@ file is said in a second, with exit code 2.
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -35,6 +36,9 @@ from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected,
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
+from rolemesh.rehearsal.account import account, differences
+from rolemesh.rehearsal.injector import Injector
+from rolemesh.rehearsal.spec import Rehearsal, parse
 from rolemesh.resuming import find_origin, find_source
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
@@ -57,6 +61,8 @@ class RunOptions:
     nodes: str | None = None
     runs_dir: Path | None = None
     resume: str | None = None
+    chaos: str | None = None
+    compare: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,16 @@ def run(options: RunOptions) -> int:
     if options.detach and options.backend == "ray" and options.address is None:
         return _run_owner_in_background(options, run_dir)
     with _terminating_signals_interrupt():
-        return _run(options, prepared, run_dir)
+        if options.chaos is None:
+            return _run(options, prepared, run_dir)
+        return _rehearse(options, prepared, run_dir)
 
 
 def _check(options: RunOptions) -> None:
+    if options.chaos is not None and (options.detach or options.backend == "inline"):
+        raise JobFileError("--chaos disturbs a job that this command watches", remedy="leave --detach and --inline out")
+    if options.compare and options.chaos is None:
+        raise JobFileError("--chaos-compare compares a rehearsal with an undisturbed run", remedy="add --chaos kills=5")
     if options.nodes and options.backend != "local":
         raise JobFileError("--nodes emulates nodes on the local backend only", remedy="add --backend local")
     if options.address and options.backend != "ray":
@@ -113,7 +125,41 @@ def _check(options: RunOptions) -> None:
         raise JobFileError("--inline runs in this process, so it cannot be detached", remedy="leave one of them out")
 
 
-def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
+def _rehearse(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
+    """A run with failures and, if asked for, one without: do they end alike?"""
+    rehearsal = parse(options.chaos or "")
+    spec = prepared.job.spec
+    if not spec.failover:
+        raise JobFileError(
+            "this job has no failover level, so the first failure ends it",
+            where=prepared.job.where(("failover",)),
+            remedy="add failover: [{use: process}, {use: node}, {use: job}]",
+        )
+    if "stop" in rehearsal.targets and (spec.hang.after_s is None or spec.hang.after_s > 60):
+        raise JobFileError(
+            f"a stopped rank is noticed after hang.after_s = {spec.hang.after_s} s",
+            where=prepared.job.where(("hang", "after_s")),
+            remedy="add hang.after_s=5 for the rehearsal, or leave `stop` out of its targets",
+        )
+    code = _run(options, prepared, run_dir, rehearsal)
+    result = Run(run_dir).result()
+    if not options.compare or code != EXIT_DONE or result is None:
+        return code
+    name = f"{spec.name}-undisturbed"
+    calm = dataclasses.replace(options, overrides=(*options.overrides, f"name={name}"), chaos=None, compare=False)
+    code = _run(calm, prepare(calm.job, calm.overrides), run_dir.parent / name)
+    other = Run(run_dir.parent / name).result()
+    if code != EXIT_DONE or other is None:
+        return code
+    unequal = differences(result, other)
+    if unequal:
+        print("error: the run with failures ended differently:\n  " + "\n  ".join(unequal), file=sys.stderr)
+        return EXIT_FAILED
+    print("the run with failures ended exactly as the undisturbed one: state_sha256 is equal for every role")
+    return EXIT_DONE
+
+
+def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehearsal | None = None) -> int:
     if not options.address:
         _plan(prepared, _nodes(options))
     backend: Backend | None = None
@@ -142,7 +188,14 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
             backend.start(bundle)
         if options.detach:
             return _until_running(run_dir)
-        return _watch(prepared, run_dir, backend)
+        if rehearsal is None:
+            return _watch(prepared, run_dir, backend)
+        injector = Injector(rehearsal, run_dir, len(cluster.nodes))
+        injector.start()
+        try:
+            return _watch(prepared, run_dir, backend)
+        finally:
+            print(account(injector.stop(), Run(run_dir).result() or {}))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     finally:

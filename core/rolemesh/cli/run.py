@@ -39,6 +39,17 @@ def command(
             metavar="JOB|PATH",
         ),
     ] = None,
+    chaos: Annotated[
+        str | None,
+        typer.Option(
+            help="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: rank, "
+            "agent, master, node, stop (SIGSTOP), disk (full). A report follows at the end.",
+            metavar="SPEC",
+        ),
+    ] = None,
+    chaos_compare: Annotated[
+        bool, typer.Option("--chaos-compare", help="Afterwards run it undisturbed; fail unless both end exactly alike.")
+    ] = False,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Where runs/<name>/ is made.", envvar="ROLEMESH_RUNS", show_default="./runs")
     ] = None,
@@ -58,6 +69,8 @@ def command(
       rolemesh run examples/grpo/job.yaml --address auto --detach
 
       rolemesh run examples/grpo/job.yaml --resume grpo steps=30 roles.trainer.world_size=4
+
+      rolemesh run job.yaml --backend local --chaos kills=10,seed=7 --chaos-compare
     """
     from rolemesh.driver import RunOptions, run
 
@@ -70,5 +83,7 @@ def command(
         nodes=nodes,
         runs_dir=runs_dir,
         resume=resume,
+        chaos=chaos,
+        compare=chaos_compare,
     )
     raise typer.Exit(run(options))

@@ -1,0 +1,80 @@
+"""Injects the failures of a rehearsal into a running job, through its master, from a thread beside the driver."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.observer import JobStatus
+from rolemesh.rehearsal.schedule import Fault, moments, next_fault
+from rolemesh.rehearsal.spec import Rehearsal
+from rolemesh.runs import Run
+
+__all__ = ["Injector"]
+
+LOOK_S = 0.02
+ANSWER_S = 1.0
+
+
+class Injector:
+    """`start` it when the master is up; `stop` returns what was injected."""
+
+    def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int) -> None:
+        self.rehearsal = rehearsal
+        self.injected: list[Fault] = []
+        self._run = Run(run_dir)
+        self._nodes = nodes
+        self._over = threading.Event()
+        self._rng = random.Random(f"faults {rehearsal.seed}")
+        self._thread = threading.Thread(target=self._inject_all, name="chaos", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the first moment."""
+        self._thread.start()
+
+    def stop(self) -> list[Fault]:
+        """The job has ended."""
+        self._over.set()
+        self._thread.join()
+        return self.injected
+
+    def _inject_all(self) -> None:
+        begun = self._committed(-1)
+        if begun is None:
+            return
+        for moment in moments(self.rehearsal, begun.steps):
+            if not moment.again and self._committed(moment.step) is None:
+                return
+            if self._over.wait(moment.delay_s):
+                return
+            self._inject()
+
+    def _committed(self, step: int) -> JobStatus | None:
+        """The status of the job once it runs and has committed `step`; None when it has ended before."""
+        while not self._over.is_set():
+            status = self._run.status(ANSWER_S)
+            if status is not None and status.state in ("stopping", "done", "failed", "interrupted"):
+                return None
+            if status is not None and status.state == "running" and status.committed >= step:
+                return status
+            self._over.wait(LOOK_S)
+        return None
+
+    def _inject(self) -> None:
+        """One failure; tried until there is something that can fail, for a while."""
+        deadline = time.monotonic() + 10.0
+        while not self._over.is_set() and time.monotonic() < deadline:
+            status = self._run.status(ANSWER_S)
+            fault = next_fault(self._rng, self.rehearsal, status, self._nodes) if status is not None else None
+            if fault is not None:
+                self.injected.append(fault)
+                try:
+                    with ControlClient(self._run.path, ANSWER_S) as client:
+                        client.inject(*fault)
+                except MasterGoneError:
+                    pass  # the master itself was meant, or it has died of the failure before
+                return
+            self._over.wait(LOOK_S)
