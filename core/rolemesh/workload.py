@@ -256,6 +256,15 @@ class Workload:
         Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here.
         """
 
+    @classmethod
+    def export(cls, options: Any, state: State, folder: Path) -> None:
+        """Write a persisted state into the new `folder` in the form that other tools read, for `checkpoint export`.
+
+        `state` is that of all ranks together: each `Shard` has become the whole tensor, and entries in which the ranks
+        differ are left out. Raise `rolemesh.OptionsError` with a remedy if it cannot be done.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no export()")
+
     def setup(self, ctx: RankContext[Any]) -> None:
         """Build models, engines, iterators. Heavy imports belong here."""
 

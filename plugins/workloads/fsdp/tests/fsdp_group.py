@@ -18,7 +18,9 @@ import torch
 
 import rolemesh_fsdp.engine
 import rolemesh_fsdp.losses  # noqa: F401
-from rolemesh.batch import Batch, Ragged
+from rolemesh.batch import Batch, Ragged, Shard
+from rolemesh.snapshots import disk
+from rolemesh.snapshots.memory import MemorySnapshots
 from rolemesh.workload import RankContext, Rendezvous
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
@@ -102,9 +104,22 @@ def share(batch: Batch, shares: list[int], rank: int) -> Batch:
     return batch[start : start + shares[rank]]
 
 
-def copied(state: Any) -> dict[str, Any]:
-    """A snapshot as numpy copies."""
-    return {k: v.clone().numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+def copied(value: Any) -> Any:
+    """A snapshot of its own, which pickles without torch's shared memory: numpy copies instead of tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.clone().numpy()
+    if isinstance(value, Shard):
+        return Shard(copied(value.data), value.shape, value.offsets)
+    return {key: copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def as_tensors(value: Any) -> Any:
+    """The inverse of `copied`."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, Shard):
+        return Shard(as_tensors(value.data), value.shape, value.offsets)
+    return {key: as_tensors(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def train(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> dict[str, Any]:
@@ -151,7 +166,7 @@ def continue_from(
     workload: FSDPWorkload, ctx: RankContext[Any], states: list[Any], batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:
     """Restore this rank's snapshot in the new process, then train."""
-    workload.restore(states[ctx.rank])
+    workload.restore(as_tensors(states[ctx.rank]))
     return train(workload, ctx, batches, shares)
 
 
@@ -172,3 +187,16 @@ def logprobs_after(
 def losses(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
     """The loss of each step."""
     return [train(workload, ctx, [batch], shares)["metrics"]["loss"] for batch in batches]
+
+
+def persist(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], shm: str) -> Any:
+    """Train, then leave a snapshot in shared memory; the weights."""
+    result = train(workload, ctx, batches, shares)
+    MemorySnapshots(shm, "trainer", ctx.rank).write(0, workload.snapshot(), log=0, persist=True)
+    return result
+
+
+def resume(workload: FSDPWorkload, ctx: RankContext[Any], origin: str, batches: list[Batch], shares: list[int]) -> Any:
+    """Load a persisted snapshot at this world size; the weights at once, and those after training on."""
+    workload.restore(disk.load(origin, "trainer", ctx.rank, ctx.world_size, workload.snapshot).state)
+    return [train(workload, ctx, [], shares), train(workload, ctx, batches, shares)]

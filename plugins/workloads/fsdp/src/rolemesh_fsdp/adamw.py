@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -77,18 +75,18 @@ class AdamW:
         for leaf in self._leaves.values():
             leaf.grad = None
 
-    def moments(self) -> dict[str, torch.Tensor]:
-        """``exp_avg/<name>`` and ``exp_avg_sq/<name>``, empty blocks included, in a fixed order."""
+    def moments(self) -> dict[str, dict[str, torch.Tensor]]:
+        """``exp_avg`` and ``exp_avg_sq`` by parameter, empty blocks included, in a fixed order."""
         return {
-            f"{moment}/{name}": self._adamw.state[self._leaves[name]][moment] if name in self._leaves else data
+            moment: {
+                name: self._adamw.state[self._leaves[name]][moment] if name in self._leaves else data
+                for name, data in self.blocks.data.items()
+            }
             for moment in _MOMENTS
-            for name, data in self.blocks.data.items()
         }
 
-    def restore(self, moments: Mapping[str, Any], updates: int) -> None:
-        """Take `moments()` back; `updates` sets the scheduler's and AdamW's position."""
-        for key, target in self.moments().items():
-            target.copy_(moments[key])
+    def restore(self, updates: int) -> None:
+        """The tensors of `moments` have been filled; `updates` sets the scheduler's and AdamW's position."""
         for leaf in self._leaves.values():
             self._adamw.state[leaf]["step"].fill_(updates)
         self.updates = updates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -119,34 +118,51 @@ class Engine:
 
     def snapshot(self) -> State:
         """See `FSDPWorkload.snapshot`; the keys are in a fixed order."""
-        state: dict[str, Any] = {
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return {
             "version": self.version,
             "updates": self.optimizer.updates,
-            "layout": self.blocks.layout(),
-            "rng/cpu": torch.get_rng_state(),
+            "rng": rng,
+            "model": self._shards(self.blocks.data),
+            "optimizer": {moment: self._shards(data) for moment, data in self.optimizer.moments().items()},
         }
-        if self.device.type == "cuda":
-            state["rng/cuda"] = torch.cuda.get_rng_state(self.device)
-        state |= {f"param/{name}": block.cpu() for name, block in self.blocks.data.items()}
-        state |= {name: moment.cpu() for name, moment in self.optimizer.moments().items()}
-        return state
 
     def restore(self, state: State) -> None:
-        """Raises `ValueError` if the snapshot was taken of another model or at another world size."""
-        if _plain(state["layout"]) != self.blocks.layout():
-            raise ValueError(
-                f"the snapshot's layout is not that of {self.options.model} over {self.group.size} ranks; "
-                "restore it with the model and world_size that it was taken with"
-            )
-        for name, block in self.blocks.data.items():
-            block.copy_(_tensor(state[f"param/{name}"]))
-        moments = {name: _tensor(state[name]) for name in self.optimizer.moments()}
-        self.optimizer.restore(moments, int(state["updates"]))
+        """Raises `ValueError` if the snapshot was taken of another model, or is not this rank's part of it."""
+        targets = {"model": self.blocks.data, **self.optimizer.moments()}
+        sources = {"model": state["model"], **state["optimizer"]}
+        for group, data in targets.items():
+            if sources[group].keys() != data.keys():
+                raise ValueError(
+                    f"the snapshot is of another model than {self.options.model}; restore it with the options that it "
+                    f"was taken with (it differs in {sorted(sources[group].keys() ^ data.keys())[:4]})"
+                )
+            for name, block in data.items():
+                self._fill(block, sources[group][name], name)
+        self.optimizer.restore(int(state["updates"]))
         self.version = int(state["version"])
-        torch.set_rng_state(_tensor(state["rng/cpu"]))
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(_tensor(state["rng/cuda"]), self.device)
+        rng = state.get("rng", {})
+        if "cpu" in rng:
+            torch.set_rng_state(rng["cpu"])
+        else:  # of another world size, whose ranks had different ones
+            torch.manual_seed(self.ctx.seed_for("rank", self.ctx.rank, "version", self.version))
+        if "cuda" in rng and self.device.type == "cuda":
+            torch.cuda.set_rng_state(rng["cuda"], self.device)
         release(self.model)
+
+    def _shards(self, data: Mapping[str, torch.Tensor]) -> dict[str, Shard]:
+        return {name: Shard(block, self.blocks.shape(name), self.blocks.offsets(name)) for name, block in data.items()}
+
+    def _fill(self, block: torch.Tensor, found: Shard, name: str) -> None:
+        own = Shard(block, self.blocks.shape(name), self.blocks.offsets(name))
+        if (found.shape, found.offsets, found.data.shape) != (own.shape, own.offsets, block.shape):
+            raise ValueError(
+                f"the snapshot's {name} is {found}, this rank's is {own}: it was taken of another model, or at another "
+                "world size and not cut for this one"
+            )
+        block.copy_(found.data)
 
     def close(self) -> None:
         """Leave the process group."""
@@ -207,11 +223,3 @@ def _add(sums: dict[str, list[float]], name: str, total: float, weight: float) -
     slot = sums.setdefault(name, [0.0, 0.0])
     slot[0] += total
     slot[1] += weight
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-
-
-def _plain(layout: Mapping[str, Any]) -> dict[str, list[list[int]]]:
-    return {name: [list(map(int, part)) for part in parts] for name, parts in layout.items()}

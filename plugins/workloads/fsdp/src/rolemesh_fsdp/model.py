@@ -89,7 +89,3 @@ class Blocks:
         """Where the block starts in the whole parameter."""
         rows, *rest = self.shape(name)
         return (min(rows, -(-rows // self.world_size) * self.rank), *(0 for _ in rest))
-
-    def layout(self) -> dict[str, list[list[int]]]:
-        """JSON: name → [global shape, offsets]."""
-        return {name: [list(self.shape(name)), list(self.offsets(name))] for name in self.parameters}

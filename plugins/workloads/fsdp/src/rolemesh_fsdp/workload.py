@@ -68,6 +68,13 @@ class FSDPWorkload(Workload):
                 remedy="put the weights there, or set options.init to random for new weights from its config.json",
             )
 
+    @classmethod
+    def export(cls, options: Any, state: State, folder: Path) -> None:
+        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32."""
+        from rolemesh_fsdp.export import export
+
+        export(Path(options.model), state["model"], folder)
+
     def setup(self, ctx: RankContext[FSDPOptions]) -> None:
         from rolemesh_fsdp.engine import Engine
 
@@ -100,7 +107,10 @@ class FSDPWorkload(Workload):
         return self.engine.weights()
 
     def snapshot(self) -> State:
-        """The rank's blocks of parameters and moments (views on CPUs), counters and torch's RNG state."""
+        """The rank's blocks of parameters and moments (views on CPUs) as shards, counters and torch's RNG state.
+
+        ``model`` has the parameters by their Hugging Face names, tied ones once.
+        """
         return self.engine.snapshot()
 
     def restore(self, state: State) -> None:
