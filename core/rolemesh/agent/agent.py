@@ -198,7 +198,7 @@ class Agent:
             self._board_path(role, rank, old[1].generation).unlink(missing_ok=True)
         if (peer := self._ranks.pop((role, rank), None)) is not None:
             peer.close(0)
-        self._memory.started(role, rank)
+        self._memory.started(role, rank, launch.resume)
         start = RankStart(
             launch=launch,
             job=self.config.job,

@@ -25,10 +25,11 @@ class NodeMemory:
         self._config, self._shm = config, shm
         self._plan = config.job.snapshots
         self._ranks: dict[RankKey, MemorySnapshots] = {}
-        self._persister = Persister(config, shm) if self._plan.enabled else None
+        job = config.job
+        self._persister = Persister(shm, job.run_dir, job.world_sizes) if self._plan.enabled else None
         self._replicas = Replicas(config, shm) if self._plan.enabled and self._plan.replicas else None
         self._others = False
-        self._persisted: dict[tuple[str, int, int], m.Persisted] = {}
+        self._covered = -1
         self._left = {key: self._of(key) for key in self._leftovers()}
         self._fetches: dict[RankKey, m.RankLaunch] = {}
 
@@ -48,9 +49,11 @@ class NodeMemory:
         if self._replicas is not None:
             self._replicas.peers(agents)
 
-    def started(self, role: str, rank: int) -> None:
-        """A rank runs here from now on."""
+    def started(self, role: str, rank: int, resume: int) -> None:
+        """A rank runs here from now on, after step `resume`."""
         self._left.pop((role, rank), None)
+        if self._persister is not None:
+            self._persister.drop_after(role, rank, resume)
 
     def ended(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone: the snapshots that it has left."""
@@ -66,20 +69,20 @@ class NodeMemory:
         if snapshot < 0 or not self._plan.enabled:
             return -1
         if self._persister is not None:
-            for step in self._of((role, rank)).pinned():
-                self._persister.want(role, rank, step)
+            self._persister.look(role, rank)
         if self._replicas is None or not self._others:
             return snapshot
         self._replicas.offer(role, rank, snapshot)
         return self._replicas.replicated(role, rank)
 
     def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
-        """The parts on disk of sets after `covered`."""
-        if self._persister is not None:
-            for part in self._persister.results():
-                self._persisted[part.role, part.rank, part.step] = part
-        self._persisted = {key: part for key, part in self._persisted.items() if part.step > covered}
-        return tuple(self._persisted.values())
+        """The parts on disk of sets after `covered`, the newest complete one."""
+        if self._persister is None:
+            return ()
+        if covered > self._covered:
+            self._covered = covered
+            self._persister.forget(covered)
+        return tuple(self._persister.results())
 
     def stored(self) -> tuple[m.Stored, ...]:
         """Snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
@@ -108,9 +111,9 @@ class NodeMemory:
         for memory in self._left.values():
             memory.clear()
         self._left.clear()
-        self._persisted.clear()
-        if self._persister is not None:
-            self._persister.forget()
+        self._covered = -1
+        for role, rank in self._ranks if self._persister is not None else ():
+            self._persister.drop_after(role, rank, -1)
         if self._replicas is not None:
             self._replicas.clear()
 

@@ -145,7 +145,7 @@ class _Inline:
         )
 
     def _report(self, metrics: RankMetrics) -> None:
-        lines = tuple(self._lines.add(metrics.lines, time.time()))
+        lines = tuple(self._lines.add(f"{metrics.role}/{metrics.rank}", metrics.lines, time.time()))
         if lines:
             self._observers.broadcast("steps_finished", metrics=lines)
 

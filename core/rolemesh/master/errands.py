@@ -84,9 +84,9 @@ class Errands:
 
         def errand() -> None:
             found, damaged = disk.newest_intact(self._run_dir)
-            own = machine.OriginFound(str(found.path), found.step, damaged) if found is not None else None
+            own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
             start = self._bundle.outline
-            self._answer(own or machine.OriginFound(start.origin, start.origin_step, damaged))
+            self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
 
         self._run("find-origin", errand, lambda error: machine.OriginFound("", -1, (error,)))
 
@@ -95,11 +95,11 @@ class Errands:
 
         def errand() -> None:
             config = self._bundle.config
-            files = {name: tuple(size) for part in effect.parts for name, size in part.files.items()}
+            files = {name: size for part in effect.parts for name, size in part.files.items()}
             plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
             manifest = disk.Manifest(
                 config.name, config.job_id, effect.step, config.steps, config.world_sizes, files, plugins
-            )  # type: ignore[arg-type]
+            )
             disk.write_manifest(self._run_dir, manifest)
             disk.prune(self._run_dir, config.snapshots.keep)
             self._answer(machine.SetCompleted(effect.step))

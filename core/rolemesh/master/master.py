@@ -84,16 +84,16 @@ class Master:
         """
         try:
             self._announce()
-            if self._machine.phase == "ended":
+            self._launcher.open(self._received, self._lost)
+            if self._over:
                 self._finish()
                 return
-            self._launcher.open(self._received, self._lost)
             self._put(machine.Published(self._lines.published))
             self._put(machine.Begin())
             poller = zmq.Poller()
             poller.register(self._control, zmq.POLLIN)
             poller.register(self._wake, zmq.POLLIN)
-            while self._machine.phase != "ended":
+            while not self._over:
                 ready = dict(poller.poll(TICK_MS))
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
@@ -106,6 +106,10 @@ class Master:
             raise
         finally:
             self._close()
+
+    @property
+    def _over(self) -> bool:
+        return self._machine.phase == "ended"
 
     def _received(self, agent: str, message: bytes) -> None:
         self._put(machine.FromAgent(agent, m.decode_agent_to_master(message)))

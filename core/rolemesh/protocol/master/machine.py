@@ -35,6 +35,8 @@ STACKS_S = 5.0
 """How long the verdict of a hang waits for the culprit's stacks."""
 LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
+TROUBLE_S = 5.0
+"""The same where an agent says that it cannot be."""
 
 
 class MasterMachine:
@@ -210,7 +212,8 @@ class MasterMachine:
         if self.outline.snapshots.enabled and self.persisted < last:
             # What is only in memory goes with the agents, so the last set is waited for while something moves.
             self._done_at = self._done_at if self._done_at is not None else now
-            if not self._trouble and now < self._done_at + LAST_SET_S:
+            limit = TROUBLE_S if self._trouble else LAST_SET_S
+            if now < self._done_at + limit:
                 return []
         return self.stop("done", "", self.outline.stop_grace_s, now)
 
