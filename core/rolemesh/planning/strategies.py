@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -11,9 +11,10 @@ from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Unplaced
+from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest, Unplaced
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
+from rolemesh.replanning import ask
 from rolemesh.spec import JobFile
 from rolemesh.workload import NoOptions
 
@@ -21,8 +22,6 @@ __all__ = ["Strategy", "check_placed", "plan_job", "plan_selected", "request_of"
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
-
-TOLERANCE = 1e-6
 
 
 def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, cluster: ClusterView) -> PlacementPlan:
@@ -72,10 +71,10 @@ def plan_job(
     """
     plan = PlacementPlan()
     for name, strategy in strategies:
-        plan = _apply(name, strategy, request, cluster, plan)
+        plan = ask(name, strategy, request, cluster, plan)
     if len(plan.placed()) + len(plan.unplaced) < _count(request) and (not strategies or strategies[-1][0] != "pack"):
         decided = len(plan.assignments)
-        plan = _apply("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
+        plan = ask("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
         rest = tuple(
             msgspec.structs.replace(a, rule=a.rule.replace("pack:", "pack (default):", 1))
             for a in plan.assignments[decided:]
@@ -108,78 +107,3 @@ def _ranks(ranks: Sequence[Unplaced]) -> str:
 
 def _count(request: PlacementRequest) -> int:
     return sum(role.world_size for role in request.roles)
-
-
-def _apply(
-    name: str, strategy: Strategy, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan
-) -> PlacementPlan:
-    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless another places them."""
-    after = strategy(request, cluster, before)
-    if after is None:
-        after = before
-    if not isinstance(after, PlacementPlan):
-        raise _wrong(name, f"returned a {type(after).__name__}, not a PlacementPlan")
-    for problem in _problems(request, cluster, before, after):
-        raise _wrong(name, problem)
-    placed = after.placed()
-    verdicts = {(u.role, u.rank): u for u in (*before.unplaced, *after.unplaced) if (u.role, u.rank) not in placed}
-    return msgspec.structs.replace(after, unplaced=tuple(verdicts.values()))
-
-
-def _wrong(name: str, problem: str) -> PlacementError:
-    return PlacementError(
-        f"the placement strategy {name!r} {problem}",
-        where="placement",
-        remedy="use another strategy, or report it to the plugin's author",
-    )
-
-
-def _problems(
-    request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
-) -> Iterable[str]:
-    """What makes `after` impossible, or undoes `before`."""
-    if after.slots[: len(before.slots)] != before.slots:
-        yield "changed slots that were decided before"
-    if [slot.id for slot in after.slots] != list(range(len(after.slots))):
-        yield "numbered its slots other than by position"
-    if lost := [a for a in before.assignments if a not in after.assignments]:
-        yield f"moved {_rank(lost[0])}, which was placed before"
-    sizes = {role.role: role.world_size for role in request.roles}
-    seen: set[tuple[str, int]] = set()
-    for a in after.assignments:
-        if a.role not in sizes:
-            yield f"placed the unknown role {a.role!r}; the job has {', '.join(sizes)}"
-        elif not 0 <= a.rank < sizes[a.role]:
-            yield f"placed {_rank(a)}, but the role has {sizes[a.role]} ranks"
-        if not 0 <= a.slot < len(after.slots):
-            yield f"put {_rank(a)} on slot {a.slot}, which does not exist"
-        if (a.role, a.rank) in seen:
-            yield f"placed {_rank(a)} twice"
-        seen.add((a.role, a.rank))
-    yield from _overcommitted(cluster, after)
-
-
-def _overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterable[str]:
-    known = {node.id for node in cluster.nodes}
-    devices: dict[tuple[str, int], float] = {}
-    for slot in plan.slots:
-        if slot.node not in known:
-            yield f"made slot {slot.id} on node {slot.node!r}, which does not exist"
-            return
-        if abs(sum(share for _, share in slot.gpus) - slot.gpu) > TOLERANCE:
-            yield f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices add up to something else"
-        for index, share in slot.gpus:
-            devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
-    for (node, index), share in devices.items():
-        if not 0 <= index < cluster.node(node).gpu:
-            yield f"used GPU {index} of {node}, which has {cluster.node(node).gpu:g}"
-        elif share > 1 + TOLERANCE:
-            yield f"gave away {share:g} of GPU {index} on {node}"
-    for node, free in plan.free(cluster).items():
-        for name, amount in free.items():
-            if amount < -TOLERANCE:
-                yield f"took {-amount:g} {name} more than {node} has"
-
-
-def _rank(a: Assignment) -> str:
-    return f"{a.role}/{a.rank}"
