@@ -20,11 +20,15 @@ from rolemesh.observer import Event
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine, MetaData
 
-__all__ = ["SQLITE_FILE", "Store"]
+__all__ = ["SQLITE_FILE", "JournalDamagedError", "Store"]
 
 SQLITE_FILE = "state.sqlite"
 BUSY_S = 10
-"""How long to wait for another writer's lock (SQLite) or for the server to accept a connection, in seconds."""
+"""How long to wait for another writer's lock or for the server to accept a connection, in seconds."""
+
+
+class JournalDamagedError(StateError):
+    """The journal is not what was written. Reading it again does not help, so no other master should try."""
 
 
 class Store:
@@ -74,6 +78,8 @@ class Store:
             ) from error
         if sqlite:
             event.listen(engine, "connect", _set_pragmas)
+        elif parsed.get_backend_name() == "postgresql":
+            event.listen(engine, "connect", _set_timeouts)
         store = cls(engine, job_id, place)
         if not sqlite or Path(str(parsed.database)).exists():
             with store._errors(), engine.connect():
@@ -114,7 +120,8 @@ class Store:
     def events(self, since: int = 0) -> list[Event]:
         """All events after number `since`, in order.
 
-        Raises `StateError` if the database has no journal of this job, or one with a gap or a damaged row.
+        Raises `StateError` if the database has no journal of this job, and `JournalDamagedError` if it has one with a
+        gap, a damaged row or epochs out of order: all of it is read, or nothing.
         """
         import sqlalchemy
 
@@ -127,9 +134,15 @@ class Store:
             head = connection.execute(jobs.select().where(jobs.c.job_id == self._job)).one_or_none()
             if head is None:
                 raise self._missing()
-            query = table.select().where(table.c.job_id == self._job, table.c.seq > since).order_by(table.c.seq)
+            # What is appended from here on may be by a later epoch than the head's that was just read.
+            mine = table.select().where(table.c.job_id == self._job)
+            query = mine.where(table.c.seq > since, table.c.seq <= head.last_seq).order_by(table.c.seq)
             rows = connection.execute(query).all()
         events = [self._event(row, since + 1 + i) for i, row in enumerate(rows)]
+        epochs = [event.epoch for event in events] + [int(head.epoch)]
+        for event, after in zip(events, epochs[1:], strict=True):
+            if event.epoch > after:
+                raise self._damaged(f"event {event.seq} is of epoch {event.epoch}, but epoch {after} comes after it")
         if since + len(events) < head.last_seq:
             raise self._damaged(f"events {since + len(events) + 1} to {head.last_seq} are missing")
         return events
@@ -189,8 +202,8 @@ class Store:
             remedy="the job never started, or `state` in its job.yaml names another database",
         )
 
-    def _damaged(self, what: str) -> StateError:
-        return StateError(
+    def _damaged(self, what: str) -> JournalDamagedError:
+        return JournalDamagedError(
             f"the journal is damaged: {what}",
             where=self._where,
             remedy="restore the database from a backup; events.jsonl in the run's folder is a copy to read, "
@@ -213,8 +226,8 @@ class Store:
             text = str(cause).strip()
             if type(error) is DatabaseError or "malformed" in text or "not a database" in text:
                 raise self._damaged(text) from error
-            if "locked" in text:
-                remedy = f"another process has held the database's lock for {BUSY_S} s; find it with lsof"
+            if "locked" in text or "lock timeout" in text:
+                remedy = f"another process has held the database's lock for {BUSY_S} s; find it and end it"
             else:
                 remedy = "check that the database is up, that this user may write it, and `state` in the job file"
             raise StateError(f"the journal cannot be reached: {text}", where=self._where, remedy=remedy) from error
@@ -276,6 +289,15 @@ def _set_pragmas(connection: Any, _record: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _set_timeouts(connection: Any, _record: Any) -> None:
+    """So that a master that hangs in the middle of a transaction does not keep its successor from the job's row."""
+    cursor = connection.cursor()
+    cursor.execute(f"SET lock_timeout = '{BUSY_S}s'")
+    cursor.execute(f"SET idle_in_transaction_session_timeout = '{BUSY_S // 2}s'")
+    cursor.close()
+    connection.commit()
 
 
 def _checksum(seq: int, epoch: int, time: float, kind: str, data: str) -> int:
