@@ -15,7 +15,21 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rolemesh import Batch, ClusterView, NodeView, PlacementPlan, PlacementRequest, RankContext, RoleRequest, hookspecs
+from rolemesh import (
+    Batch,
+    Budget,
+    ClusterView,
+    Failure,
+    JobView,
+    NodeView,
+    PlacementPlan,
+    PlacementRequest,
+    RankContext,
+    RankView,
+    RoleRequest,
+    Verdict,
+    hookspecs,
+)
 from rolemesh.observer import RoleTimes, RunInfo, StepMetrics
 from rolemesh.plugins.manager import hooks_of
 from rolemesh.spec import load
@@ -63,6 +77,24 @@ def test_documented_placement_strategy_places_every_rank() -> None:
     plan = cls(None).place(request, cluster, PlacementPlan())
     assert plan.placed() == {("a", 0), ("a", 1), ("b", 0)}
     assert plan.bundles() == {"n0": {"cpu": 2.5, "gpu": 0.0}}
+
+
+def test_documented_diagnoser_blames_the_node_at_the_second_crash_there() -> None:
+    cls = defined(next(b for b in blocks("docs/hooks.md", "python") if "OurCluster" in b), "OurCluster")
+    assert hooks_of(cls).keys() == {"diagnose"}
+    first, second = Failure("signal", "a", 0, "n0", signal=11), Failure("signal", "b", 1, "n0", signal=11)
+    assert cls(None).diagnose(first, JobView("job", 1, 0, (), ())) is None
+    verdict = cls(None).diagnose(second, JobView("job", 1, 0, (), (), failures=(first,)))
+    assert verdict == Verdict("hardware", "2 segmentation faults on n0")
+
+
+def test_documented_failover_level_restarts_the_whole_role() -> None:
+    cls = defined(next(b for b in blocks("docs/hooks.md", "python") if "WholeRole" in b), "WholeRole")
+    assert hooks_of(cls).keys() == {"recover"}
+    ranks = tuple(RankView(role, rank, "n0", "running", 3, 0) for role, rank in [("a", 0), ("a", 1), ("b", 0)])
+    view = JobView("job", 1, 2, ranks, ())
+    assert cls(Budget()).recover(Failure("exit", "a", 1), view).restart == (("a", 0), ("a", 1))
+    assert cls(Budget()).recover(Failure("node_lost", node="n0"), view) is None
 
 
 def test_documented_observer_writes_a_line_per_step_with_a_reward(tmp_path: Path) -> None:
