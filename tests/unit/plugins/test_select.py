@@ -45,7 +45,7 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     assert [placed.record.name for placed in selection.placement] == ["pack2"]
     assert selection.failover == ()
     assert {side: used.record.name for side, used in selection.transports.items()} == {"local": "shm", "remote": "tcp"}
-    assert [record.name for record in selection.records] == ["toy", "pack2", "shm", "tcp"]
+    assert [record.name for record in selection.records] == ["toy", "pack2", "standard", "shm", "tcp"]
 
 
 def test_only_what_is_selected_is_imported(
