@@ -1,0 +1,212 @@
+"""Copies of snapshots between agents, over tcp with the job's keys."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from rolemesh.agent.replicas import Replicas
+from rolemesh.codec import encode, flatten
+from rolemesh.digest import digest
+from rolemesh.protocol.job import CurveKeys
+from rolemesh.protocol.messages import Stored
+from rolemesh.shm import SlotPool
+from rolemesh.snapshots.log import OutLog
+from rolemesh.snapshots.memory import MemorySnapshots
+
+
+def make_keys() -> CurveKeys:
+    pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
+    return CurveKeys(*pairs[0], *pairs[1])
+
+
+class Node:
+    """An agent's folder and its end of the ring."""
+
+    def __init__(self, name: str, keys: CurveKeys) -> None:
+        self.name, self.keys = name, keys
+        self.shm = Path(tempfile.mkdtemp(prefix="rolemesh-test-"))
+        self.start()
+
+    def start(self) -> None:
+        config: Any = SimpleNamespace(agent=self.name, host="127.0.0.1", job=SimpleNamespace(keys=self.keys))
+        self.replicas = Replicas(config, self.shm)
+
+    def memory(self, role: str, rank: int) -> MemorySnapshots:
+        return MemorySnapshots(self.shm, role, rank)
+
+
+@pytest.fixture
+def nodes() -> Iterator[Callable[..., list[Node]]]:
+    made: list[Node] = []
+
+    def make(*names: str) -> list[Node]:
+        keys = make_keys()
+        made.extend(Node(name, keys) for name in names)
+        addresses = {node.name: node.replicas.address for node in made}
+        for node in made:
+            node.replicas.peers(addresses)
+        return made
+
+    yield make
+    for node in made:
+        node.replicas.close()
+        shutil.rmtree(node.shm)
+
+
+def state(step, size=400_000):
+    return {"x": np.full(size, step, np.float32), "step": step}
+
+
+def snapshot(node, role, rank, step):
+    node.memory(role, rank).write(step, state(step), log=step, persist=False)
+    node.replicas.offer(role, rank, step)
+
+
+def test_a_snapshot_is_copied_to_the_next_agent_and_fetched_from_it(nodes, until):
+    a, b, c = nodes("a", "b", "c")
+    snapshot(a, "trainer", 1, 4)
+    until(lambda: a.replicas.replicated("trainer", 1) == 4)
+    until(lambda: b.replicas.held() == [Stored("trainer", 1, (4,))])
+    assert c.replicas.held() == []
+    c.replicas.fetch(b.replicas.address, "trainer", 1, 4)
+    assert until(c.replicas.fetched) == [("trainer", 1, "")]
+    found = c.memory("trainer", 1).read(4)
+    assert found.log == 4
+    assert digest(found.state) == digest(state(4))
+    c.memory("trainer", 1).write(5, state(5), log=5, persist=False)
+    assert c.memory("trainer", 1).steps() == (4, 5)
+    assert b.replicas.held() == [Stored("trainer", 1, (4,))]
+
+
+def test_the_ring_closes_and_the_last_two_are_kept(nodes, until):
+    a, b = nodes("a", "b")
+    for step in range(5):
+        snapshot(b, "data", 0, step)
+        until(lambda step=step: b.replicas.replicated("data", 0) == step)
+    assert a.replicas.held() == [Stored("data", 0, (3, 4))]
+    assert {path.name for path in (a.shm / "replicas" / "data-0").iterdir()} == {"step-3", "step-4"}
+
+
+def test_a_rank_comes_back_on_the_node_that_keeps_its_copy(nodes, until):
+    a, b = nodes("a", "b")
+    snapshot(a, "trainer", 0, 3)
+    until(lambda: a.replicas.replicated("trainer", 0) == 3)
+    b.replicas.fetch(b.replicas.address, "trainer", 0, 3)
+    assert until(b.replicas.fetched) == [("trainer", 0, "")]
+    assert digest(b.memory("trainer", 0).read(3).state) == digest(state(3))
+    until(lambda: b.replicas.held() == [])
+
+
+def test_what_was_sent_goes_with_it(nodes, until):
+    a, b, c = nodes("a", "b", "c")
+    log, pool = OutLog(a.shm, "data", 0), SlotPool(a.shm, "slot-data-0-0")
+    large, small = np.arange(300_000), np.arange(3)
+    header, buffers = encode(large)
+    slot = pool.acquire(sum(map(len, buffers)))
+    slot.write(buffers)
+    sizes = [len(buffer) for buffer in buffers]
+    log.chunk(0, 5, 0, True, 1, (0,), flatten(header, sizes, ()), len(header), 1, slot=slot.name)
+    header, buffers = encode(small)
+    log.chunk(1, 5, 0, True, 1, (0, 1), flatten(header, [24], buffers), len(header), 1)
+    a.memory("data", 0).write(5, None, log=log.position, persist=False)
+    log.chunk(1, 6, 0, True, 1, (0, 1), flatten(header, [24], buffers), len(header), 1)
+    a.replicas.offer("data", 0, 5)
+    until(lambda: a.replicas.replicated("data", 0) == 5)
+    shutil.rmtree(a.shm / "replicas", ignore_errors=True)
+    c.replicas.fetch(b.replicas.address, "data", 0, 5)
+    assert until(c.replicas.fetched) == [("data", 0, "")]
+    position = c.memory("data", 0).read(5).log
+    records = OutLog.read(c.shm, "data", 0, position)
+    assert [(r.edge, r.step, r.consumers) for r in records] == [(0, 5, (0,)), (1, 5, (0, 1))]
+    (header, (data,)) = records[0].load(c.shm)
+    assert np.array_equal(np.frombuffer(data, np.int64), large)
+    pool.close()
+    log.close()
+
+
+def test_a_rank_may_go_on_while_its_snapshot_is_copied(nodes, until):
+    a, b = nodes("a", "b")
+    for step in range(200):
+        snapshot(a, "trainer", 0, step)
+    until(lambda: a.replicas.replicated("trainer", 0) == 199)
+    (kept,) = b.replicas.held()
+    b.replicas.fetch(b.replicas.address, "trainer", 0, 199)
+    until(b.replicas.fetched)
+    assert kept.steps[-1] == 199
+    assert digest(b.memory("trainer", 0).read(199).state) == digest(state(199))
+    snapshot(a, "trainer", 0, 200)
+    until(lambda: a.replicas.replicated("trainer", 0) == 200)
+    a.memory("trainer", 0).write(201, state(201), log=0, persist=False)
+    until(lambda: len(a.memory("trainer", 0).steps()) == 2)
+
+
+def test_an_image_that_nobody_has_is_an_error_of_the_fetch(nodes, until):
+    a, b = nodes("a", "b")
+    a.replicas.fetch(b.replicas.address, "trainer", 0, 7)
+    ((role, rank, error),) = until(a.replicas.fetched)
+    assert (role, rank) == ("trainer", 0)
+    assert "has no copy of trainer/0 at step 7 any more" in error
+    a.replicas.fetch(a.replicas.address, "trainer", 0, 7)
+    assert "this agent has no copy" in until(a.replicas.fetched)[0][2]
+
+
+def test_the_memory_of_a_rank_that_has_left_is_fetched_too(nodes, until):
+    a, b = nodes("a", "b")
+    a.memory("data", 0).write(2, state(2), log=0, persist=False)
+    b.replicas.fetch(a.replicas.address, "data", 0, 2)
+    assert until(b.replicas.fetched) == [("data", 0, "")]
+    assert digest(b.memory("data", 0).read(2).state) == digest(state(2))
+
+
+def test_the_next_incarnation_keeps_what_it_held_and_is_found_again(nodes, until):
+    a, b = nodes("a", "b")
+    snapshot(a, "trainer", 0, 1)
+    until(lambda: a.replicas.replicated("trainer", 0) == 1)
+    b.replicas.close()
+    b.start()
+    assert b.replicas.held() == [Stored("trainer", 0, (1,))]
+    snapshot(a, "trainer", 0, 2)
+    addresses = {"a": a.replicas.address, "b": b.replicas.address}
+    for node in (a, b):
+        node.replicas.peers(addresses)
+    until(lambda: a.replicas.replicated("trainer", 0) == 2)
+    a.replicas.close()
+    a.start()
+    a.replicas.peers({"a": a.replicas.address, "b": b.replicas.address})
+    a.replicas.offer("trainer", 0, 2)
+    until(lambda: a.replicas.replicated("trainer", 0) == 2)
+
+
+def test_forgetting_drops_every_copy(nodes, until):
+    a, b = nodes("a", "b")
+    snapshot(a, "trainer", 0, 1)
+    until(lambda: a.replicas.replicated("trainer", 0) == 1)
+    a.replicas.clear()
+    b.replicas.clear()
+    until(lambda: b.replicas.held() == [])
+    assert a.replicas.replicated("trainer", 0) == -1
+
+
+def test_a_stranger_gets_nothing(nodes, until):
+    a, b = nodes("a", "b")
+    stranger = Node("c", make_keys())
+    try:
+        snapshot(a, "trainer", 0, 1)
+        until(lambda: a.replicas.replicated("trainer", 0) == 1)
+        stranger.replicas.fetch(b.replicas.address, "trainer", 0, 1)
+        snapshot(a, "trainer", 0, 2)
+        until(lambda: a.replicas.replicated("trainer", 0) == 2)
+        assert stranger.replicas.fetched() == []
+        assert stranger.memory("trainer", 0).steps() == ()
+    finally:
+        stranger.replicas.close()
+        shutil.rmtree(stranger.shm)
