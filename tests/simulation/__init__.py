@@ -1,0 +1,4 @@
+"""A deterministic simulation of a whole job: the real machines of the protocol under a seeded scheduler.
+
+``python -m tests.simulation SEED`` plays one schedule again and prints what happened.
+"""

@@ -1,0 +1,35 @@
+"""``python -m tests.simulation SEED [FAMILY]``: play one schedule again, with everything that happens in it.
+
+``python -m tests.simulation FIRST-LAST [FAMILY]`` plays many and prints those in which an invariant does not hold.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tests.simulation.run import run_seed
+
+
+def main(arguments: list[str]) -> int:
+    family = arguments[1] if len(arguments) > 1 else ""
+    first, dash, last = arguments[0].partition("-")
+    if not dash:
+        result = run_seed(int(first), family=family, traced=True)
+        print("\n".join(result.trace))
+        print(result.broken or f"all invariants hold: {result.events} events, {result.seconds:.1f} s, {result.family}")
+        return 1 if result.broken else 0
+    began, failed, events = time.monotonic(), 0, 0
+    for seed in range(int(first), int(last)):
+        result = run_seed(seed, family=family)
+        events += result.events
+        if result.broken:
+            failed += 1
+            print(f"{seed} {result.family}: {result.broken.strip().splitlines()[-1][:300]}", flush=True)
+    count = int(last) - int(first)
+    print(f"{count} schedules, {failed} broken, {events / count:.0f} events each, {time.monotonic() - began:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,267 @@
+"""A simulated agent: the real `AgentMachine`, and what its shell does for it with processes, memory and disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import messages as m
+from tests.simulation.memory import NodeMemory
+from tests.simulation.model import RankKey
+from tests.simulation.rank import SimRank
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["SimAgent"]
+
+SAMPLE_S = 0.1
+LEASE_S = 10.0
+
+
+class SimAgent:
+    """One incarnation of an agent."""
+
+    def __init__(self, world: World, name: str, node: str, incarnation: int) -> None:
+        self.world, self.name, self.node, self.incarnation = world, name, node, incarnation
+        self.uid = world.uid()
+        self.label = f"{name}#{incarnation}"
+        self.alive, self.frozen = True, False
+        self.cut = float("inf")
+        self.memory: NodeMemory = world.memory(name, node)
+        self.ranks: dict[RankKey, SimRank] = {}
+        self.copied: dict[RankKey, tuple[str, int]] = {}
+        self.copying: set[RankKey] = set()
+        self.persisting: set[tuple[RankKey, int]] = set()
+        self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
+        self.trouble = ""
+        self.covered = -1
+        self.agents: dict[str, str] = {}
+        self._later: list[ag.Event] = []
+        self._cancelled: set[tuple[str, int, int]] = set()
+        self.machine = world.backend.agent_machine(name, node, LEASE_S, incarnation, self.memory)
+        world.at(world.between(0.0, 0.05), self._sample)
+
+    # ------------------------------------------------------------------------------------------------------- events
+
+    def handle(self, event: ag.Event) -> None:
+        """An event of the machine, at once or when the process runs again."""
+        if not self.alive:
+            return
+        if self.frozen:
+            self._later.append(event)
+            return
+        checks = self.world.checks
+        effects = self.machine.handle(event, self.world.now)
+        if isinstance(event, ag.FromMaster):
+            self._look_into(event.message)
+            checks.obeyed(self, event.message, effects)
+        for effect in effects:
+            self._do(effect)
+
+    def _look_into(self, message: m.MasterToAgent) -> None:
+        if isinstance(message, m.Wire):
+            self.agents = dict(message.agents)
+        elif isinstance(message, m.Advance):
+            self.covered = max(self.covered, message.persisted)
+            self.persisted = {at: part for at, part in self.persisted.items() if at[1] > self.covered}
+
+    def receive(self, message: m.RankToAgent) -> None:
+        """A rank's message."""
+        self.handle(ag.FromRank(message))
+
+    def from_master(self, message: m.MasterToAgent) -> None:
+        """The network brings a message of some master."""
+        self.handle(ag.FromMaster(message))
+
+    def thaw(self) -> None:
+        """Go on after a SIGSTOP."""
+        self.frozen = False
+        later, self._later = self._later, []
+        for event in later:
+            self.handle(event)
+
+    def _sample(self) -> None:
+        if not self.alive:
+            return
+        if self.frozen:
+            self.world.at(SAMPLE_S, self._sample)
+            return
+        self._persist()
+        self._replicate()
+        boards = tuple(self._board(rank) for rank in self.ranks.values() if rank.alive)
+        live = {key for key, rank in self.ranks.items() if rank.alive}
+        stored = tuple(
+            m.Stored(*key, self.memory.steps(key))
+            for key in self.world.job.keys
+            if key not in live and self.memory.snaps.get(key)
+        )
+        self.handle(ag.Sampled(boards, stored, tuple(self.persisted.values()), self.trouble))
+        self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
+
+    def _board(self, rank: SimRank) -> ag.BoardSample:
+        return ag.BoardSample(
+            *rank.key, rank.generation, rank.pid, rank.finished, self._safe(rank), rank.step, rank.op, rank.phase,
+            rank.edge, self.world.now - rank.since, rank.frozen, 0.0,
+        )  # fmt: skip
+
+    def _safe(self, rank: SimRank) -> int:
+        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or len(self.agents) < 2:
+            return rank.snapshot
+        return min(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
+
+    # ------------------------------------------------------------------------------------------------------ effects
+
+    def _do(self, effect: ag.Effect) -> None:
+        world = self.world
+        match effect:
+            case ag.ToMaster(message):
+                world.deliver(world.backend.to_master, self.name, message)
+            case ag.ToRank(role, n, message):
+                target = self.ranks.get((role, n))
+                world.send(self, target, message)
+            case ag.Fork(launch):
+                world.at(world.between(0.002, 0.05), self._fork, launch)
+            case ag.Fetch(launch):
+                world.at(world.between(0.01, 0.3), self._fetch, launch)
+            case ag.Kill(role, n, generation):
+                rank = self.ranks.get((role, n))
+                if rank is not None and rank.alive and rank.generation == generation:
+                    world.at(world.between(0.0, 0.01), rank.die, 9)
+                else:
+                    self._cancelled.add((role, n, generation))  # it is on its way: it is not to start
+            case ag.RankDied() | ag.Fail():
+                pass
+            case ag.TakeStacks(role, n, generation):
+                stacks = m.Stacks(role, n, generation, "Thread 0x1")
+                world.at(world.between(0.01, 0.5), self.handle, ag.StacksTaken(stacks))
+            case ag.Forget():
+                self._forget(effect)
+            case ag.RouseMaster():
+                world.backend.rouse()
+            case ag.CleanUp():
+                world.note(self.label, "cleans up and ends")
+                world.wipe(self.node, self.name)
+                self.end("it has ended itself")
+
+    def _forget(self, effect: ag.Forget) -> None:
+        self.world.note(self.label, "forgets what is in memory")
+        for rank in self.ranks.values():
+            if rank.alive:
+                self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
+        self.memory.snaps.clear()
+        self.memory.logs.clear()
+        self.memory.timeline = getattr(effect, "timeline", 0)
+        self.copied.clear()
+        self.persisted.clear()
+
+    def _fork(self, launch: m.RankLaunch) -> None:
+        if not self.alive:
+            return
+        who = (launch.role, launch.rank, launch.generation)
+        if who in self._cancelled:
+            self.handle(ag.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
+            return
+        if self.world.chance(self.world.scenario.start_failures) and not self.world.calm:
+            self.world.note(self.label, f"cannot start {who}")
+            self.handle(ag.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
+            return
+        self.world.note(self.label, f"starts {who} at {launch.resume} from {launch.restore} {launch.replica}")
+        self.ranks[who[:2]] = SimRank(self, launch)
+
+    def _fetch(self, launch: m.RankLaunch) -> None:
+        if not self.alive:
+            return
+        who = (launch.role, launch.rank, launch.generation)
+        other = self.world.backend.agents.get(launch.replica)
+        snap = other.memory.snaps.get(who[:2], {}).get(launch.resume) if other is not None and other.alive else None
+        if other is None or snap is None:
+            self.handle(ag.Fetched(*who, error=f"{launch.replica} does not have it"))
+            return
+        log = [entry for entry in other.memory.logs.get(who[:2], ()) if entry.step <= launch.resume]
+        self.memory.snaps[who[:2]] = {}
+        self.memory.adopt(who[:2], launch.resume, snap.state, log)
+        self.handle(ag.Fetched(*who))
+
+    def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:
+        """A process of this agent is gone."""
+        if not self.alive:
+            return
+        steps = self.memory.steps(rank.key)
+        exited = ag.RankExited(*rank.key, rank.generation, exit_code, signal, snapshots=steps)
+        self.world.at(self.world.between(0.01, 0.05), self.handle, exited)
+
+    # ------------------------------------------------------------------------------------------- disk and replicas
+
+    def _persist(self) -> None:
+        world = self.world
+        for key in list(self.memory.snaps):
+            for step in self.memory.pins(key):
+                if (key, step) not in self.persisting:
+                    self.persisting.add((key, step))
+                    world.at(world.between(0.01, world.scenario.disk_s), self._persisted_to, key, step)
+
+    def _persisted_to(self, key: RankKey, step: int) -> None:
+        self.persisting.discard((key, step))
+        snap = self.memory.snaps.get(key, {}).get(step)
+        if not self.alive or snap is None or not snap.pinned:
+            return
+        if self.world.chance(self.world.scenario.disk_failures) and not self.world.calm:
+            self.trouble = "No space left on device"
+            return
+        self.trouble = ""
+        self.world.disk.write(step, key, snap.state, self.memory.logs.get(key, []))
+        snap.pinned = False
+        self.persisted[key, step] = m.Persisted(*key, step, {})
+
+    def _replicate(self) -> None:
+        world = self.world
+        if not world.scenario.plan.replicas:
+            return
+        others = [
+            other
+            for name, other in world.backend.agents.items()
+            if name in self.agents and other.alive and other.node != self.node
+        ]
+        for key, rank in self.ranks.items():
+            if not rank.alive or key in self.copying or not others or rank.snapshot < 0:
+                continue
+            partner = min(others, key=lambda other: (other.name < self.name, other.name))
+            if self.copied.get(key) == (partner.label, rank.snapshot):
+                continue
+            self.copying.add(key)
+            world.at(world.between(0.01, 0.2), self._copied_to, rank, rank.snapshot, partner)
+
+    def _copied_to(self, rank: SimRank, step: int, partner: SimAgent) -> None:
+        key = rank.key
+        self.copying.discard(key)
+        snap = self.memory.snaps.get(key, {}).get(step)
+        theirs = partner.ranks.get(key)
+        if not (self.alive and partner.alive and rank.alive and snap is not None):
+            return
+        if theirs is not None and theirs.alive:
+            return
+        log = [entry for entry in self.memory.logs.get(key, ()) if entry.step <= step]
+        partner.memory.adopt(key, step, snap.state, log)
+        self.copied[key] = (partner.label, step)
+
+    # --------------------------------------------------------------------------------------------------------- ends
+
+    def end(self, why: str, node_lost: bool = False) -> None:
+        """The process of the agent ends, and its ranks with it."""
+        if not self.alive:
+            return
+        self.world.note(self.label, f"ends: {why}")
+        self.alive = False
+        self.cut = self.world.now
+        for rank in self.ranks.values():
+            if node_lost:
+                rank.die(9)
+            elif rank.alive:
+                self.world.at(self.world.between(0.03, 0.07), rank.die, 9)
+        self.world.backend.agent_ended(self, why, node_lost)
+
+
+def kills(effects: list[ag.Effect]) -> list[Any]:
+    """The effects that do something to ranks or memory: not for a dead master to have."""
+    return [e for e in effects if not isinstance(e, ag.ToMaster | ag.RouseMaster)]

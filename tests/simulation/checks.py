@@ -1,0 +1,199 @@
+"""What must hold in every schedule; a breach is a `Violation` at the moment at which it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rolemesh.observer import Event
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import messages as m
+from tests.simulation.model import SHARDS, RankKey, State
+
+if TYPE_CHECKING:
+    from rolemesh.graph.logical import OpCall
+    from rolemesh.protocol.edge import Kept
+    from tests.simulation.agent import SimAgent
+    from tests.simulation.rank import SimRank, Way
+    from tests.simulation.world import World
+
+__all__ = ["Checks"]
+
+
+class Checks:
+    """The invariants of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.committed = -1
+        self.timeline = 0
+        self.epoch = 0
+        self.done_sha: dict[RankKey, str] = {}
+        self.lines: list[int] = []
+        self.recoveries = 0
+        self.levels: list[str] = []
+        self.restarted: list[tuple[str, tuple[str, ...]]] = []
+        self.kinds: dict[str, int] = {}
+        self._generations: dict[RankKey, int] = {}
+        self._epochs: dict[str, int] = {}
+
+    # --------------------------------------------------------------------------------------------------- the journal
+
+    def recorded(self, event: Event) -> None:
+        """A record has been written."""
+        world = self.world
+        self.kinds[event.kind] = self.kinds.get(event.kind, 0) + 1
+        world.note(f"journal {event.epoch}", f"{event.kind} {brief(event.data)}")
+        if event.epoch < self.epoch:
+            world.fail("one epoch acts", f"epoch {event.epoch} writes after epoch {self.epoch}")
+        self.epoch = event.epoch
+        data = event.data
+        match event.kind:
+            case "committed":
+                self._commit(data["step"])
+            case "rolled_back":
+                self.timeline += 1
+                self.committed = data["step"]
+                if data["step"] != world.disk.newest():
+                    world.fail("rolled back to what is whole", f"step {data['step']} is not the newest set on disk")
+            case "recovery_planned":
+                self.recoveries += 1
+                self.levels.append(data["plan"]["level"])
+                if self.recoveries > world.scenario.max_recoveries:
+                    world.fail("the ladder ends", f"{self.recoveries} recoveries")
+            case "recovery_launched":
+                for rank in data["ranks"]:
+                    self._launched(rank)
+            case "recovered":
+                self.restarted.append((data["level"], tuple(data["restarted"])))
+        world.scenario.nemesis.recorded(world, event)
+
+    def _commit(self, step: int) -> None:
+        world = self.world
+        if step <= self.committed:
+            world.fail("steps are committed once", f"step {step} after step {self.committed}")
+        self.committed = step
+        for key in world.job.keys:
+            best = max((s for memory in world.memories() for s in memory.steps(key)), default=-1)
+            if best < step and not world.wiped:
+                world.fail("what is committed can be restored", f"{key} has only {best}, {step} is committed")
+            if world.scenario.plan.replicas and not world.wiped and len(world.backend.agents) > 1:
+                homes = {memory.node for memory in world.memories() if any(at >= step for at in memory.steps(key))}
+                if len(homes) < 2:
+                    world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")
+
+    def _launched(self, rank: dict[str, Any]) -> None:
+        if rank["resume"] < self.committed:
+            self.world.fail(
+                "nothing is restored before the commit",
+                f"{rank['role']}/{rank['rank']} goes on from {rank['resume']}, {self.committed} is committed",
+            )
+
+    # --------------------------------------------------------------------------------------------------------- agents
+
+    def obeyed(self, agent: SimAgent, message: m.MasterToAgent, effects: list[ag.Effect]) -> None:
+        """An agent has acted on a master's message."""
+        newest = self._epochs.get(agent.uid, -1)
+        acts = [e for e in effects if not isinstance(e, ag.ToMaster | ag.RouseMaster | ag.RankDied)]
+        if message.epoch < newest and acts:
+            self.world.fail("one epoch acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}")
+        self._epochs[agent.uid] = max(newest, message.epoch)
+
+    # ---------------------------------------------------------------------------------------------------------- ranks
+
+    def forked(self, rank: SimRank) -> None:
+        """A process starts."""
+        world = self.world
+        self._alone(rank)
+        known = self._generations.get(rank.key, -1)
+        if rank.generation < known:
+            world.fail("generations grow", f"{rank.name} starts after generation {known}")
+        self._generations[rank.key] = rank.generation
+        if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:
+            world.fail("nothing is restored before the commit", f"{rank.name} goes on from {rank.launch.resume}")
+
+    def owns(self, rank: SimRank) -> None:
+        """A rank touches its memory."""
+        self._alone(rank)
+
+    def _alone(self, rank: SimRank) -> None:
+        for other in self.world.processes.values():
+            if other is not rank and other.key == rank.key and other.agent.memory is rank.agent.memory and other.alive:
+                self.world.fail("one process of a rank", f"{rank.name} and {other.name} live on {rank.agent.name}")
+
+    def restored(self, rank: SimRank) -> None:
+        """A rank has its state back."""
+        self._as_undisturbed(rank, rank.launch.resume)
+
+    def snapshot(self, rank: SimRank, step: int) -> None:
+        """A snapshot is complete."""
+        self._as_undisturbed(rank, step)
+
+    def ran(self, rank: SimRank, op: OpCall, step: int) -> None:
+        """An operator has run."""
+
+    def _as_undisturbed(self, rank: SimRank, step: int) -> None:
+        expected = self.world.after[step][rank.key] if step >= 0 else State()
+        if rank.mind.kind != "stateless" and rank.mind.state != expected:
+            self.world.fail(
+                "the state is the undisturbed run's", f"{rank.name} after step {step}: {rank.mind.state}, not {expected}"
+            )
+
+    def done(self, rank: SimRank) -> None:
+        """A rank has finished all steps."""
+        self._as_undisturbed(rank, self.world.job.steps - 1)
+
+    def answered(
+        self, rank: SimRank, way: Way, consumer: int, generation: int, from_step: int, kept: list[Kept[Any]]
+    ) -> None:
+        """A producer has answered an ask: all it has made and the consumer lacks must be there."""
+        if generation < way.state._generations[consumer]:
+            return
+        job, edge = rank.job, way.edge
+        there = {item.step for item in kept}
+        floor = max(from_step, rank.launch.origin_step + 1 if rank.launch.restore != "memory" else from_step)
+        for step in range(floor, rank.finished + 1):
+            if job.activity.consumed(edge, step, job.steps) and step not in there:
+                self.world.fail(
+                    "asks are answered",
+                    f"{rank.name} has no value of step {step} of edge {edge.id} for rank {consumer}, "
+                    f"which asks from {from_step} on",
+                )
+
+    # ------------------------------------------------------------------------------------------------------- metrics
+
+    def published(self, step: int) -> None:
+        """A line of metrics has been written."""
+        if step != len(self.lines):
+            self.world.fail("each line once", f"line {step} after {len(self.lines)} lines")
+        self.lines.append(step)
+
+    # ---------------------------------------------------------------------------------------------------------- the end
+
+    def ended(self) -> None:
+        """The job is over."""
+        world = self.world
+        if world.ended not in world.scenario.outcomes:
+            world.fail("the job ends as it must", f"{world.ended}: {world.message}")
+        if world.ended == "failed":
+            if world.scenario.ladder and "\n" not in world.message:
+                world.fail("a failed job tells its trail", repr(world.message))
+            return
+        final = {(e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"}
+        for key in world.job.keys:
+            stateful = world.job.kinds[key[0]] != "stateless"
+            expected = repr(world.final[key]) if stateful else ""
+            if final.get(key) != expected:
+                world.fail("the state is the undisturbed run's", f"{key} ends with {final.get(key)}, not {expected}")
+        used = sorted(s for key in world.job.keys if key[0] in world.scenario.users for s in world.final[key].seen)
+        sources = sum(n for role, n in world.job.sizes.items() if world.job.kinds[role] == "source")
+        if world.scenario.users and used != list(range(world.job.steps * SHARDS * sources)):
+            world.fail("each shard once", f"{used}")
+        if world.scenario.plan.enabled and self.committed != world.job.steps - 1:
+            world.fail("no step is skipped", f"only step {self.committed} is committed")
+        world.scenario.expect(world)
+
+
+def brief(data: dict[str, Any]) -> str:
+    """A record's data in one line."""
+    text = str({key: value for key, value in data.items() if key not in ("at", "trail", "sha256")})
+    return text if len(text) < 400 else text[:400] + "…"

@@ -1,0 +1,190 @@
+"""A simulated master: the real `MasterMachine` and `replay`, a journal, and the errands that a shell runs for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rolemesh.cluster import AgentPlace
+from rolemesh.observer import Event
+from rolemesh.protocol import master as ms
+from rolemesh.protocol.merge import LineAssembler
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Journal", "SimMaster", "Stale"]
+
+TICK_S = 0.2
+
+
+class Stale(Exception):
+    """A newer master has taken the journal over."""
+
+
+class Journal:
+    """Events of all masters; a turn's are written together or not at all, and only by the newest epoch."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.epoch = 0
+        self.events: list[Event] = []
+
+    def open(self) -> int:
+        """A new master takes over; its epoch."""
+        self.epoch += 1
+        return self.epoch
+
+    def append(self, epoch: int, records: list[ms.Record]) -> None:
+        """Write a turn. Raises `Stale`."""
+        if epoch != self.epoch:
+            raise Stale
+        for record in records:
+            event = Event(len(self.events) + 1, epoch, self.world.now, record.kind, record.data)
+            self.events.append(event)
+            self.world.checks.recorded(event)
+
+
+class SimMaster:
+    """One epoch of the master."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.journal = world, world.journal
+        self.epoch = self.journal.open()
+        self.alive, self.frozen = True, False
+        self.dies_at = ""
+        self.machine = world.scenario.master_machine(self.epoch)
+        self.lines = LineAssembler(world.job.graph, world.job.sizes, len(world.checks.lines) - 1)
+        self._later: list[ms.Event] = []
+
+    def begin(self) -> None:
+        """Take up the job where the journal ends."""
+        world = self.world
+        world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
+        ms.replay(self.machine, list(self.journal.events), world.now)
+        self.machine.published = max(self.machine.published, len(world.checks.lines) - 1)
+        self.handle(ms.Begin())
+        world.at(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        if self.alive and not self.world.ended:
+            self.handle(ms.Tick())
+            self.world.at(TICK_S, self._tick)
+
+    def handle(self, event: ms.Event) -> None:
+        """One turn: the machine's effects, journal first."""
+        if not self.alive or self.world.ended:
+            return
+        if self.frozen:
+            if not isinstance(event, ms.Tick):
+                self._later.append(event)
+            return
+        effects = self.machine.handle(event, self.world.now)
+        records = [effect for effect in effects if isinstance(effect, ms.Record)]
+        dies = self.dies_at if records else ""
+        if dies == "before":
+            self.world.note(f"master {self.epoch}", f"is killed before {[r.kind for r in records]} is written")
+            self._killed()
+            return
+        if records:
+            try:
+                self.journal.append(self.epoch, records)
+            except Stale:
+                self.world.note(f"master {self.epoch}", "is no longer the master")
+                self.die()
+                return
+        others = [effect for effect in effects if not isinstance(effect, ms.Record)]
+        if dies:
+            others = others[: len(others) // 2] if dies == "within" else []
+            self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {[r.kind for r in records]}")
+        for effect in others:
+            self._do(effect)
+        if dies:
+            self._killed()
+
+    def _killed(self) -> None:
+        self.die()
+        self.world.at(self.world.between(0.1, 1.5), self.world.backend.start_master)
+
+    def die(self) -> None:
+        """The process ends."""
+        if self.alive:
+            self.alive = False
+            self.world.note(f"master {self.epoch}", "dies")
+
+    def thaw(self) -> None:
+        """Go on after a SIGSTOP."""
+        self.frozen = False
+        later, self._later = self._later, []
+        for event in later:
+            self.handle(event)
+
+    def _do(self, effect: ms.Effect) -> None:
+        world, backend = self.world, self.world.backend
+        match effect:
+            case ms.StartAgents(agents):
+                backend.start(agents)
+            case ms.Attach(agents):
+                backend.attach(agents)
+            case ms.KillAgent(agent, incarnation):
+                backend.kill(agent, incarnation)
+            case ms.ToAgent(agent, incarnation, message):
+                backend.send(agent, incarnation, message)
+            case ms.Publish(agent, metrics):
+                for line in self.lines.add(agent, metrics, world.now, self.machine.committed):
+                    world.checks.published(line.step)
+                self.handle_soon(ms.Published(self.lines.published))
+            case ms.Replan(lost):
+                world.at(world.between(0.01, 0.3), self._replan, lost)
+            case ms.FindOrigin():
+                world.at(world.between(0.01, 0.3), self._find_origin)
+            case ms.CompleteSet(step, parts):
+                world.at(world.between(0.01, 0.3), self._complete, step, tuple((p.role, p.rank) for p in parts))
+            case ms.End(status, message):
+                world.note(f"master {self.epoch}", f"ends the job: {status} {message}")
+                world.ended, world.message = status, message
+
+    def handle_soon(self, event: ms.Event) -> None:
+        """An event that this turn leads to."""
+        self.world.at(0.0, self.handle, event)
+
+    def _complete(self, step: int, keys: tuple[tuple[str, int], ...]) -> None:
+        if self.alive and self.epoch == self.journal.epoch:
+            self.handle(ms.SetCompleted(step, self.world.disk.seal(step, keys)))
+
+    def _find_origin(self) -> None:
+        step = self.world.disk.newest()
+        if self.alive:
+            self.handle(ms.OriginFound(f"step-{step}" if step >= 0 else "", step))
+
+    def _replan(self, lost: tuple[str, ...]) -> None:
+        """Move what is on the lost nodes to nodes with room."""
+        world, machine = self.world, self.machine
+        if not self.alive:
+            return
+        scenario = world.scenario
+        nodes = [n for n in scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in lost]
+        room = {node: scenario.room for node in nodes}
+        moving = []
+        for key, rank in machine.ranks.items():
+            node = machine.agents[rank.agent].place.node
+            if node in lost:
+                moving.append(key)
+            elif node in room:
+                room[node] -= 1
+        homes: dict[tuple[str, int], str] = {}
+        for key in moving:
+            node = max(room, key=lambda n: room[n], default="")
+            if not node or room[node] < 1:
+                self.handle(ms.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free"))
+                return
+            room[node] -= 1
+            homes[key] = node
+        agents = {a.place.node: name for name, a in machine.agents.items() if not a.node_lost}
+        taken = len(machine.agents)
+        for node in homes.values():
+            if node not in agents:
+                agents[node] = f"node{taken}"
+                taken += 1
+        moves = tuple(ms.Move(*key, agents[node], 0, 1) for key, node in homes.items())
+        places = tuple(AgentPlace(agents[node], node, {"cpu": 1.0}) for node in dict.fromkeys(homes.values()))
+        self.handle(ms.Replanned(moves, places))

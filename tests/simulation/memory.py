@@ -1,0 +1,125 @@
+"""Where simulated snapshots and logs lie: a node's memory, which outlives processes, and the disk, which outlives nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rolemesh.graph.logical import LogicalGraph
+from tests.simulation.model import RankKey, State, Value
+
+__all__ = ["Disk", "Entry", "NodeMemory", "Snap"]
+
+
+class Entry(NamedTuple):
+    """A record of an out-log: a chunk of what was made at `step`; `item` None: only the mark that none follows."""
+
+    edge: int
+    step: int
+    chunk: int
+    last: bool
+    consumers: tuple[int, ...]
+    item: Value | None
+    hold: int
+
+
+class Snap:
+    """A snapshot in memory: `pinned` ones wait for being persisted."""
+
+    __slots__ = ("pinned", "state")
+
+    def __init__(self, state: State | None, pinned: bool = False) -> None:
+        self.state, self.pinned = state, pinned
+
+
+class NodeMemory:
+    """One agent's folder in its node's shared memory. It outlives the agent, but not the node."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.snaps: dict[RankKey, dict[int, Snap]] = {}
+        self.logs: dict[RankKey, list[Entry]] = {}
+        self.timeline = 0
+
+    def steps(self, key: RankKey) -> tuple[int, ...]:
+        """The complete snapshots of a rank, ascending."""
+        return tuple(sorted(self.snaps.get(key, ())))
+
+    def make_room(self, key: RankKey) -> None:
+        """A third snapshot is about to be written over the oldest of the two that nobody has pinned."""
+        kept = self.snaps.setdefault(key, {})
+        free = sorted(step for step, snap in kept.items() if not snap.pinned)
+        while len(free) > 1 and len(kept) > 1:
+            del kept[free.pop(0)]
+
+    def switch(self, key: RankKey, step: int, state: State | None, pinned: bool) -> None:
+        """The snapshot is complete."""
+        self.snaps.setdefault(key, {})[step] = Snap(state, pinned)
+
+    def drop_after(self, key: RankKey, step: int) -> None:
+        """Forget the snapshots after `step`, and what was sent after it: ghosts."""
+        self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
+        self.logs[key] = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
+
+    def clear(self, key: RankKey) -> None:
+        """Forget all of a rank."""
+        self.snaps[key] = {}
+        self.logs[key] = []
+
+    def pins(self, key: RankKey) -> tuple[int, ...]:
+        """The snapshots that wait for being persisted."""
+        return tuple(sorted(step for step, snap in self.snaps.get(key, {}).items() if snap.pinned))
+
+    def trim(self, key: RankKey, committed: int) -> None:
+        """Drop the records that nobody needs any more after the commit of step `committed`."""
+        pins = self.pins(key)
+        log = self.logs.get(key)
+        if log:
+            self.logs[key] = [
+                e for e in log if e.step + e.hold > committed or any(e.step <= pin < e.step + e.hold for pin in pins)
+            ]
+
+    def adopt(self, key: RankKey, step: int, state: State | None, log: list[Entry]) -> None:
+        """Take another agent's snapshot, and the log up to it, as if they had been written here."""
+        kept = self.snaps.setdefault(key, {})
+        kept[step] = Snap(state)
+        for old in sorted(kept)[:-2]:
+            del kept[old]
+        self.logs[key] = list(log)
+
+
+class Disk:
+    """The job's folder: parts of persisted snapshots, and which sets of them are complete."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, dict[RankKey, tuple[State | None, tuple[Entry, ...]]]] = {}
+        self.complete: dict[int, dict[RankKey, tuple[State | None, tuple[Entry, ...]]]] = {}
+        self.damaged: set[int] = set()
+
+    def write(self, step: int, key: RankKey, state: State | None, log: list[Entry]) -> None:
+        """A rank's part: its state, and what of its log crosses `step`."""
+        crossing = tuple(e for e in log if e.step <= step < e.step + e.hold)
+        self.parts.setdefault(step, {})[key] = (state, crossing)
+
+    def seal(self, step: int, keys: tuple[RankKey, ...]) -> str:
+        """Make the set of `step` complete, or say what is missing."""
+        parts = self.parts.get(step, {})
+        missing = [key for key in keys if key not in parts]
+        if missing:
+            return f"{missing} are not on disk"
+        self.complete[step] = dict(parts)
+        return ""
+
+    def newest(self) -> int:
+        """The newest complete set that is intact, -1 if there is none."""
+        return max((step for step in self.complete if step not in self.damaged), default=-1)
+
+    def crossing(self, step: int, graph: LogicalGraph, edge: int, consumer: int) -> dict[tuple[int, int], list[Entry]]:
+        """The records of `edge` for `consumer` in the set of `step`, by the step they were made at and their producer."""
+        role = graph.ops[graph.edges[edge].src].role
+        found: dict[tuple[int, int], list[Entry]] = {}
+        for (name, rank), (_, log) in self.complete[step].items():
+            if name == role:
+                for entry in log:
+                    if entry.edge == edge and consumer in entry.consumers:
+                        found.setdefault((entry.step, rank), []).append(entry)
+        return found

@@ -1,0 +1,176 @@
+"""Who breaks what, and when: failures at random moments, and at the moments that hurt most."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from rolemesh.observer import Event
+from rolemesh.protocol import messages as m
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Nemesis"]
+
+DELICATE = ("recovery_planned", "recovery_launched", "recovered", "rolled_back", "replanned", "agent_started", "rank_up")
+"""Records after which a failure finds a recovery in the middle."""
+
+
+class Nemesis:
+    """A plan of failures: `times` of them at random, then no more."""
+
+    def __init__(self, rng: random.Random, weights: dict[str, float], count: int, until: float, spares: int) -> None:
+        self.rng, self.weights, self.until = rng, weights, until
+        self.left = count
+        self.spares = spares
+        self.endless = count > 1000
+        self.last = 0.0
+        self.done: list[str] = []
+
+    def begin(self, world: World) -> None:
+        """Plan the failures."""
+        if self.endless:
+            world.at(1.0, self._strike_on, world)
+            return
+        for _ in range(self.left if self.weights else 0):
+            world.at(self.rng.random() * self.until, self.strike, world)
+        world.at(self.until, self._over, world)
+
+    def _over(self, world: World) -> None:
+        self.left = 0
+        world.calm = True
+        self.last = max(self.last, world.now)
+
+    def _strike_on(self, world: World) -> None:
+        if not world.ended:
+            self.left = 10
+            self.strike(world)
+            world.at(0.2 + self.rng.random(), self._strike_on, world)
+
+    def recorded(self, world: World, event: Event) -> None:
+        """A transition is in the journal: now and then the next failure comes just then."""
+        if self.left > 0 and self.weights and event.kind in DELICATE and self.rng.random() < 0.15:
+            world.at(self.rng.random() * self.rng.choice((0.001, 0.05, 0.3)), self.strike, world)
+
+    def strike(self, world: World) -> None:
+        """One failure."""
+        if self.left <= 0 or world.ended:
+            return
+        kinds = list(self.weights)
+        kind = self.rng.choices(kinds, [self.weights[k] for k in kinds])[0]
+        self.left -= 1
+        if getattr(self, f"_{kind}")(world):
+            self.last = max(self.last, world.now)
+            self.done.append(f"{world.now:.2f} {kind}")
+
+    # ---------------------------------------------------------------------------------------------------------- ranks
+
+    def _rank(self, world: World) -> bool:
+        live = [rank for rank in world.processes.values() if rank.agent.alive]
+        if not live:
+            return False
+        rank = self.rng.choice(live)
+        how = self.rng.choice(("kill", "kill", "kill", "raise", "exit"))
+        world.note("nemesis", f"{how} {rank.name}")
+        if how == "kill":
+            rank.die(9)
+        else:
+            rank.receive(m.Fault("raise" if how == "raise" else "exit"))
+        return True
+
+    def _ranks(self, world: World) -> bool:
+        """Several at once."""
+        return any([self._rank(world) for _ in range(self.rng.randint(2, 4))])
+
+    def _freeze_rank(self, world: World) -> bool:
+        live = [rank for rank in world.processes.values() if rank.agent.alive]
+        if not live:
+            return False
+        rank = self.rng.choice(live)
+        rank.frozen = True
+        world.note("nemesis", f"freezes {rank.name}")
+        if self.rng.random() < 0.5:
+            def thaw() -> None:
+                rank.frozen = False
+                rank.look()
+
+            world.at(self.rng.random() * 3, thaw)
+        return True
+
+    # --------------------------------------------------------------------------------------------------------- agents
+
+    def _agent(self, world: World) -> bool:
+        live = [agent for agent in world.backend.agents.values() if agent.alive]
+        if not live:
+            return False
+        self.rng.choice(live).end("the nemesis kills it")
+        return True
+
+    def _freeze_agent(self, world: World) -> bool:
+        live = [agent for agent in world.backend.agents.values() if agent.alive and not agent.frozen]
+        if not live:
+            return False
+        agent = self.rng.choice(live)
+        agent.frozen = True
+        seconds = self.rng.choice((0.5, 3.0, 7.0)) * self.rng.random()
+        world.note("nemesis", f"freezes {agent.label} for {seconds:.2f} s")
+
+        def thaw() -> None:
+            if agent.alive:
+                agent.thaw()
+
+        world.at(seconds, thaw)
+        return True
+
+    def _node(self, world: World) -> bool:
+        live = sorted({agent.node for agent in world.backend.agents.values() if agent.alive})
+        if not live or self.spares <= 0:
+            return False
+        self.spares -= 1
+        world.backend.lose_node(self.rng.choice(live))
+        return True
+
+    # --------------------------------------------------------------------------------------------------------- master
+
+    def _master(self, world: World) -> bool:
+        master = world.backend.master
+        if not master.alive:
+            return False
+        how = self.rng.choice(("now", "before", "between", "within"))
+        world.note("nemesis", f"kills the master: {how}")
+        if how == "now":
+            world.backend.kill_master()
+        else:
+            master.dies_at = {"before": "before", "between": "after the journal, before", "within": "within"}[how]
+        return True
+
+    def _zombie(self, world: World) -> bool:
+        if not world.backend.master.alive:
+            return False
+        world.backend.replace_master(self.rng.random() * 4)
+        return True
+
+    def _freeze_master(self, world: World) -> bool:
+        master = world.backend.master
+        if not master.alive:
+            return False
+        master.frozen = True
+        seconds = self.rng.choice((0.5, 3.0, 7.0)) * self.rng.random()
+        world.note("nemesis", f"freezes the master for {seconds:.2f} s")
+
+        def thaw() -> None:
+            if master.alive:
+                master.thaw()
+
+        world.at(seconds, thaw)
+        return True
+
+    def _disk(self, world: World) -> bool:
+        """The newest set on disk is damaged."""
+        newest = world.disk.newest()
+        if newest < 0:
+            return False
+        world.note("nemesis", f"damages the set of step {newest}")
+        world.disk.damaged.add(newest)
+        return True

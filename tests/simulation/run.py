@@ -1,0 +1,63 @@
+"""Runs schedules: one, or many in several processes."""
+
+from __future__ import annotations
+
+import traceback
+from typing import NamedTuple
+
+from tests.simulation.backend import Backend
+from tests.simulation.master import Journal
+from tests.simulation.scenario import Scenario
+from tests.simulation.world import Violation, World
+
+__all__ = ["Result", "play", "run_seed"]
+
+MAX_EVENTS = 200_000
+
+
+class Result(NamedTuple):
+    """A schedule's outcome: `broken` is the invariant that did not hold, or ""."""
+
+    seed: int
+    family: str
+    broken: str
+    events: int
+    seconds: float
+    recoveries: int
+    trace: tuple[str, ...] = ()
+
+
+def play(scenario: Scenario) -> World:
+    """Run a schedule to its end. Raises `Violation`."""
+    world = World(scenario)
+    world.journal = Journal(world)
+    world.backend = Backend(world)
+    try:
+        world.backend.start_master()
+        scenario.nemesis.begin(world)
+        limit = scenario.deadline
+        while not world.ended:
+            if not world.turn() or world.now > limit + scenario.nemesis.last or world.events > MAX_EVENTS:
+                world.fail("no deadlock", f"the job has not ended after {world.now:.1f} s and {world.events} events")
+        world.checks.ended()
+    except Violation as violation:
+        violation.world = world  # type: ignore[attr-defined]
+        raise
+    except Exception as error:
+        violation = Violation(f"no exception: {traceback.format_exc()}")
+        violation.world = world  # type: ignore[attr-defined]
+        raise violation from error
+    return world
+
+
+def run_seed(seed: int, *, family: str = "", traced: bool = False) -> Result:
+    """Run the schedule of `seed`."""
+    scenario = Scenario(seed, family=family, traced=traced)
+    broken = ""
+    try:
+        world = play(scenario)
+    except Violation as violation:
+        broken, world = str(violation), violation.world  # type: ignore[attr-defined]
+    return Result(
+        seed, scenario.family, broken, world.events, world.now, world.checks.recoveries, tuple(world.trace or ())
+    )

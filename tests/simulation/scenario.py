@@ -1,0 +1,151 @@
+"""One schedule's circumstances, all of them from its seed: the job, its nodes, its network, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolemesh_failover_job import JobLevel
+from rolemesh_failover_node import NodeLevel
+from rolemesh_failover_process import ProcessLevel
+
+from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
+from rolemesh.cluster import AgentPlace
+from rolemesh.protocol import master as ms
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+from tests.simulation.graphs import grpo, random_job
+from tests.simulation.nemesis import Nemesis
+
+if TYPE_CHECKING:
+    from tests.simulation.model import RankKey
+    from tests.simulation.world import World
+
+__all__ = ["FAMILIES", "Net", "Scenario"]
+
+FAMILIES: dict[str, dict[str, float]] = {
+    "calm": {},
+    "process": {"rank": 3, "ranks": 1},
+    "agents": {"rank": 1, "agent": 3, "freeze_agent": 1},
+    "nodes": {"node": 3, "rank": 1, "agent": 1, "master": 0.5},
+    "master": {"master": 3, "zombie": 1, "freeze_master": 1, "rank": 1},
+    "all": {"rank": 3, "ranks": 1, "agent": 2, "node": 1, "master": 3, "zombie": 1, "freeze_agent": 1,
+            "freeze_master": 1, "disk": 0.5},
+    "storm": {"rank": 4, "ranks": 2, "agent": 3, "master": 4, "zombie": 1},
+    "hang": {"freeze_rank": 3, "rank": 1, "master": 1},
+    "endless": {"rank": 3, "agent": 1, "master": 0.2},
+    "poison": {"master": 1, "agent": 0.5},
+}  # fmt: skip
+"""Kinds of failures and how likely each is."""
+
+TURNS = (
+    "process", "agents", "nodes", "master", "all", "storm", "process", "all",
+    "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
+)  # fmt: skip
+
+
+class Net(NamedTuple):
+    """How bad the network is: probabilities, and longest delays in seconds (of messages; of frames on a socket)."""
+
+    drop: float
+    duplicate: float
+    delay: float
+    socket: float
+
+
+class Scenario:
+    """Everything that is fixed before the first event."""
+
+    def __init__(self, seed: int, *, family: str = "", traced: bool = False) -> None:
+        self.seed, self.traced = seed, traced
+        rng = random.Random(seed * 7919 + 1)
+        self.family = family or TURNS[seed % len(TURNS)]
+        self.steps = rng.randint(3, 8)
+        self.is_grpo = rng.random() < 0.6
+        self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
+        self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
+        self.pace = rng.choice((0.02, 0.1, 0.3))
+        self.disk_s = rng.choice((0.05, 0.5, 2.0))
+        self.disk_failures = rng.choice((0, 0, 0.2)) if self.family in ("all", "storm") else 0
+        self.start_failures = rng.choice((0, 0, 0.05)) if self.family in ("all", "storm", "process") else 0
+        several = self.family in ("nodes", "all", "storm", "agents") or rng.random() < 0.5
+        count = rng.randint(2, 3) if several else 1
+        self.room = -(-len(self.job.keys) // count)
+        self._nodes = [f"n{i}" for i in range(count)]
+        spares = rng.randint(1, 2) if self.family in ("nodes", "all") else 0
+        self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
+        replicas = 1 if count > 1 and rng.random() < (0.8 if self.family == "nodes" else 0.3) else 0
+        self.plan = SnapshotPlan(True, rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3, 10)), 2, replicas)
+        self.homes: dict[RankKey, str] = {}
+        keys = list(self.job.keys)
+        rng.shuffle(keys)
+        for index, key in enumerate(keys):
+            self.homes[key] = f"node{index % count}"
+        weights = dict(FAMILIES[self.family])
+        faults = {"calm": 0, "endless": 10_000, "poison": rng.randint(0, 1)}.get(self.family, rng.randint(1, 5))
+        self.raises: set[tuple[RankKey, int]] = set()
+        if self.family == "poison":
+            self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
+        until = rng.choice((1.0, 3.0, 6.0))
+        self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
+        self.hang_after = 4.0 if self.family == "hang" else None
+        self.max_recoveries = 60
+        self.ladder = self._ladder()
+        self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
+        self.users = ("trainer",) if self.is_grpo else ()
+        self.outcomes = {"endless": ("failed",), "poison": ("failed", "done")}.get(self.family, ("done",))
+        self.deadline = 150.0
+
+    def _ladder(self) -> tuple[ms.Rung, ...]:
+        few = self.family == "endless"
+        levels = [
+            ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 30))),
+            ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 30, node_wait_s=40.0))),
+            ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 30))),
+        ]
+        if len(self._nodes) == 1:
+            del levels[1]
+        return tuple(
+            ms.Rung(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
+            for name, level in levels
+        )
+
+    def nodes_now(self, now: float) -> list[str]:
+        """The nodes that there are; spare ones may come late."""
+        return self._nodes + [node for node, since in self._spares.items() if now >= since]
+
+    def master_machine(self, epoch: int) -> ms.MasterMachine:
+        """A fresh machine, as each epoch's master begins with."""
+        launches: dict[str, list[m.RankLaunch]] = {f"node{i}": [] for i in range(len(self._nodes))}
+        for key in self.job.keys:
+            role, rank = key
+            collective = self.job.kinds[role] == "collective"
+            launches[self.homes[key]].append(
+                m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
+            )
+        outline = JobOutline(
+            name="simulated",
+            epoch=epoch,
+            steps=self.steps,
+            grant=4,
+            places=tuple(AgentPlace(f"node{i}", node, {"cpu": 1.0}) for i, node in enumerate(self._nodes)),
+            launches={agent: tuple(those) for agent, those in launches.items()},
+            start_timeout_s=20.0,
+            stop_grace_s=1.0,
+            owner_lease_s=None,
+            graph=self.job.graph,
+            lease_s=10.0,
+            snapshots=self.plan,
+            stateful=self.job.stateful,
+            snapshot_root="snapshots",
+            hang_after_s=self.hang_after,
+        )
+        return ms.MasterMachine(outline, self.ladder, self.diagnosers)
+
+    def expect(self, world: World) -> None:
+        """What holds at the end in this family only."""
+        levels = set(world.checks.levels)
+        if self.family == "calm" and levels:
+            world.fail("nothing restarts without a failure", f"{levels}")
+        if self.family in ("process", "master") and levels - {"process"}:
+            world.fail("the smallest restart", f"{levels}")

@@ -1,0 +1,153 @@
+"""The simulated world: a clock, a seeded order of events, nodes, and what travels between processes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.checks import Checks
+from tests.simulation.memory import Disk, NodeMemory
+from tests.simulation.model import RankKey, reference
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import SimAgent
+    from tests.simulation.backend import Backend
+    from tests.simulation.master import Journal
+    from tests.simulation.rank import SimRank
+    from tests.simulation.scenario import Scenario
+
+__all__ = ["Group", "Violation", "World"]
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Group:
+    """The collective of one role in one generation: rounds in which every rank brings something in."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: dict[int, SimRank] = {}
+        self.rounds: dict[tuple[int, int, int], dict[int, int]] = {}
+
+
+class World:
+    """Everything there is in one schedule. All randomness comes from `rng`, all waiting from `at`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.job = scenario.job
+        self.rng = random.Random(scenario.seed)
+        self.now = 0.0
+        self.events = 0
+        self.ended = ""
+        self.message = ""
+        self.calm = False
+        self.wiped = False
+        self.trace: list[str] | None = [] if scenario.traced else None
+        self.disk = Disk()
+        self.checks = Checks(self)
+        self.processes: dict[str, SimRank] = {}
+        self.groups: dict[tuple[str, int], Group] = {}
+        self.dead_nodes: set[str] = set()
+        self.final, self.after = reference(self.job)
+        self.raises: set[tuple[RankKey, int]] = set(scenario.raises)
+        self.backend: Backend
+        self.journal: Journal
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._uids = 0
+        self._channels: dict[tuple[str, str], float] = {}
+        self._memories: dict[tuple[str, str], NodeMemory] = {}
+
+    # ---------------------------------------------------------------------------------------------------- time
+
+    def at(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
+        """Call `do` after `delay` seconds."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay, self._count, do, arguments))
+
+    def turn(self) -> bool:
+        """The next event; False if there is none."""
+        if not self._heap:
+            return False
+        self.now, _, do, arguments = heapq.heappop(self._heap)
+        self.events += 1
+        do(*arguments)
+        return True
+
+    def between(self, low: float, high: float) -> float:
+        """A random time, more often short than long."""
+        return low + (high - low) * self.rng.random() ** 2
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.rng.random() < probability
+
+    def note(self, who: str, what: object) -> None:
+        """A line of the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now:9.4f} {who:<14} {what}")
+
+    def fail(self, invariant: str, why: str) -> None:
+        """An invariant does not hold."""
+        self.note("VIOLATION", f"{invariant}: {why}")
+        raise Violation(f"{invariant}: {why}")
+
+    # ------------------------------------------------------------------------------------------------- network
+
+    def deliver(self, send: Callable[..., None], *arguments: Any) -> None:
+        """A message between master and agent: late, lost, or twice."""
+        net = self.scenario.net
+        drop = net.drop if not self.calm else net.drop / 4
+        for _ in range(2 if self.rng.random() < net.duplicate else 1):
+            if self.rng.random() >= drop:
+                self.at(self.between(0.001, net.delay), send, *arguments)
+
+    def uid(self) -> str:
+        """A process's name that no other ever has."""
+        self._uids += 1
+        return f"p{self._uids}"
+
+    def send(self, sender: SimRank | SimAgent, target: SimRank | SimAgent | None, frame: Any) -> None:
+        """A frame over a socket: in order, and lost only if one of the two ends dies."""
+        if target is None:
+            return
+        channel = (sender.uid, target.uid)
+        arrives = max(self._channels.get(channel, 0.0), self.now + self.between(0.0002, self.scenario.net.socket))
+        self._channels[channel] = arrives
+        self.at(arrives - self.now, self._arrive, sender, target, frame)
+
+    def _arrive(self, sender: SimRank | SimAgent, target: SimRank | SimAgent, frame: Any) -> None:
+        if target.alive and self.now <= sender.cut:
+            target.receive(frame)
+
+    # --------------------------------------------------------------------------------------------------- nodes
+
+    def memory(self, agent: str, node: str) -> NodeMemory:
+        """The folder of an agent in its node's memory."""
+        key = (agent, node)
+        if key not in self._memories:
+            self._memories[key] = NodeMemory(node)
+        return self._memories[key]
+
+    def wipe(self, node: str | None = None, agent: str | None = None) -> None:
+        """What was in the memory of a node, or of one agent there, is gone."""
+        for name, at in list(self._memories):
+            if (node is None or at == node) and (agent is None or name == agent):
+                del self._memories[name, at]
+                self.wiped = True
+
+    def memories(self) -> list[NodeMemory]:
+        """All folders that there are."""
+        return list(self._memories.values())
+
+    def group(self, role: str, generation: int) -> Group:
+        """The collective of a role's generation."""
+        key = (role, generation)
+        if key not in self.groups:
+            self.groups[key] = Group(self.job.sizes[role])
+        return self.groups[key]
