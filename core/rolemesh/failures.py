@@ -211,7 +211,9 @@ _ECHOES = ("connection reset", "connection closed", "connection refused", "broke
 
 def is_echo(failure: Failure) -> bool:
     """Whether this is what a survivor says when its peer has died: a broken connection of a collective."""
-    text = f"{failure.message} {failure.traceback}".lower()
+    # In a traceback the indented lines quote code, which may well speak of sockets.
+    raised = [line for line in failure.traceback.splitlines() if line and not line[0].isspace()]
+    text = " ".join([failure.message, *raised]).lower()
     return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
 
 

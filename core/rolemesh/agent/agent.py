@@ -72,7 +72,7 @@ class Agent:
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
-        self._stacks = StackTaker()
+        self._stacks = StackTaker(self._keeper.mark)
         self._over = False
 
     def deliver(self, message: bytes) -> None:

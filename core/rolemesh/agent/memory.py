@@ -112,8 +112,9 @@ class NodeMemory:
             memory.clear()
         self._left.clear()
         self._covered = -1
-        for role, rank in self._ranks if self._persister is not None else ():
-            self._persister.drop_after(role, rank, -1)
+        if self._persister is not None:
+            for role, rank in self._ranks:
+                self._persister.drop_after(role, rank, -1)
         if self._replicas is not None:
             self._replicas.clear()
 

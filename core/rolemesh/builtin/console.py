@@ -15,6 +15,7 @@ from rich.text import Text
 from rolemesh.builtin.live_view import live_view, starting_line
 from rolemesh.builtin.summary import summary
 from rolemesh.builtin.tally import Tally
+from rolemesh.builtin.telling import sentence
 from rolemesh.builtin.text import clock, duration, number, percent
 from rolemesh.hookspecs import hookimpl
 from rolemesh.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
@@ -81,17 +82,13 @@ class ConsoleObserver(Observer):
 
     @hookimpl
     def event(self, event: Event) -> None:
-        """Note a transition; without a live view, say the ones that matter."""
+        """Note a transition, and say the ones that matter: above the live view, if there is one."""
         self._tally.event(event)
-        if self._live is not None:
-            return
-        data = event.data
-        if event.kind == "job_running" and self._status is not None:
+        said = sentence(event)
+        if said is not None:
+            self._say(said)
+        elif event.kind == "job_running" and self._status is not None and self._live is None:
             self._say(f"every rank is ready after {duration(event.time - self._status.started)}")
-        elif event.kind == "failure":
-            self._say(f"failure: {data.get('message', '')}", data.get("role"), data.get("rank"))
-        elif event.kind == "job_stopping" and data.get("status") == "interrupted":
-            self._say(f"stopping: {data.get('message', '')}")
 
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
@@ -135,9 +132,8 @@ class ConsoleObserver(Observer):
             self._live.stop()
             self._live = None
 
-    def _say(self, words: str, role: object = None, rank: object = None) -> None:
-        who = f"{role}/{rank} " if role else ""
-        if (line := who + words) != self._said:
+    def _say(self, line: str) -> None:
+        if line != self._said:
             self._said = line
             self._printed = self._now()
             self._console.print(Text(line), soft_wrap=True)

@@ -14,7 +14,7 @@ def recoveries(journal: Sequence[Event]) -> list[dict[str, Any]]:
     """Every recovery, in order.
 
     `level`, `causes`, `failures` (in words), `restarted` (ranks; of one that did not succeed, those it tried to), `seconds`
-    from the failure's being noticed until the ranks were ready, `regained_s` until they were again where they had been
+    from the failure (of a hang: from the last progress) until the ranks were ready, `regained_s` until they were again where they had been
     (None: the job ended before), `resumed` by rank the step they went on from, `outcome`.
     """
     found: dict[int, dict[str, Any]] = {}
@@ -23,7 +23,7 @@ def recoveries(journal: Sequence[Event]) -> list[dict[str, Any]]:
     for event in journal:
         data = event.data
         if event.kind == "failure" and noticed is None:
-            noticed = event.time
+            noticed = event.time - data["silent_s"]
         elif event.kind == "recovery_planned":
             if last is not None and not found[last]["outcome"]:
                 found[last]["outcome"] = "merged"
@@ -61,7 +61,7 @@ def goodput(journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
 
     `share` is what is left of `wall_s` after `lost_s`, divided by it. Lost by cause: ``start`` until all ranks were ready,
     ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``, ``node_lost``, …) the time
-    from its being noticed until the ranks that were started again were where they had been; where such times overlap they
+    from it until the ranks that were started again were where they had been; where such times overlap they
     count once, for the earlier. Roles that did not fail may have gone on meanwhile, so the share is a lower bound.
     `master_down_s` is how long there was no master, in which ranks go on: it is not lost.
     """
@@ -84,7 +84,7 @@ def goodput(journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
             case "job_stopping":
                 stopping = event.time
             case "failure":
-                noticed = noticed if noticed is not None else event.time
+                noticed = noticed if noticed is not None else event.time - event.data["silent_s"]
             case "recovery_planned":
                 cause = (event.data["causes"] or ["unknown"])[0]
                 openings[event.data["number"]] = (noticed if noticed is not None else event.time, cause)

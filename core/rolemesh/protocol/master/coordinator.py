@@ -49,10 +49,11 @@ class Coordinator:
 
     # ------------------------------------------------------------------------------------------------------- failures
 
-    def failed(self, failure: Failure, now: float) -> list[e.Effect]:
-        """Take note of a failure; `step` acts on it."""
+    def failed(self, failure: Failure, now: float, silent_s: float = 0.0) -> list[e.Effect]:
+        """Take note of a failure, which has lasted for `silent_s` unnoticed; `step` acts on it."""
         self.remember(failure, now)
-        return [e.Record("failure", {"failure": msgspec.to_builtins(failure), "at": now})]
+        data = {"failure": msgspec.to_builtins(failure), "silent_s": round(silent_s, 3), "at": now}
+        return [e.Record("failure", data)]
 
     def remember(self, failure: Failure, now: float) -> None:
         """As `failed`, for a failure that is in the journal already."""
@@ -126,6 +127,7 @@ class Coordinator:
             "number": self.count,
             "plan": msgspec.to_builtins(plan),
             "failures": [failures.describe(failure) for failure in found],
+            "were": [[*key, machine.ranks[key].finished] for key in plan.restart],
             "causes": list(dict.fromkeys(failure.cause for failure in found)),
             "trail": trail,
             "at": now,
@@ -138,6 +140,18 @@ class Coordinator:
         self.recovery = Recovery(number, plan, [], now, since=now)
         for key in plan.restart:
             self.machine.ranks[key].state = "halting"
+
+    def replayed(self, kind: str, data: dict[str, Any]) -> None:
+        """After replay: what is still to be regained, from a recovery's records."""
+        if kind == "recovery_planned":
+            for role, rank, finished in data["were"]:
+                self._were[role, rank] = max(finished, self._were.get((role, rank), -1))
+        elif kind == "recovered":
+            self._regaining.append(data["number"])
+        elif kind == "regained":
+            self._regaining.remove(data["number"])
+            if not self._regaining:
+                self._were.clear()
 
     def _close_attempt(self, outcome: Any) -> None:
         attempts = self.machine.attempts
@@ -304,7 +318,8 @@ class Coordinator:
                 origin_step=machine.origin.step,
             )
             rank.state, rank.report, rank.pid, rank.sha256 = "starting", None, 0, ""
-            rank.safe = rank.finished = point.step
+            rank.finished = point.step
+            rank.safe = min(rank.safe, point.step)  # what it is restored from may have no replica yet
             launch = rank.launch
             started.append(
                 {

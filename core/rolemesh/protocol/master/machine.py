@@ -215,7 +215,12 @@ class MasterMachine:
             limit = TROUBLE_S if self._trouble else LAST_SET_S
             if now < self._done_at + limit:
                 return []
-        return self.stop("done", "", self.outline.stop_grace_s, now)
+        effects: list[e.Effect] = []
+        if self.persisted == last > self.committed:
+            # Replicas may be behind, but the last step is on disk.
+            self.committed = last
+            effects.append(e.Record("committed", {"step": last}))
+        return effects + self.stop("done", "", self.outline.stop_grace_s, now)
 
     # ----------------------------------------------------------------------------------------------- agents and ranks
 
@@ -281,7 +286,8 @@ class MasterMachine:
             effects.append(e.Record("rank_ready", who | {"setup_s": round(seen.setup_s, 3)}))
         if record.state in ("ready", "running") and seen.state == "done":
             record.state, record.sha256 = "done", seen.sha256
-            record.safe = max(record.safe, self.outline.steps - 1)
+            if not self.outline.snapshots.enabled:
+                record.safe = max(record.safe, self.outline.steps - 1)
             effects.append(e.Record("rank_done", who | {"finished": seen.finished, "sha256": seen.sha256}))
         if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
             record.state = "failed"
@@ -321,7 +327,9 @@ class MasterMachine:
         agent.state = "stopped"
         return [e.Record("agent_stopped", {"agent": agent.place.agent}), *self._end_if_gone()]
 
-    def _agent_lost(self, name: str, incarnation: int, why: str, node_lost: bool, now: float) -> list[e.Effect]:
+    def _agent_lost(
+        self, name: str, incarnation: int, why: str, node_lost: bool, now: float, silent_s: float = 0.0
+    ) -> list[e.Effect]:
         agent = self.agents.get(name)
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
             return []
@@ -341,7 +349,7 @@ class MasterMachine:
                 record.state = "failed"
         cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
         message = f"{why}; its ranks were {', '.join(on_it) or 'none'}"
-        return effects + self.coordinator.failed(Failure(cause, node=node, message=message), now)
+        return effects + self.coordinator.failed(Failure(cause, node=node, message=message), now, silent_s)
 
     def _start_failed(self, why: str, agents: tuple[str, ...], now: float) -> list[e.Effect]:
         if self.never_started and self.coordinator.recovery is None:
@@ -360,7 +368,7 @@ class MasterMachine:
             if agent.state == "up" and now > agent.heard + limit:
                 why = f"the agent has not been heard of for {limit:g} s"
                 effects.append(e.KillAgent(name, agent.incarnation))
-                effects += self._agent_lost(name, agent.incarnation, why, False, now)
+                effects += self._agent_lost(name, agent.incarnation, why, False, now, now - agent.heard)
         return effects
 
     def _inject(self, inject: m.Inject, agent: str) -> list[e.Effect]:
@@ -433,7 +441,7 @@ class MasterMachine:
             return []
         reports = {key: record.report for key, record in self.ranks.items() if record.report is not None}
         sizes = {role: record.launch.world_size for (role, _), record in self.ranks.items()}
-        verdict = hang.culprit(self.outline.graph, reports, sizes)
+        verdict = hang.culprit(self.outline.graph, reports, sizes, collective=self.collective)
         record = self.ranks[verdict.role, verdict.rank]
         home = self.agents[record.agent]
         if not self.outline.stacks or home.state != "up":
@@ -448,6 +456,7 @@ class MasterMachine:
         return self._hung(self._suspect[0], stacks.text, now)
 
     def _hung(self, verdict: hang.HangVerdict, stacks: str, now: float) -> list[e.Effect]:
+        silent_s = now - self._moved
         self._suspect, self._moved = None, now
         record = self.ranks[verdict.role, verdict.rank]
         node = self.agents[record.agent].place.node
@@ -457,7 +466,7 @@ class MasterMachine:
             generation=record.launch.generation,
         )  # fmt: skip
         record.state = "failed"
-        return [e.Record("hang", data | {"stacks": stacks}), *self.coordinator.failed(found, now)]
+        return [e.Record("hang", data | {"stacks": stacks}), *self.coordinator.failed(found, now, silent_s)]
 
     # --------------------------------------------------------------------------------------------------------- orders
 

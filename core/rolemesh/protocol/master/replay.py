@@ -30,6 +30,7 @@ def replay(machine: MasterMachine, journal: Iterable[Event], now: float) -> None
     open_failures: list[Failure] = []
     for event in journal:
         data = event.data
+        machine.coordinator.replayed(event.kind, data)
         match event.kind:
             case "recovery_planned":
                 plan = msgspec.convert(data["plan"], RecoveryPlan)
@@ -122,7 +123,8 @@ def _rank(machine: MasterMachine, record: RankRecord, kind: str, data: dict[str,
         record.state = "running" if machine.phase == "running" else "ready"
     else:
         record.state, record.sha256 = "done", data["sha256"]
-        record.safe = record.finished = machine.outline.steps - 1
+        record.finished = machine.outline.steps - 1
+        record.safe = record.safe if machine.outline.snapshots.enabled else record.finished
 
 
 def _launched(machine: MasterMachine, started: dict[str, Any]) -> None:
@@ -138,7 +140,8 @@ def _launched(machine: MasterMachine, started: dict[str, Any]) -> None:
         origin_step=machine.origin.step,
     )
     record.state, record.sha256, record.pid = "starting", "", 0
-    record.safe = record.finished = started["resume"]
+    record.finished = started["resume"]
+    record.safe = min(record.safe, record.finished)
 
 
 def _move(record: RankRecord, move: Move) -> None:

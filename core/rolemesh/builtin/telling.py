@@ -1,0 +1,47 @@
+"""What a person who watches a job is told of its events, in a sentence each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh.failures import Failure, describe
+from rolemesh.observer import Event
+
+__all__ = ["sentence"]
+
+
+def sentence(event: Event) -> str | None:
+    """None for what a person need not be told at once."""
+    data = event.data
+    match event.kind:
+        case "failure":
+            return f"failure: {describe(msgspec.convert(data['failure'], Failure))}"
+        case "injected":
+            return f"rehearsal: {data['kind']} {data['target']}"
+        case "recovery_planned":
+            restart = ", ".join(f"{role}/{rank}" for role, rank in data["plan"]["restart"])
+            return f"recovery {data['number']} by level {data['plan']['level']}: restarting {restart}"
+        case "recovered":
+            return f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
+        case "recovery_failed":
+            return f"recovery {data['number']} by level {data['level']} failed: {data['why']}"
+        case "rolled_back":
+            where = f"after step {data['step']}" if data["step"] >= 0 else "from the beginning"
+            return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
+        case "waiting_for_nodes":
+            return f"waiting up to {data['wait_s']:g} s for a place: {data['missing']}"
+        case "hang":
+            return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
+        case "straggler":
+            return f"straggler: {data['message']}"
+        case "snapshot_trouble" | "snapshot_damaged":
+            return f"warning: {data['message']}"
+        case "snapshot_trouble_over":
+            return f"snapshots of agent {data['agent']} are persisted again"
+        case "master_recovered":
+            return f"the master was started again (epoch {data['epoch']})"
+        case "ladder_exhausted":
+            return "no failover level is left:\n" + "\n".join(f"  {line}" for line in data["trail"])
+        case "job_stopping" if data.get("status") == "interrupted":
+            return f"stopping: {data.get('message', '')}"
+    return None
