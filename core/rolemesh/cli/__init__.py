@@ -35,6 +35,7 @@ VERBS = (
     Verb("logs", "logs", "Print the logs of a job's ranks."),
     Verb("events", "events", "Print the journal of a job."),
     Verb("stop", "stop", "Stop a job."),
+    Verb("checkpoint", "checkpoint", "List, verify or export the snapshots of a run on disk."),
     Verb("plugins", "plugins", "List installed plugins, or show one."),
     Verb("schema", "schema", "Print the JSON Schema of job files, with the options of all installed plugins."),
 )

@@ -48,13 +48,12 @@ UNFINISHED = 2
 """Sets without a manifest that are left alone: they may yet get one."""
 
 _STEP = re.compile(r"step-(\d+)")
-_CHUNK = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """What belongs to a set. `files` maps names, relative to the set's folder, to [bytes, sha256].
 
-    The ranks of each role in `world_sizes` that have no file are stateless. `sha256` is of the manifest without it.
+    `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that have no file are stateless. `sha256` is of the manifest without it.
     """
 
     job: str
@@ -64,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True):
     world_sizes: dict[str, int]
     files: dict[str, tuple[int, str]]
     plugins: dict[str, str] = {}
+    base: str = ""
     written: str = ""
     format: int = FORMAT
     sha256: str = ""
@@ -204,12 +204,17 @@ def verify(folder: str | Path) -> list[Problem]:
 
 
 def newest_intact(run_dir: str | Path, step: int | None = None) -> tuple[PersistedSet | None, list[str]]:
-    """The newest complete set whose files are all intact (of `step` only, if given), and why newer ones are not it."""
+    """The newest complete set whose files are all intact (of `step` only, if given), and what is wrong with newer ones.
+
+    Sets that were never finished are passed over in silence, unless `step` asks for one.
+    """
     passed_over = []
     for each in find_sets(run_dir):
         if step is not None and each.step != step:
             continue
         if each.manifest is None:
+            if step is None and not (each.path / MANIFEST).exists():
+                continue  # never finished, which is no damage
             passed_over.append(f"the snapshot of step {each.step} does not count: {each.trouble}")
             continue
         problems = verify(each.path)

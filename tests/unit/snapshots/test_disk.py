@@ -56,8 +56,9 @@ def test_a_set_without_a_manifest_does_not_exist(run_dir, persisted):
     persisted(9, {"trainer": 2}, state)
     (persisted(19, {"trainer": 2}, state) / disk.MANIFEST).unlink()
     newest, passed_over = disk.newest_intact(run_dir)
-    assert newest.step == 9
-    assert passed_over == ["the snapshot of step 19 does not count: the set has no manifest: it was never finished"]
+    assert (newest.step, passed_over) == (9, [])
+    reason = "the snapshot of step 19 does not count: the set has no manifest: it was never finished"
+    assert disk.newest_intact(run_dir, 19) == (None, [reason])
     with pytest.raises(SnapshotError, match="never finished"):
         disk.load(disk.step_folder(run_dir, 19), "trainer", 0, 2, dict)
 
