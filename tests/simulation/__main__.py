@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 
-from tests.simulation.run import run_seed
+from tests.simulation.run import run_many, run_seed
 
 
 def main(arguments: list[str]) -> int:
@@ -19,15 +20,18 @@ def main(arguments: list[str]) -> int:
         print("\n".join(result.trace))
         print(result.broken or f"all invariants hold: {result.events} events, {result.seconds:.1f} s, {result.family}")
         return 1 if result.broken else 0
-    began, failed, events = time.monotonic(), 0, 0
-    for seed in range(int(first), int(last)):
-        result = run_seed(seed, family=family)
-        events += result.events
+    began, failed = time.monotonic(), 0
+    totals: Counter[str] = Counter()
+    for result in run_many(range(int(first), int(last)), family=family):
+        totals["schedules"] += 1
+        totals["events"] += result.events
+        totals["faults"] += result.faults
+        totals["recoveries"] += result.recoveries
+        totals.update(f"at level {level}" for level in result.levels)
         if result.broken:
             failed += 1
-            print(f"{seed} {result.family}: {result.broken.strip().splitlines()[-1][:300]}", flush=True)
-    count = int(last) - int(first)
-    print(f"{count} schedules, {failed} broken, {events / count:.0f} events each, {time.monotonic() - began:.1f} s")
+            print(f"{result.seed} {result.family}: {result.broken.strip().splitlines()[-1][:300]}", flush=True)
+    print(f"{dict(totals)}, {failed} broken, {time.monotonic() - began:.1f} s")
     return 1 if failed else 0
 
 

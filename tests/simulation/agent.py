@@ -65,6 +65,9 @@ class SimAgent:
         elif isinstance(message, m.Advance):
             self.covered = max(self.covered, message.persisted)
             self.persisted = {at: part for at, part in self.persisted.items() if at[1] > self.covered}
+            for snaps in self.memory.snaps.values():
+                for step, snap in snaps.items():
+                    snap.pinned = snap.pinned and step > self.covered
 
     def receive(self, message: m.RankToAgent) -> None:
         """A rank's message."""
@@ -181,6 +184,9 @@ class SimAgent:
         log = [entry for entry in other.memory.logs.get(who[:2], ()) if entry.step <= launch.resume]
         self.memory.snaps[who[:2]] = {}
         self.memory.adopt(who[:2], launch.resume, snap.state, log)
+        plan, steps = self.world.scenario.plan, self.world.job.steps
+        if plan.persisted(launch.resume, steps) and launch.resume > self.covered:
+            self.memory.snaps[who[:2]][launch.resume].pinned = True  # its part of the set may be lost, or unreported
         self.handle(ag.Fetched(*who))
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:
@@ -197,7 +203,7 @@ class SimAgent:
         world = self.world
         for key in list(self.memory.snaps):
             for step in self.memory.pins(key):
-                if (key, step) not in self.persisting:
+                if (key, step) not in self.persisting and (key, step) not in self.persisted:
                     self.persisting.add((key, step))
                     world.at(world.between(0.01, world.scenario.disk_s), self._persisted_to, key, step)
 
@@ -207,11 +213,15 @@ class SimAgent:
         if not self.alive or snap is None or not snap.pinned:
             return
         if self.world.chance(self.world.scenario.disk_failures) and not self.world.calm:
+            # Its set cannot become complete any more: the next one is tried.
             self.trouble = "No space left on device"
+            for other in list(self.memory.snaps):
+                self.persisted.pop((other, step), None)
+                if step in self.memory.snaps[other]:
+                    self.memory.snaps[other][step].pinned = False
             return
         self.trouble = ""
         self.world.disk.write(step, key, snap.state, self.memory.logs.get(key, []))
-        snap.pinned = False
         self.persisted[key, step] = m.Persisted(*key, step, {})
 
     def _replicate(self) -> None:

@@ -76,7 +76,8 @@ class Checks:
             best = max((s for memory in world.memories() for s in memory.steps(key)), default=-1)
             if best < step and not world.wiped:
                 world.fail("what is committed can be restored", f"{key} has only {best}, {step} is committed")
-            if world.scenario.plan.replicas and not world.wiped and len(world.backend.agents) > 1:
+            on_disk = world.disk.newest() >= step
+            if world.scenario.plan.replicas and not on_disk and not world.wiped and len(world.backend.agents) > 1:
                 homes = {memory.node for memory in world.memories() if any(at >= step for at in memory.steps(key))}
                 if len(homes) < 2:
                     world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")

@@ -53,7 +53,11 @@ class NodeMemory:
 
     def switch(self, key: RankKey, step: int, state: State | None, pinned: bool) -> None:
         """The snapshot is complete."""
-        self.snaps.setdefault(key, {})[step] = Snap(state, pinned)
+        kept = self.snaps.setdefault(key, {})
+        if pinned:
+            for old in self.pins(key)[:-1]:
+                kept[old].pinned = False  # of those that wait for a slow disk, the newest goes on waiting
+        kept[step] = Snap(state, pinned)
 
     def drop_after(self, key: RankKey, step: int) -> None:
         """Forget the snapshots after `step`, and what was sent after it: ghosts."""

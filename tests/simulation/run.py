@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import traceback
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from tests.simulation.backend import Backend
@@ -10,7 +13,7 @@ from tests.simulation.master import Journal
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Violation, World
 
-__all__ = ["Result", "play", "run_seed"]
+__all__ = ["Result", "play", "run_many", "run_seed"]
 
 MAX_EVENTS = 200_000
 
@@ -24,6 +27,8 @@ class Result(NamedTuple):
     events: int
     seconds: float
     recoveries: int
+    faults: int
+    levels: tuple[str, ...] = ()
     trace: tuple[str, ...] = ()
 
 
@@ -58,6 +63,14 @@ def run_seed(seed: int, *, family: str = "", traced: bool = False) -> Result:
         world = play(scenario)
     except Violation as violation:
         broken, world = str(violation), violation.world  # type: ignore[attr-defined]
+    checks, faults = world.checks, len(scenario.nemesis.done)
     return Result(
-        seed, scenario.family, broken, world.events, world.now, world.checks.recoveries, tuple(world.trace or ())
-    )
+        seed, scenario.family, broken, world.events, world.now, checks.recoveries, faults, tuple(checks.levels),
+        tuple(world.trace or ()),
+    )  # fmt: skip
+
+
+def run_many(seeds: Iterable[int], *, family: str = "", processes: int = 2) -> Iterator[Result]:
+    """Run the schedules of `seeds` in several processes; results come in the order of the seeds."""
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap(partial(run_seed, family=family), seeds, chunksize=50)

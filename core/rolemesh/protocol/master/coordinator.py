@@ -313,7 +313,7 @@ class Coordinator:
                 generation=rank.launch.generation + 1,
                 resume=point.step,
                 restore=point.restore,
-                replica=point.replica,
+                replica=self._address(point.replica),
                 origin=machine.origin.folder,
                 origin_step=machine.origin.step,
             )
@@ -330,6 +330,11 @@ class Coordinator:
         self._enter(recovery, "launching", now)
         data = {"number": recovery.number, "ranks": started, "at": now}
         return [e.Record("recovery_launched", data)]
+
+    def _address(self, name: str) -> str:
+        """Where the agent that holds a replica is reached, "" for none."""
+        agent = self.machine.agents.get(name)
+        return agent.report.address if agent is not None and agent.report is not None else ""
 
     def _points(self, recovery: Recovery) -> dict[RankKey, Resume] | str:
         machine = self.machine
