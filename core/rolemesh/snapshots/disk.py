@@ -53,7 +53,8 @@ _STEP = re.compile(r"step-(\d+)")
 class Manifest(msgspec.Struct, frozen=True):
     """What belongs to a set. `files` maps names, relative to the set's folder, to [bytes, sha256].
 
-    `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that have no file are stateless. `sha256` is of the manifest without it.
+    `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that
+    have no file are stateless. `sha256` is of the manifest without it.
     """
 
     job: str
