@@ -67,7 +67,6 @@ class Agent:
         self._reports.bind(self._address)
         self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
         self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
-        self._agents: dict[str, str] = {}
         self._covered = -1
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
@@ -123,7 +122,6 @@ class Agent:
 
     def _hear(self, message: m.MasterToAgent) -> None:
         if isinstance(message, m.Wire):
-            self._agents = message.agents
             self._memory.peers(message.agents)
         elif isinstance(message, m.Advance):
             self._covered = message.persisted
@@ -151,7 +149,7 @@ class Agent:
                 case machine.Fork(launch):
                     self._fork(launch)
                 case machine.Fetch(launch):
-                    self._memory.fetch(launch, self._agents)
+                    self._memory.fetch(launch)
                 case machine.Kill(role, rank, generation):
                     if not self._nursery.kill(_key(role, rank, generation)):
                         left = self._memory.ended(role, rank)

@@ -89,11 +89,11 @@ class NodeMemory:
         left = [m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items()]
         return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
 
-    def fetch(self, launch: m.RankLaunch, agents: dict[str, str]) -> None:
+    def fetch(self, launch: m.RankLaunch) -> None:
         """Bring a rank's replica here."""
         assert self._replicas is not None
         self._fetches[launch.role, launch.rank] = launch
-        self._replicas.fetch(agents[launch.replica], launch.role, launch.rank, launch.resume)
+        self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)
 
     def fetched(self) -> list[tuple[m.RankLaunch, str]]:
         """The fetches that have ended since the last call, each with "" or what went wrong."""

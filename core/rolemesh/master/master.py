@@ -171,7 +171,7 @@ class Master:
                 case machine.Replan(lost):
                     homes = {key: record.agent for key, record in self._machine.ranks.items()}
                     alive = {
-                        record.place.node: name
+                        name: record.place.node
                         for name, record in self._machine.agents.items()
                         if record.state == "up" and record.place.node not in lost
                     }

@@ -58,7 +58,8 @@ class RankLaunch(msgspec.Struct, frozen=True):
 
     The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
     start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
-    `resume`. `replica` names the agent that holds it in memory, if that is another one: it is fetched first. Values
+    `resume`. `replica` is the address of the agent that holds it in memory, if that is another one: it is fetched
+    first. Values
     made up to `origin_step` come from `origin`, all others from their producers.
     """
 
@@ -261,6 +262,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`: they are repeated until that
     covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what goes wrong with snapshots.
+    `timeline` is that of everything in memory, see `Launch`.
     """
 
     agent: str
@@ -277,6 +279,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     persisted: tuple[Persisted, ...] = ()
     metrics: tuple[Metrics, ...] = ()
     trouble: str = ""
+    timeline: int = 0
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

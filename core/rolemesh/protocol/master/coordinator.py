@@ -103,7 +103,9 @@ class Coordinator:
             left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
             everything = "disk" in (plan.source, before.plan.source) and bool(left)
             source = "disk" if plan.source == "disk" or everything else "memory"
-            restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, {*plan.restart, *left})
+            group = machine.view(now).group
+            wanted = {mate for key in (*plan.restart, *left) for mate in group(*key)}
+            restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, wanted)
             plan = msgspec.structs.replace(
                 plan,
                 restart=restart,
@@ -344,7 +346,7 @@ class Coordinator:
             return {key: Resume(machine.origin.step, restore) for group in groups for key in group}
         held: dict[RankKey, dict[str, tuple[int, ...]]] = {}
         for name, agent in machine.agents.items():
-            if agent.state != "up" or agent.report is None:
+            if agent.state != "up" or agent.report is None or agent.report.timeline != machine.timeline:
                 continue
             for seen in agent.report.ranks:
                 if seen.state == "gone" and machine.ranks[seen.role, seen.rank].agent == name:

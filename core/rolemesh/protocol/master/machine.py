@@ -256,7 +256,7 @@ class MasterMachine:
             record = self.ranks.get((rank.role, rank.rank))
             if record is not None and record.agent == name and record.launch.generation == rank.generation:
                 effects += self._rank(record, rank, now)
-        for part in report.persisted:
+        for part in report.persisted if report.timeline == self.timeline else ():
             effects += self._persisted(part)
         if report.trouble != self._trouble.get(name, ""):
             self._trouble[name] = report.trouble
