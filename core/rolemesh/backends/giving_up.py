@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rolemesh.agent.keeper import remove_job
 from rolemesh.control import CONTROL_FILE
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.protocol.job import JobBundle
@@ -16,10 +15,7 @@ __all__ = ["give_up"]
 
 
 def give_up(bundle: JobBundle, why: str) -> None:
-    """Write ``result.json`` of a job that was under way, and remove what its agents left on this machine.
-
-    Of a job that never began nothing is written: its driver says so.
-    """
+    """Write ``result.json`` of a job that was under way. Of one that never began its driver says so."""
     run_dir = Path(bundle.config.run_dir)
     control = Run(run_dir).control()
     if control is not None and control.job_id == bundle.job_id:
@@ -38,4 +34,3 @@ def give_up(bundle: JobBundle, why: str) -> None:
         }
         write_json(run_dir / RESULT_FILE, result)
         (run_dir / CONTROL_FILE).unlink(missing_ok=True)
-    remove_job(bundle.job_id)

@@ -19,7 +19,7 @@ from rolemesh.agent.keeper import AgentKeeper
 from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh.backends.local.relay import Relay
 from rolemesh.backends.local.supervisor import Supervisor
-from rolemesh.backends.local.wire import Link, SupervisorStart, ToMaster
+from rolemesh.backends.local.wire import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh.cluster import AgentPlace, AgentStart, ClusterView, NodeView
 
 HOLD_S = 5.0
@@ -95,6 +95,9 @@ def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attem
                 launcher.lose(node)
             case ["nodes"]:
                 answer = [node.id for node in launcher.cluster().nodes]
+            case ["refuse", why]:
+                link.send(Refuse(why))
+                return 1
             case ["raise"]:
                 raise RuntimeError("told to fail")
             case ["end"]:

@@ -263,6 +263,14 @@ def test_a_master_that_fails_again_and_again_is_given_up_and_nothing_is_left(job
     assert "told to fail" in job.log()
 
 
+def test_a_master_that_refuses_the_job_is_not_started_again(job: SmallJob) -> None:
+    job.master(0)
+    job.tell("refuse", "the journal is damaged")
+    assert job.process.wait(10) == 1
+    assert job.process.stdout is not None
+    assert job.process.stdout.read().strip() == "the journal is damaged"
+
+
 def test_a_master_that_raises_is_started_again(job: SmallJob) -> None:
     job.master(0)
     job.tell("raise")

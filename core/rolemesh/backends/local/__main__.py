@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.agent.keeper import Keeper
+from rolemesh.agent.keeper import Keeper, remove_job
 from rolemesh.backends.giving_up import give_up
 from rolemesh.backends.local.processes import run_agent, run_master
 from rolemesh.backends.local.supervisor import Supervisor
@@ -34,6 +34,7 @@ def main() -> int:
     try:
         supervisor = Supervisor(start, keeper.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
         finished = supervisor.run()
+        remove_job(bundle.job_id)
         if not finished:
             give_up(bundle, supervisor.gave_up)
     finally:

@@ -140,7 +140,8 @@ class LocalLauncher:
             if self._stopped:
                 return
             self._stopped = True
-        if self._thread is None:
+        if self._thread is None:  # The job had ended before this master began; the supervisor kills what is left.
+            remove_job(self._job)
             return
         with self._changed:
             self._changed.wait_for(lambda: not self._living(), END_S)

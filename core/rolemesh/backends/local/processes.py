@@ -9,18 +9,24 @@ import msgspec
 from rolemesh.agent.agent import Agent
 from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh.backends.local.relay import Relay
-from rolemesh.backends.local.wire import Link, SupervisorStart, ToMaster
+from rolemesh.backends.local.wire import Link, Refuse, SupervisorStart, ToMaster
+from rolemesh.errors import PluginError
 from rolemesh.master.master import Master
 from rolemesh.protocol.job import AgentConfig, JobBundle
+from rolemesh.state import JournalDamagedError
 
 __all__ = ["run_agent", "run_master"]
 
 
 def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
-    """Control the job until it has ended; `attempt` counts the masters that did so before."""
+    """Control the job until it has ended. Whether there was a master before, the journal says."""
     bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
     launcher = LocalLauncher(bundle.job_id, start.nodes, folder, link)
-    Master(bundle, launcher, folder, restarted=attempt > 0).run()
+    try:
+        Master(bundle, launcher, folder).run()
+    except (JournalDamagedError, PluginError) as error:
+        link.send(Refuse(str(error)))
+        raise
     return 0
 
 

@@ -30,6 +30,7 @@ from rolemesh.backends.local.wire import (
     Exited,
     Kill,
     Link,
+    Refuse,
     Spawn,
     SupervisorStart,
     ToMaster,
@@ -180,6 +181,8 @@ class Supervisor:
                     if turns != master.turns:
                         master.turned, master.turns = now, turns
                     master.stopping = stopping
+                case Refuse(why=why):
+                    self.gave_up = why
         return True
 
     def _check_master(self) -> None:
@@ -198,6 +201,8 @@ class Supervisor:
         self._master = None
         if status == 0:
             return True
+        if self.gave_up:
+            return False
         how = _how(status)
         if self._attempts == 1 and not master.turns and not os.WIFSIGNALED(status):
             self.gave_up = f"the master did not come up: it {how}"

@@ -18,6 +18,7 @@ __all__ = [
     "Exited",
     "Kill",
     "Link",
+    "Refuse",
     "Spawn",
     "SupervisorStart",
     "ToMaster",
@@ -68,6 +69,12 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     stopping: bool = False
 
 
+class Refuse(msgspec.Struct, frozen=True, tag=True):
+    """No master can go on with this job, and why; its process ends after that."""
+
+    why: str
+
+
 class Agents(msgspec.Struct, frozen=True, tag=True):
     """All agents that masters of this job have asked for: told first to each new master."""
 
@@ -80,7 +87,7 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     agent: AgentState
 
 
-ToSupervisor: TypeAlias = Spawn | Kill | Beat
+ToSupervisor: TypeAlias = Spawn | Kill | Beat | Refuse
 ToMaster: TypeAlias = Agents | Exited
 
 

@@ -1,0 +1,142 @@
+"""Master and agent as Ray actors. Their loops run in threads of their own; calls only enqueue."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+
+from rolemesh.agent.agent import Agent
+from rolemesh.agent.keeper import Keeper
+from rolemesh.backends.giving_up import give_up
+from rolemesh.backends.ray.launcher import RayLauncher
+from rolemesh.backends.ray.names import master_actor, remove_reservations
+from rolemesh.backends.ray.nodes import slay, state_of
+from rolemesh.backends.restarts import Restarts
+from rolemesh.errors import PluginError
+from rolemesh.master.master import Master
+from rolemesh.protocol.job import AgentConfig, JobBundle
+from rolemesh.runs import LOGS_DIR
+from rolemesh.state import JournalDamagedError
+
+__all__ = ["AgentActor", "MasterActor", "rouse_master"]
+
+STRIKES_FILE = ".master-strikes"
+LAST_WORD_S = 2.0
+
+
+class MasterActor:
+    """The master. Ray starts it again when its process dies, however it dies: the journal says where it was."""
+
+    def __init__(self, bundle: bytes) -> None:
+        self._job = msgspec.msgpack.decode(bundle, type=JobBundle)
+        self._again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._self = ray.get_runtime_context().current_actor
+        self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
+        self._strikes = Path(self._job.config.run_dir, STRIKES_FILE)
+        # What is raised here would be this actor's end for good.
+        threading.Thread(target=self._run, name="master", daemon=True).start()
+
+    def _run(self) -> None:
+        keeper = Keeper(self._job.job_id, "master")
+        started = time.monotonic()
+        try:
+            Master(self._job, self._launcher, keeper.tmp).run()
+        except BaseException as error:
+            self._failed(error, time.monotonic() - started)
+        self._strikes.unlink(missing_ok=True)
+        keeper.close()
+        # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
+        ray.kill(self._self, no_restart=True)
+
+    def _failed(self, error: BaseException, lived_s: float) -> None:
+        """Return if no other master is to try; else leave it to Ray to start one."""
+        log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
+        with log.open("a") as out:
+            out.write("".join(traceback.format_exception(error)))
+        in_control = self._launcher.turns > 0
+        why = str(error)
+        if not isinstance(error, JournalDamagedError | PluginError) and (self._again or in_control):
+            restarts = Restarts(int(self._strikes.read_text()) if self._strikes.exists() else 0)
+            delay = restarts.died(lived_s=lived_s, in_control=in_control, by_signal=False)
+            if delay is not None:
+                self._strikes.write_text(str(restarts.strikes))
+                time.sleep(delay)
+                os._exit(1)
+            why = f"the master failed {restarts.strikes} times in a row; the last time: {why}"
+        self._launcher.stop()
+        give_up(self._job, why)
+
+    def received(self, agent: str, message: bytes) -> None:
+        """An agent's message."""
+        self._launcher.arrived(agent, message)
+
+    def pid(self) -> int:
+        """The process of the actor."""
+        return os.getpid()
+
+
+class AgentActor:
+    """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
+
+    def __init__(self, config: bytes, master: Any) -> None:
+        decoded = msgspec.msgpack.decode(config, type=AgentConfig)
+        self._job = decoded.job.name
+        self._over = threading.Event()
+        self._asked = threading.Event()
+        self._self = ray.get_runtime_context().current_actor
+        self._last: Any = None
+        silent_s = decoded.lease_s / 2
+
+        def send(message: bytes) -> None:
+            # A master that is not there, or does not read, is told again what matters.
+            with suppress(Exception):
+                self._last = master.received.remote(decoded.agent, message)
+
+        def rouse() -> None:
+            threading.Thread(target=rouse_master, args=(self._job, silent_s), name="rouse", daemon=True).start()
+
+        self._agent = Agent(decoded, send, rouse)
+        threading.Thread(target=self._run, name="agent", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._agent.run()
+        finally:
+            if self._last is not None:
+                with suppress(Exception):
+                    ray.wait([self._last], timeout=LAST_WORD_S)
+            self._over.set()
+            self._asked.wait(LAST_WORD_S)
+            if master_actor(self._job) is None:
+                # The last ones to leave: nobody else gives back what was reserved.
+                remove_reservations(self._job)
+            ray.kill(self._self)
+
+    def deliver(self, message: bytes) -> None:
+        """A message from the master."""
+        self._agent.deliver(message)
+
+    def wait(self) -> None:
+        """Return when the agent is over; Ray raises in the caller if the process is gone before."""
+        self._over.wait()
+        self._asked.set()
+
+
+def rouse_master(job: str, silent_s: float) -> None:
+    """Kill a master that has said nothing for `silent_s` seconds, so that Ray starts it again.
+
+    Not one that Ray is starting already, or has started within that time: several agents may call this at once.
+    """
+    handle = master_actor(job)
+    if handle is not None:
+        at = state_of(handle)
+        if at.alive and at.age_s > silent_s:
+            slay(handle)

@@ -1,0 +1,134 @@
+"""What the driver does on Ray: join or start one, start a job's master, and see that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rolemesh.backends.local import await_master
+from rolemesh.backends.ray.actors import MasterActor
+from rolemesh.backends.ray.names import (
+    NAMESPACE,
+    agent_actors,
+    master_actor,
+    master_name,
+    remove_reservations,
+)
+from rolemesh.backends.ray.nodes import living_nodes
+from rolemesh.cluster import ClusterView
+from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.protocol.job import JobBundle
+
+__all__ = ["RayBackend"]
+
+KNOCK_TIMEOUT_S = 5.0
+PENDING_CALLS = 1000
+"""More messages than this from an agent to a master that does not take them are dropped."""
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` at once where nobody listens at ``host:port``: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
+
+
+class RayBackend:
+    """Joins the Ray at `address`, or starts one on this machine that ends with this process."""
+
+    name = "ray"
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+        self._name = ""
+        self._connect()
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            if self.address:
+                _knock(self.address)
+            ray.init(
+                address=self.address or "local",
+                namespace=NAMESPACE,
+                include_dashboard=None if self.address else False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            what = f"Ray is not reachable at {self.address}" if self.address else "Ray could not be started here"
+            remedy = (
+                "check the address (`ray status --address …`), or leave --address out to start a Ray on this machine"
+                if self.address
+                else "try `--backend local`, which needs no Ray"
+            )
+            raise BackendError(
+                f"{what}: {error}", where="--address" if self.address else None, remedy=remedy
+            ) from error
+
+    @property
+    def gcs_address(self) -> str:
+        """The address under which others join this Ray."""
+        return str(ray.get_runtime_context().gcs_address)
+
+    def cluster(self) -> ClusterView:
+        """The living nodes with what they have in all; this one first, then by id."""
+        return living_nodes()
+
+    def start(self, bundle: JobBundle) -> None:
+        """Start the master actor on this node, where the run's folder is, and return when it answers."""
+        name = bundle.config.name
+        run_dir = Path(bundle.config.run_dir)
+        actor = ray.remote(MasterActor).options(
+            name=master_name(name),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=-1,
+            # Agents say everything again until they are heard; what was under way when a master died need not be.
+            max_task_retries=0,
+            max_pending_calls=PENDING_CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
+        )
+        try:
+            master = actor.remote(msgspec.msgpack.encode(bundle))
+        except ValueError as error:
+            raise NameInUseError(
+                f"a job named {name!r} lives on this Ray",
+                remedy=f"choose another name (name=…), or end it: rolemesh stop {name}",
+            ) from error
+        # From here on the name is this job's, and so is everything on Ray that carries it.
+        self._name = name
+        try:
+            ray.get(master.pid.remote(), timeout=60)
+        except Exception as error:
+            if self.alive():
+                raise BackendError(f"the master actor did not come up: {error}") from error
+        await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
+
+    def alive(self) -> bool:
+        """Whether the master's actor exists, or Ray is starting it again."""
+        return master_actor(self._name) is not None
+
+    def close(self) -> None:
+        """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
+        if self._name:
+            deadline = time.monotonic() + 10.0
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self._remove_leftovers()
+        ray.shutdown()
+
+    def _remove_leftovers(self) -> None:
+        master = master_actor(self._name)
+        for handle in [*agent_actors(self._name).values(), *([master] if master is not None else [])]:
+            with suppress(ValueError):
+                ray.kill(handle, no_restart=True)
+        remove_reservations(self._name)
