@@ -8,6 +8,7 @@ band), which is why frames are only accepted from ranks of the same job.
 from __future__ import annotations
 
 import pickle
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
@@ -19,7 +20,7 @@ import numpy as np
 from rolemesh.batch import Batch, Ragged, Shard, Shards
 from rolemesh.errors import TransportError
 
-__all__ = ["Buffer", "decode", "encode", "register_codec"]
+__all__ = ["Buffer", "decode", "encode", "flat_buffers", "flatten", "register_codec", "unflatten"]
 
 Buffer: TypeAlias = bytes | memoryview
 """Contiguous bytes: `len` is their number."""
@@ -30,6 +31,9 @@ _Decoder: TypeAlias = Callable[[list[Any], Sequence[Buffer]], Any]
 
 _COPIED = 4096
 """Arrays up to this size are copied at once (cheaper than a view); larger buffers are views of the live array."""
+
+_SIZES = [struct.Struct(f"<{count}Q") for count in range(17)]
+_ALIGNMENT = 16
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -64,6 +68,47 @@ def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
         raise
     except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise TransportError(f"malformed value: {error}", remedy="all ranks must run the same rolemesh") from error
+
+
+def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> bytes:
+    """Sizes, header and buffers in one piece, the buffers aligned to 16 bytes of it. `buffers` may be left out: ()."""
+    parts: list[Buffer] = [_sizes(len(sizes)).pack(*sizes), header]
+    at = 8 * len(sizes) + len(header)
+    for buffer in buffers:
+        gap = -at % _ALIGNMENT
+        if gap:
+            parts.append(bytes(gap))
+        parts.append(buffer)
+        at += gap + len(buffer)
+    return b"".join(parts)
+
+
+def unflatten(data: Buffer, at: int, hlen: int, count: int) -> tuple[Buffer, tuple[int, ...], int]:
+    """Header, buffer sizes and where the rest begins, of what `flatten` has made and lies at `at` (a multiple of 16).
+
+    Raises `TransportError` if that does not fit into `data`.
+    """
+    start = at + 8 * count
+    if start + hlen > len(data):
+        raise TransportError(f"a frame of {len(data)} bytes announces {start + hlen}")
+    return data[start : start + hlen], _sizes(count).unpack_from(data, at), start + hlen
+
+
+def flat_buffers(data: Buffer, at: int, sizes: Sequence[int]) -> list[Buffer]:
+    """The buffers behind a header that ends at `at`. Raises `TransportError` if they do not fill `data`."""
+    buffers: list[Buffer] = []
+    view = memoryview(data)
+    for size in sizes:
+        at += -at % _ALIGNMENT
+        buffers.append(view[at : at + size])
+        at += size
+    if at != len(data):
+        raise TransportError(f"a frame of {len(data)} bytes has buffers up to {at}")
+    return buffers
+
+
+def _sizes(count: int) -> struct.Struct:
+    return _SIZES[count] if count < len(_SIZES) else struct.Struct(f"<{count}Q")
 
 
 def register_codec(

@@ -34,12 +34,11 @@ class Slot:
     __slots__ = ("_array", "_map", "capacity", "name")
 
     def __init__(self, path: Path, capacity: int) -> None:
-        self.name = path.name
-        self.capacity = capacity
+        """Make the file. Raises `TransportError` if there is no memory for it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, capacity)
-            self._map = mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            mapped = mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except OSError as error:
             os.unlink(path)
             raise TransportError(
@@ -49,7 +48,26 @@ class Slot:
             ) from error
         finally:
             os.close(fd)
-        self._array = np.frombuffer(self._map, np.uint8)
+        self._take(path.name, mapped)
+
+    @classmethod
+    def found(cls, path: Path) -> Slot | None:
+        """The slot in a file that is there already, if it is."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            mapped = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED)
+        finally:
+            os.close(fd)
+        slot = cls.__new__(cls)
+        slot._take(path.name, mapped)
+        return slot
+
+    def _take(self, name: str, mapped: mmap.mmap) -> None:
+        self.name, self.capacity, self._map = name, len(mapped), mapped
+        self._array = np.frombuffer(mapped, np.uint8)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Copy `buffers` one after the other, each aligned to 64 bytes."""
@@ -95,6 +113,13 @@ class SlotPool:
         self._all.add(slot.name)
         return slot
 
+    def adopt(self, name: str) -> Slot | None:
+        """The slot `name` of a former generation, as if it had been acquired here; None if its file is gone."""
+        slot = Slot.found(self.directory / name)
+        if slot is not None:
+            self._all.add(name)
+        return slot
+
     def release(self, slot: Slot) -> None:
         """Nobody needs the content any more."""
         self._free.append(slot)
@@ -104,9 +129,9 @@ class SlotPool:
         self._all.discard(slot.name)
         (self.directory / slot.name).unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Remove the files. Readers that have mapped them keep what they see."""
-        for name in self._all:
+    def close(self, *, keep: bool = False) -> None:
+        """Remove the files, or `keep` them for a successor. Readers that have mapped them keep what they see."""
+        for name in self._all if not keep else ():
             (self.directory / name).unlink(missing_ok=True)
         self._all.clear()
         self._free.clear()

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import msgspec
 import zmq
 from pydantic import BaseModel
 
-from rolemesh.codec import Buffer, encode
+from rolemesh.codec import Buffer, encode, flatten
 from rolemesh.errors import TransportError
 from rolemesh.shm import Slot, SlotPool, aligned_size
 from rolemesh.workload import NoOptions
@@ -27,17 +27,18 @@ __all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp
 
 TRANSPORT_API_VERSION = 1
 
-DATA, CREDIT, CONTROL = 1, 2, 3
+DATA, CREDIT, CONTROL, ASK = 1, 2, 3, 4
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
 
-HEAD = struct.Struct("<BBBxIIIqIIII")
-"""tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers, 0."""
+HEAD = struct.Struct("<BBBxIIIqIII12x")
+"""tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers; 48 bytes, so that
+what is aligned to 16 bytes in what follows is so in the frame."""
 CREDITS = struct.Struct("<BxxxIIIq")
 """tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
+ASKS = struct.Struct("<BxxxIIIqq")
+"""tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
 CONTROL_TAG = bytes([CONTROL])
-_SIZES = [struct.Struct(f"<{count}Q") for count in range(17)]
-_INLINE_ALIGNMENT = 16
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]
 """What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
@@ -49,53 +50,48 @@ class Payload:
     Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
     """
 
-    __slots__ = ("header", "inline", "nbytes", "pool", "sizes", "slot", "users")
+    __slots__ = ("body", "hlen", "log", "nbytes", "pool", "sizes", "slot", "users")
 
     def __init__(self, value: Any, pool: SlotPool, threshold: int) -> None:
-        self.header, buffers = encode(value)
-        self.sizes = [len(buffer) for buffer in buffers]
+        header, buffers = encode(value)
+        self.sizes: Sequence[int] = [len(buffer) for buffer in buffers]
         self.nbytes = sum(self.sizes)
+        self.hlen = len(header)
         self.pool = pool
         self.slot: Slot | None = None
         self.users = 0
         """Edges that have sent it and may need it again."""
-        self.inline = b""
+        self.log = -1
+        """Its first position in the log of what the rank sends, if there is one."""
         if self.nbytes > threshold:
             self.slot = pool.acquire(aligned_size(self.sizes))
             self.slot.write(buffers)
+            self.body = flatten(header, self.sizes, ())
         else:
-            self.inline = self._inline(buffers)
+            self.body = flatten(header, self.sizes, buffers)
+        """Sizes, header and, unless they lie in the slot, the buffers, as `rolemesh.codec.flatten` lays them out."""
 
-    def _inline(self, buffers: Sequence[Buffer]) -> bytes:
-        parts: list[Buffer] = [_sizes(len(buffers)).pack(*self.sizes), self.header]
-        at = HEAD.size + 8 * len(buffers) + len(self.header)
-        for buffer, size in zip(buffers, self.sizes, strict=True):
-            gap = -at % _INLINE_ALIGNMENT
-            if gap:
-                parts.append(bytes(gap))
-            parts.append(buffer)
-            at += gap + size
-        return b"".join(parts)
-
-    def head(self, form: int, stamp: Stamp) -> bytes:
-        """The fixed head of this chunk as `stamp` names it."""
-        return HEAD.pack(DATA, form, *stamp, len(self.header), len(self.sizes), 0)
+    @classmethod
+    def logged(cls, body: bytes, hlen: int, sizes: Sequence[int], slot: Slot | None, pool: SlotPool, log: int) -> Self:
+        """A payload that a former generation of the rank has encoded, as the log has it."""
+        payload = cls.__new__(cls)
+        payload.body, payload.hlen, payload.sizes, payload.slot = body, hlen, sizes, slot
+        payload.nbytes, payload.pool, payload.users, payload.log = sum(sizes), pool, 0, log
+        return payload
 
     def frame(self, stamp: Stamp) -> bytes:
         """The only frame of a payload that is not in a slot."""
-        return HEAD.pack(DATA, INLINE, *stamp, len(self.header), len(self.sizes), 0) + self.inline
+        return HEAD.pack(DATA, INLINE, *stamp, self.hlen, len(self.sizes)) + self.body
 
     def descriptor(self, stamp: Stamp) -> bytes:
         """The frame that tells a reader on this node where the slot is."""
         assert self.slot is not None
-        sizes = _sizes(len(self.sizes)).pack(*self.sizes)
-        return b"".join((self.head(IN_SLOT, stamp), sizes, self.header, self.slot.name.encode()))
+        return HEAD.pack(DATA, IN_SLOT, *stamp, self.hlen, len(self.sizes)) + self.body + self.slot.name.encode()
 
     def frames(self, stamp: Stamp) -> list[Buffer]:
         """Head and buffers as separate frames, for another node: views of the slot, which stays until released."""
         assert self.slot is not None
-        sizes = _sizes(len(self.sizes)).pack(*self.sizes)
-        head = b"".join((self.head(IN_FRAMES, stamp), sizes, self.header))
+        head = HEAD.pack(DATA, IN_FRAMES, *stamp, self.hlen, len(self.sizes)) + self.body
         return [head, *self.slot.views(self.sizes)]
 
     def free(self) -> None:
@@ -104,32 +100,6 @@ class Payload:
         if self.users <= 0 and self.slot is not None:
             self.pool.release(self.slot)
             self.slot = None
-
-
-def _sizes(count: int) -> struct.Struct:
-    return _SIZES[count] if count < len(_SIZES) else struct.Struct(f"<{count}Q")
-
-
-def parse(frame: bytes, hlen: int, count: int) -> tuple[Buffer, tuple[int, ...], memoryview]:
-    """Header, buffer sizes and the rest of a data frame. Raises `TransportError` if the sizes do not fit."""
-    at = HEAD.size + 8 * count
-    if at + hlen > len(frame):
-        raise TransportError(f"a frame of {len(frame)} bytes announces {at + hlen}")
-    sizes = _sizes(count).unpack_from(frame, HEAD.size)
-    return frame[at : at + hlen], sizes, memoryview(frame)[at + hlen :]
-
-
-def inline_buffers(frame: bytes, at: int, sizes: Sequence[int]) -> list[Buffer]:
-    """The buffers of an inline frame whose header ends at `at`. Raises `TransportError` if they do not fill it."""
-    buffers: list[Buffer] = []
-    view = memoryview(frame)
-    for size in sizes:
-        at += -at % _INLINE_ALIGNMENT
-        buffers.append(view[at : at + size])
-        at += size
-    if at != len(frame):
-        raise TransportError(f"a frame of {len(frame)} bytes has buffers up to {at}")
-    return buffers
 
 
 class TransportKeys(msgspec.Struct, frozen=True):
@@ -198,7 +168,8 @@ class Inbox:
 
 
 class Sender(ABC):
-    """The way to one peer. Sends never block: credits bound what is under way."""
+    """The way to one peer. Sends never block: credits bound what is under way, and what a dead peer does not take is
+    dropped when its sender is closed: the peer's next generation asks for what it lacks."""
 
     @abstractmethod
     def send(self, frame: bytes) -> None:

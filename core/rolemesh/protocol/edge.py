@@ -1,4 +1,4 @@
-"""Both ends of an edge as state machines, sans I/O: asking, credits, retention and replay; order, duplicates, readiness.
+"""Both ends of an edge as state machines, sans I/O: asks, credits, retention, replay; order, duplicates, readiness.
 
 A producer rank sends each of its consumers exactly one part per value, in chunks, from the moment at which that
 consumer has asked for it. Whoever restarts, the consumer asks (again): one mechanism serves start, restart of either
@@ -98,6 +98,11 @@ class OutEdgeState(Generic[T]):
         """Whether a value of a new step may be sent."""
         return len(self._under_way) < self.window
 
+    @property
+    def unheard(self) -> bool:
+        """Whether some consumer has not asked yet."""
+        return bool(self._from) and NEVER in self._from.values()
+
     def sent(
         self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int
     ) -> tuple[int, ...]:
@@ -123,7 +128,7 @@ class OutEdgeState(Generic[T]):
             self._from[consumer] = NEVER
 
     def ask(self, consumer: int, generation: int, from_step: int, released: int) -> list[Kept[T]]:
-        """`consumer` lacks everything from `from_step` on and has released all up to `released`: what to send, in order.
+        """`consumer` lacks all from `from_step` on and has released all up to `released`: what to send, in order.
 
         What comes from an older generation of it is ignored. Raises `TransportError` if something is not kept any more.
         """

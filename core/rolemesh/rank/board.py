@@ -7,7 +7,24 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["BLOCKED", "COMPUTING", "IDLE", "WAITING", "Board", "Position"]
+__all__ = [
+    "BLOCKED",
+    "BUSY_NS",
+    "COMPUTING",
+    "EDGE",
+    "FINISHED",
+    "GENERATION",
+    "IDLE",
+    "OP",
+    "PHASE",
+    "PID",
+    "SINCE_NS",
+    "SNAPSHOT",
+    "STEP",
+    "WAITING",
+    "Board",
+    "Position",
+]
 
 IDLE: Final = 0
 """Between steps, or waiting for a grant."""
@@ -18,11 +35,16 @@ WAITING: Final = 2
 BLOCKED: Final = 3
 """For a credit, or for a commit that frees retained values."""
 
-_FIELDS = 8
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS = range(10)
+"""The fields by their place."""
+_FIELDS = 10
 
 
 class Position(NamedTuple):
-    """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase."""
+    """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase.
+
+    `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start.
+    """
 
     pid: int
     generation: int
@@ -32,10 +54,12 @@ class Position(NamedTuple):
     phase: int
     edge: int
     since_ns: int
+    snapshot: int
+    busy_ns: int
 
 
 class Board:
-    """Eight int64 in a mapped file. One process writes; a reader may see fields a few nanoseconds apart."""
+    """Int64 fields in a mapped file. One process writes; a reader may see fields a few nanoseconds apart."""
 
     def __init__(self, path: str | Path, flags: int) -> None:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -50,9 +74,11 @@ class Board:
 
     @classmethod
     def create(cls, path: str | Path) -> Board:
-        """Make the file with nothing on it; for the agent, before the rank exists."""
-        board = cls(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0))
+        """Make the file with nothing on it; for the agent, before the rank exists. Who has mapped an older file of that
+        name keeps seeing that one."""
+        Path(path).unlink(missing_ok=True)
+        board = cls(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0))
         return board
 
     @classmethod

@@ -1,12 +1,15 @@
-"""What a rank's agent has told it: addresses, grants, commits, and to stop."""
+"""What a rank's agent has told it: addresses, how far everything is, to fail (a rehearsal), and to stop."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
-from rolemesh.protocol.messages import AgentToRank, Commit, Grant, Stop, WireRank
+from rolemesh.protocol.messages import Advance, AgentToRank, Fault, Stop, WireRank
 
 __all__ = ["Control", "Stopping"]
+
+FAULT_EXIT_CODE = 3
 
 
 class Stopping(BaseException):
@@ -19,22 +22,33 @@ class Control:
     def __init__(self) -> None:
         self.granted = -1
         """The last step that may run."""
-        self.committed = -1
-        """The last step that every rank has finished."""
+        self.advance: Advance | None = None
+        """How far everything is, as the agent has said last."""
         self.stopping: Stop | None = None
         self.wire: WireRank | None = None
-        self.on_commit: Callable[[int], None] | None = None
+        self.raising = False
+        """A rehearsal: the next operator is to raise."""
+        self.on_advance: Callable[[Advance], None] | None = None
+        self.on_wire: Callable[[WireRank], None] | None = None
+        self.on_raise: Callable[[], None] | None = None
 
     def __call__(self, message: AgentToRank) -> None:
-        """Take note of `message`."""
+        """Take note of `message`, and call whoever is to be told."""
         match message:
-            case Grant(until=until):
-                self.granted = max(self.granted, until)
-            case Commit(step=step):
-                self.committed = max(self.committed, step)
-                if self.on_commit is not None:
-                    self.on_commit(self.committed)
-            case Stop():
-                self.stopping = message
+            case Advance():
+                self.advance = message
+                self.granted = max(self.granted, message.granted)
+                if self.on_advance is not None:
+                    self.on_advance(message)
             case WireRank():
                 self.wire = message
+                if self.on_wire is not None:
+                    self.on_wire(message)
+            case Fault(kind="exit"):
+                os._exit(FAULT_EXIT_CODE)
+            case Fault():
+                self.raising = True
+                if self.on_raise is not None:
+                    self.on_raise()
+            case Stop():
+                self.stopping = message

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity
+from rolemesh.protocol.edge import first_needed, hold_of
+from rolemesh.protocol.messages import Peer
+from rolemesh.protocol.outline import SnapshotPlan
 from rolemesh.rank.board import Board
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.in_port import InPort
 from rolemesh.rank.meter import Meter
-from rolemesh.rank.out_port import OutPort, Way
+from rolemesh.rank.out_port import OutPort, Way, free
+from rolemesh.snapshots.log import OutLog
 
 __all__ = ["Ports"]
 
 
 class Ports:
-    """All ports of one rank. `inputs[op]` are a call's in-ports by parameter, `outputs[op]` its out-port, if any."""
+    """All ports of one rank. `inputs[op]` are a call's in-ports by parameter, `outputs[op]` its out-port, if any.
+
+    Nothing is asked for, and no ask is answered, before `open`.
+    """
 
     def __init__(
         self,
@@ -31,11 +38,20 @@ class Ports:
         steps: int,
         retention: bool = False,
         retention_bytes: int = 1 << 30,
+        snapshots: SnapshotPlan | None = None,
+        stateful: Collection[str] = (),
+        resume: int = -1,
+        log: OutLog | None = None,
     ) -> None:
-        """`retention_bytes`: a put waits for a commit while more than this is kept for steps that are not committed."""
+        """`retention_bytes`: a put waits for a commit while more than this is kept for steps that are not committed.
+
+        The rank goes on after step `resume`; `log` gets what it sends. `stateful` are the roles that are restored from
+        snapshots alone.
+        """
         self.endpoint, self.board, self.meter = endpoint, board, meter
         self.activity, self.steps = activity, steps
         self.retention, self.retention_bytes = retention, retention_bytes
+        self.snapshots, self.log = snapshots or SnapshotPlan(), log
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort] = {}
         self.ways: list[Way] = []
@@ -46,34 +62,52 @@ class Ports:
                 continue
             way = route(edge.src_partition, world_sizes[src.role], edge.dst_partition, world_sizes[dst.role])
             if dst.role == role:
-                sources = way.sources[rank]
-                port = InPort(edge, src.role, sources, way.combine, endpoint=endpoint, board=board, meter=meter)
+                port = InPort(
+                    edge,
+                    src.role,
+                    way.sources[rank],
+                    way.combine,
+                    endpoint=endpoint,
+                    board=board,
+                    meter=meter,
+                    first=first_needed(edge, graph, activity, stateful, resume),
+                )
                 self.inputs.setdefault(edge.dst, []).append((edge.param, port))
             if src.role == role:
                 sends = [(send.selection, send.consumers) for send in way.sends[rank]]
                 if sends:
-                    self.outputs.setdefault(edge.src, OutPort(self)).add(Way(self, edge, dst.role, sends))
+                    hold = hold_of(edge, graph, activity, stateful)
+                    self.outputs.setdefault(edge.src, OutPort(self)).add(Way(self, edge, dst.role, sends, hold))
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that are kept for consumers that might come back."""
         return sum(way.state.kept_bytes for way in self.ways)
 
+    def open(self, peers: Sequence[Peer] = ()) -> None:
+        """Ask the producers among `peers`, and answer the consumers' asks."""
+        for way in self.ways:
+            way.open()
+        self.rewire(peers)
+
+    def rewire(self, peers: Sequence[Peer]) -> None:
+        """These are the peers now: the conversation with those of a new generation begins anew."""
+        self.endpoint.connect(peers)
+        for way in self.ways:
+            way.rewire()
+        for ports in self.inputs.values():
+            for _, port in ports:
+                port.ask()
+
     def commit(self, step: int) -> None:
         """`step` is committed: forget what was retained for it and before."""
         for way in self.ways:
-            for payload in way.state.committed(step):
-                payload.free()
+            free(way.state.committed(step))
 
-    def replay(self, edge: int, consumer: int, from_step: int) -> None:
-        """Send again what `consumer` of `edge`, started anew, needs from `from_step` on.
-
-        Raises `TransportError` if it is not kept any more.
-        """
+    def pin(self, steps: Sequence[int]) -> None:
+        """The snapshots of these steps are being persisted: what crosses them is kept."""
         for way in self.ways:
-            if way.edge.id == edge:
-                for kept in way.state.rewind(consumer, from_step):
-                    way.send(kept.item, kept.step, kept.chunk, kept.last, (consumer,))
+            free(way.state.pin(steps))
 
     def drain(self) -> None:
         """Wait until all consumers have released everything, so that slots may go. Raises `Stopping`."""

@@ -7,12 +7,14 @@ from typing import Protocol
 
 import zmq
 
-from rolemesh.codec import Buffer, decode
+from rolemesh.codec import Buffer, decode, flat_buffers, unflatten
 from rolemesh.errors import TransportError
 from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh.rank.control import Stopping
 from rolemesh.shm import SlotPool, SlotReader
 from rolemesh.transport import (
+    ASK,
+    ASKS,
     CONTROL,
     CONTROL_TAG,
     CREDIT,
@@ -29,8 +31,6 @@ from rolemesh.transport import (
     Site,
     Stamp,
     Transport,
-    inline_buffers,
-    parse,
 )
 
 __all__ = ["Arrived", "Endpoint", "encode_control"]
@@ -84,8 +84,11 @@ class Taker(Protocol):
 class Giver(Protocol):
     """The producer's end of an edge."""
 
-    def acked(self, consumer: int, step: int) -> None:
+    def acked(self, consumer: int, generation: int, step: int) -> None:
         """A consumer has released everything up to `step`."""
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
 
 
 class Endpoint:
@@ -127,6 +130,9 @@ class Endpoint:
         self._takers: dict[int, Taker] = {}
         self._givers: dict[int, Giver] = {}
         self._early: list[tuple[bytes, list[Buffer]]] = []
+        self._early_asks: list[bytes] = []
+        self.keep_slots = False
+        """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
         self._dirty: list[Taker] = []
         socket = self._inbox.socket
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
@@ -141,12 +147,23 @@ class Endpoint:
     # ------------------------------------------------------------------------------------------------- the ways out
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """These are the peers' addresses; ones that have moved are connected to anew."""
+        """These are the peers' addresses. One of a new generation is connected to anew; for the dead one, nothing stays
+        queued."""
         for peer in peers:
             key = (peer.role, peer.rank)
-            if key in self._senders and self._peers.get(key) != peer:
+            known = self._peers.get(key)
+            if known is not None and (known.generation > peer.generation or known == peer):
+                continue
+            if key in self._senders:
                 self._senders.pop(key).close(0)
             self._peers[key] = peer
+
+    def generation(self, role: str, rank: int) -> int:
+        """The newest generation of a peer that has been heard of; -1 if none has."""
+        if (role, rank) == (self.site.role, self.site.rank):
+            return self.site.generation
+        peer = self._peers.get((role, rank))
+        return peer.generation if peer is not None else -1
 
     def sender(self, role: str, rank: int) -> Sender:
         """The way to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
@@ -182,8 +199,11 @@ class Endpoint:
             self._data(frame, more)
 
     def register_giver(self, edge: int, giver: Giver) -> None:
-        """Acknowledgements of `edge` go to `giver`."""
+        """Asks and acknowledgements of `edge` go to `giver`, including asks that came before."""
         self._givers[edge] = giver
+        early, self._early_asks = self._early_asks, []
+        for frame in early:
+            self._handle(frame)
 
     def put_off(self, taker: Taker) -> None:
         """`taker` has something to flush before the rank blocks."""
@@ -245,21 +265,28 @@ class Endpoint:
         if tag == DATA and len(frame) >= HEAD.size:
             self._data(frame, None)
         elif tag == CREDIT and len(frame) == CREDITS.size:
-            _, edge, consumer, _, step = CREDITS.unpack(frame)
+            _, edge, consumer, generation, step = CREDITS.unpack(frame)
             giver = self._givers.get(edge)
             if giver is not None:
-                giver.acked(consumer, step)
+                giver.acked(consumer, generation, step)
         elif tag == CONTROL:
             message = decode_agent_to_rank(memoryview(frame)[1:])
             if isinstance(message, Stop):
                 self.stopping = True
             if self._on_control is not None:
                 self._on_control(message)
+        elif tag == ASK and len(frame) == ASKS.size:
+            _, edge, consumer, generation, from_step, released = ASKS.unpack(frame)
+            giver = self._givers.get(edge)
+            if giver is not None:
+                giver.asked(consumer, generation, from_step, released)
+            else:
+                self._early_asks.append(frame)
         else:
             raise TransportError(f"a frame of {len(frame)} bytes with tag {tag}", remedy="only ranks may send here")
 
     def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
-        _, form, last, edge, rank, generation, step, chunk, hlen, count, _ = HEAD.unpack_from(frame)
+        _, form, last, edge, rank, generation, step, chunk, hlen, count = HEAD.unpack_from(frame)
         if form == IN_FRAMES and more is None:
             more = []
             while self._socket.getsockopt(zmq.RCVMORE):
@@ -270,11 +297,11 @@ class Endpoint:
             return
         item: Arrived | None = None
         if form != END:
-            header, sizes, rest = parse(frame, hlen, count)
+            header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
             if form == INLINE:
-                item = Arrived(header, inline_buffers(frame, HEAD.size + 8 * count + hlen, sizes), self._reader)
+                item = Arrived(header, flat_buffers(frame, rest, sizes), self._reader)
             elif form == IN_SLOT:
-                item = Arrived(header, None, self._reader, bytes(rest).decode(), sizes)
+                item = Arrived(header, None, self._reader, frame[rest:].decode(), sizes)
             elif form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
                 item = Arrived(header, more, self._reader)
             else:
@@ -300,7 +327,7 @@ class Endpoint:
             transport.close()
         self._inbox.close()
         self._reader.close()
-        self.pool.close()
+        self.pool.close(keep=self.keep_slots)
         self._context.destroy(linger=linger_ms)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -14,7 +14,7 @@ from rolemesh.rank.board import WAITING, Board
 from rolemesh.rank.chunks import join_chunks
 from rolemesh.rank.endpoint import Arrived, Endpoint
 from rolemesh.rank.meter import Meter
-from rolemesh.transport import CREDIT, CREDITS
+from rolemesh.transport import ASK, ASKS, CREDIT, CREDITS
 
 __all__ = ["InPort"]
 
@@ -32,10 +32,13 @@ class InPort:
         endpoint: Endpoint,
         board: Board,
         meter: Meter,
+        first: int = 0,
     ) -> None:
-        """`sources` are the ranks of `role` that send one part each, `how` makes the value of them."""
+        """`sources` are the ranks of `role` that send one part each, `how` makes the value of them. Values made before
+        step `first` are not needed."""
         self.edge = edge
-        self.state: InEdgeState[Arrived] = InEdgeState(sources)
+        self.first = first
+        self.state: InEdgeState[Arrived] = InEdgeState(sources, first)
         self._accept = self.state.accept
         self._endpoint, self._board, self._meter = endpoint, board, meter
         self._lag = edge.lag
@@ -43,20 +46,41 @@ class InPort:
         self._single = len(sources) == 1 and isinstance(how, (Take, Concat))
         self._peers = [(role, source) for source in sources]
         self._batch = max(1, edge.window // 2)
-        self._released = -1
+        self._released = first - 1
         self._pending = 0
         self._put_off = False
+        self._asked = dict.fromkeys(sources, -1)
+        self._not_before = 0
+        self._given: dict[int, Any] = {}
         endpoint.register_taker(edge.id, self)
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        """Take a chunk. What came before is acknowledged again: its producer may have started again."""
-        if not self._accept(source, generation, step, chunk, last, item) and step <= self._released:
-            self._owe()
+        """Take a chunk."""
+        self._accept(source, generation, step, chunk, last, item)
+
+    def give(self, values: Mapping[int, Any], upto: int) -> None:
+        """`values`, by the step they were made at, are known from elsewhere; producers are asked for what follows
+        step `upto`. To be called before `ask`."""
+        self._given.update(values)
+        self._not_before = upto + 1
+
+    def ask(self) -> None:
+        """Ask each producer whose generation is new for all that has not come from it."""
+        site = self._endpoint.site
+        for role, source in self._peers:
+            generation = self._endpoint.generation(role, source)
+            if generation > self._asked[source]:
+                self._asked[source] = generation
+                first = max(self.state.restart_source(source, generation), self._not_before)
+                frame = ASKS.pack(ASK, self.edge.id, site.rank, site.generation, first, self._released)
+                self._endpoint.sender(role, source).send(frame)
 
     def take(self, step: int) -> Any:
         """The whole value for `step`; waits for it."""
         made = step - self._lag
         state = self.state
+        if made in self._given:
+            return self._given.pop(made)
         if not state.ready(made):
             self._wait_ready(made)
         chunks = state.take(made)
@@ -70,6 +94,9 @@ class InPort:
         Where parts only make sense together (sums, shards), the producers' chunks of one number are combined.
         """
         made, index = step - self._lag, 0
+        if made in self._given:
+            yield self._given[made]
+            return
         apart = isinstance(self._how, Take) or (isinstance(self._how, Concat) and self._how.axis == 0)
         positions = range(len(self.state.sources))
         while True:
@@ -105,9 +132,12 @@ class InPort:
     def release_stream(self, step: int) -> None:
         """As `release`, for a value that was streamed: what the operator left is skipped."""
         made = step - self._lag
-        if not self.state.ready(made):
-            self._wait_ready(made)
-        self.state.take(made)
+        if made in self._given:
+            del self._given[made]
+        else:
+            if not self.state.ready(made):
+                self._wait_ready(made)
+            self.state.take(made)
         self.release(step)
 
     def flush(self) -> None:

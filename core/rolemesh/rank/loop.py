@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, role_schedule
-from rolemesh.rank.board import COMPUTING, IDLE, Board
+from rolemesh.protocol.edge import last_call
+from rolemesh.rank.board import BUSY_NS, COMPUTING, IDLE, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
@@ -21,6 +22,8 @@ from rolemesh.workload import RankContext, Workload
 
 __all__ = ["Loop"]
 
+INJECTED = "injected by --chaos"
+
 LOOK_NS = 5_000_000
 """A rank that never waits looks into its inbox this often (stop, commits)."""
 
@@ -28,11 +31,11 @@ LOOK_NS = 5_000_000
 class _Call:
     """One operator call of the rank's schedule."""
 
-    __slots__ = ("always", "constants", "id", "inputs", "label", "method", "out", "streaming")
+    __slots__ = ("always", "constants", "id", "inputs", "label", "method", "out", "sink", "streaming")
 
     def __init__(self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort | None) -> None:
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
-        self.method, self.inputs, self.out = method, inputs, out
+        self.method, self.inputs, self.out, self.sink = method, inputs, out, op.returns is None
         self.always = False
 
 
@@ -52,17 +55,33 @@ class Loop:
         meter: Meter,
         control: Control,
         steps: int,
+        boundary: Callable[[int], None] | None = None,
     ) -> None:
+        """`boundary(step)` is called between two steps, when all of `step` is done."""
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
         self._board, self._meter, self._control, self._steps = board, meter, control, steps
+        self._boundary = boundary
         self._calls: list[_Call] = []
         for op in role_schedule(graph, ctx.role):
             call = _Call(op, getattr(workload, op.operator), ports.inputs.get(op.id, []), ports.outputs.get(op.id))
             call.always = activity.always(op.id)
             self._calls.append(call)
-        board.fields[0], board.fields[1] = os.getpid(), ctx.generation
-        control.on_commit = ports.commit
         endpoint.on_idle = meter.idle
+        control.on_raise = self._inject
+        if control.raising:
+            self._inject()
+
+    def repeat(self, resume: int) -> None:
+        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order they were made.
+
+        So a stateless rank becomes what it was after that step. What they report is dropped.
+        """
+        found = [(last_call(self._activity, call.id, resume), call) for call in self._calls if call.sink]
+        for step, call in sorted(((at, call) for at, call in found if at is not None), key=lambda pair: pair[0]):
+            self._ctx.step = step
+            self._run(call, step, repeated=True)
+        self._ctx._means, self._ctx._sums, self._ctx._records = {}, {}, {}
+        self._meter.computing = self._meter.waiting = self._meter.blocked = 0
 
     def run(self, start: int = 0) -> int:
         """Run from step `start` to the last, as grants come; return the last finished step.
@@ -71,35 +90,50 @@ class Loop:
         the workload, `TransportError` for a broken edge.
         """
         fields, control, endpoint, ctx = self._board.fields, self._control, self._endpoint, self._ctx
+        meter, boundary = self._meter, self._boundary
         finished, looked = start - 1, monotonic_ns()
+        fields[2] = finished
         try:
             for step in range(start, self._steps):
                 if step > control.granted:
                     fields[5], fields[6], fields[7] = IDLE, -1, monotonic_ns()
                     while step > control.granted:
                         endpoint.wait()
+                    endpoint.pump()
                 ctx.step = fields[3] = step
                 now = looked
                 for call in self._calls:
                     if call.always or self._activity.active(call.id, step):
                         now = self._run(call, step)
+                fields[BUSY_NS] = meter.busy
+                meter.finished(step, now)
+                if boundary is not None:
+                    boundary(step)
                 finished = fields[2] = step
-                self._meter.finished(step, now)
                 if now - looked > LOOK_NS:
                     looked = now
                     endpoint.flush()
                     endpoint.pump()
                     if endpoint.stopping:
                         raise Stopping
-            self._meter.close(finished)
+            meter.close(finished)
             fields[4], fields[5], fields[6] = -1, IDLE, -1
             self._ports.drain()
         except Stopping:
-            self._meter.close(finished)
+            meter.close(finished)
             endpoint.flush()
         return finished
 
-    def _run(self, call: _Call, step: int) -> int:
+    def _inject(self) -> None:
+        """Let every operator raise, whichever is next."""
+
+        def fail(**_: Any) -> None:
+            raise RuntimeError(INJECTED)
+
+        for call in self._calls:
+            call.method = fail
+
+    def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
         fields, meter, ctx = self._board.fields, self._meter, self._ctx
         fields[4] = call.id
@@ -119,8 +153,10 @@ class Loop:
                     for _ in result:
                         pass
             ended = monotonic_ns()
-            meter.computing += ended - began + apart - meter.waiting - meter.blocked
-            if ctx._means or ctx._sums or ctx._records:
+            busy = ended - began + apart - meter.waiting - meter.blocked
+            meter.computing += busy
+            meter.busy += busy
+            if (ctx._means or ctx._sums or ctx._records) and not repeated:
                 meter.collect(call.label)
             if call.out is not None and not chunked:
                 call.out.put(step, result)

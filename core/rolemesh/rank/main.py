@@ -15,26 +15,20 @@ import msgspec
 
 from rolemesh.digest import digest
 from rolemesh.failures import Failure
-from rolemesh.graph.schedule import Activity
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import PluginUse, RankStart
-from rolemesh.rank.board import Board
+from rolemesh.rank.board import GENERATION, PID, Board
 from rolemesh.rank.control import Control, Stopping
-from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
-from rolemesh.rank.loop import Loop
-from rolemesh.rank.meter import Meter
+from rolemesh.rank.life import Life
 from rolemesh.transport import Site, Transport, TransportKeys
 from rolemesh.workload import RankContext, Rendezvous, Workload
 
 __all__ = ["main"]
-
-PID, GENERATION = 0, 1
-"""Fields of the board."""
 
 
 def main(start_file: str) -> int:
@@ -107,12 +101,12 @@ class _Rank:
             m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
         )
         workload, ctx = self._set_up(listener)
-        loop = self._loop(workload, ctx)
+        self.operator = "restore"
+        life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx)
+        self.operator = ""
         self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
         try:
-            loop.run()
-            if self.control.stopping is not None:
-                raise Stopping
+            life.run()
             self.operator = "snapshot"
             state = workload.snapshot()
             sha256 = digest(state) if state is not None else ""
@@ -125,34 +119,6 @@ class _Rank:
             workload.teardown()
             return 0
 
-    def _loop(self, workload: Workload, ctx: RankContext[Any]) -> Loop:
-        job = self.job
-        activity = Activity(job.graph)
-        meter = Meter(ctx, job.metrics_every, self.endpoint.report)
-        ports = Ports(
-            job.graph,
-            activity,
-            job.world_sizes,
-            self.endpoint,
-            self.board,
-            meter,
-            steps=job.steps,
-            retention=job.retention,
-            retention_bytes=job.retention_bytes,
-        )
-        return Loop(
-            workload,
-            ctx,
-            job.graph,
-            activity=activity,
-            endpoint=self.endpoint,
-            ports=ports,
-            board=self.board,
-            meter=meter,
-            control=self.control,
-            steps=job.steps,
-        )
-
     def _listen(self) -> socket.socket:
         listener = socket.create_server((self.start.host, 0), backlog=1024)
         os.set_inheritable(listener.fileno(), False)
@@ -160,10 +126,7 @@ class _Rank:
 
     def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any]]:
         launch, job = self.launch, self.job
-        while self.control.wire is None:
-            self.endpoint.wait()
-        wire = self.control.wire
-        self.endpoint.connect(wire.peers)
+        wire = self._wait_for_wire()
         rendezvous = None
         if launch.collective and wire.rendezvous is not None:
             at = wire.rendezvous
@@ -198,6 +161,15 @@ class _Rank:
         self.setup_s = time.monotonic() - begun
         self.operator = ""
         return workload, ctx
+
+    def _wait_for_wire(self) -> m.WireRank:
+        """The first one in which this generation is: an older one may say where the group met before."""
+        me = (self.launch.role, self.launch.rank, self.launch.generation)
+        while True:
+            wire = self.control.wire
+            if wire is not None and any((peer.role, peer.rank, peer.generation) == me for peer in wire.peers):
+                return wire
+            self.endpoint.wait()
 
     def _report(self, error: BaseException, operator: str, step: int) -> None:
         text = user_traceback(error)

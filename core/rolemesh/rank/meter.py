@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
-from rolemesh.protocol.messages import Metrics, RankMetrics
+from rolemesh.protocol.messages import Metrics, RankMetrics, encode
+from rolemesh.snapshots.log import OutLog
 from rolemesh.workload import RankContext
 
 __all__ = ["Meter"]
@@ -19,7 +20,8 @@ MAX_LINES = 4096
 class Meter:
     """One line per `every` steps, and one for what is left at the end.
 
-    `computing`, `waiting` and `blocked` are nanoseconds in the present line; the loop and the ports add to them.
+    `computing`, `waiting` and `blocked` are nanoseconds in the present line, `busy` what has been computed in all; the
+    loop and the ports add to them.
     """
 
     __slots__ = (
@@ -27,18 +29,28 @@ class Meter:
         "_every",
         "_first",
         "_lines",
+        "_log",
         "_means",
         "_records",
         "_report",
         "_sent_ns",
         "_sums",
         "blocked",
+        "busy",
         "computing",
         "waiting",
     )
 
-    def __init__(self, ctx: RankContext[Any], every: int, report: Callable[[RankMetrics], None]) -> None:
-        self.computing = self.waiting = self.blocked = 0
+    def __init__(
+        self,
+        ctx: RankContext[Any],
+        every: int,
+        report: Callable[[RankMetrics], None],
+        log: OutLog | None = None,
+    ) -> None:
+        """`report` takes the lines for the agent. With `log`, each is written there first."""
+        self.computing = self.waiting = self.blocked = self.busy = 0
+        self._log = log
         self._ctx = ctx
         self._every = every
         self._report = report
@@ -80,11 +92,31 @@ class Meter:
         if now_ns - self._sent_ns >= FLUSH_NS or len(self._lines) >= MAX_LINES:
             self._send(now_ns)
 
-    def _line(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
+        """A snapshot of `step` follows: what has been gathered for the present line goes into the log."""
+        if self._first >= 0 and self._log is not None:
+            self._log.line(step, encode(self._gathered(step)), partial=True)
+
+    def resume(self, partial: Metrics) -> None:
+        """Go on with the line that a former generation had begun."""
+        self.computing, self.waiting, self.blocked = (round(seconds * 1e9) for seconds in partial.times)
+        self._first = partial.step - partial.steps + 1
+        self._means, self._sums, self._records = partial.means, partial.sums, partial.records
+
+    def resend(self, lines: Sequence[Metrics]) -> None:
+        """Send `lines` of a former generation again."""
+        self._lines += lines
+
+    def _gathered(self, step: int) -> Metrics:
         times = [self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9]
-        steps = step - self._first + 1
-        ctx = self._ctx
-        self._lines.append(Metrics(ctx.role, step, steps, 1, times, self._means, self._sums, self._records))
+        ctx, steps = self._ctx, step - self._first + 1
+        return Metrics(ctx.role, step, steps, 1, times, self._means, self._sums, self._records)
+
+    def _line(self, step: int) -> None:
+        line = self._gathered(step)
+        if self._log is not None:
+            self._log.line(step, encode(line))
+        self._lines.append(line)
         self.computing = self.waiting = self.blocked = 0
         self._first = -1
         if self._means or self._sums or self._records:
@@ -95,10 +127,18 @@ class Meter:
         if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
 
-    def close(self, step: int) -> None:
-        """`step` was the last one: send everything."""
+    def end(self, step: int) -> None:
+        """`step` was the last one: the line ends with it."""
         if self._first >= 0:
             self._line(step)
+
+    def close(self, step: int) -> None:
+        """`step` was the last one: send everything."""
+        self.end(step)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send all lines there are."""
         self._send(monotonic_ns())
 
     def _send(self, now_ns: int) -> None:

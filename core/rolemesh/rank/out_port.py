@@ -11,10 +11,12 @@ from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
 from rolemesh.protocol.edge import OutEdgeState
+from rolemesh.protocol.outline import SnapshotPlan
 from rolemesh.rank.board import BLOCKED, Board
 from rolemesh.rank.chunks import check_returned, join_chunks
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.meter import Meter
+from rolemesh.snapshots.log import OutLog
 from rolemesh.transport import DATA, END, HEAD, Payload
 
 __all__ = ["INLINE_BYTES", "OutPort", "Rank", "Way"]
@@ -33,6 +35,8 @@ class Rank(Protocol):
     steps: int
     retention: bool
     retention_bytes: int
+    snapshots: SnapshotPlan
+    log: OutLog | None
     ways: list[Way]
 
     @property
@@ -43,18 +47,68 @@ class Rank(Protocol):
 class Way:
     """One edge out of an operator call, as this producer rank sees it."""
 
-    __slots__ = ("_generation", "_id", "_rank", "_role", "_sender", "always", "edge", "on", "sends", "state")
+    __slots__ = (
+        "_endpoint",
+        "_generation",
+        "_id",
+        "_log",
+        "_pending",
+        "_rank",
+        "_role",
+        "_sender",
+        "always",
+        "edge",
+        "on",
+        "sends",
+        "state",
+    )
 
-    def __init__(self, ports: Rank, edge: Edge, role: str, sends: list[tuple[Selection, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, ports: Rank, edge: Edge, role: str, sends: list[tuple[Selection, tuple[int, ...]]], hold: int
+    ) -> None:
         self.edge, self.sends = edge, sends
-        self._id, self._role, self._sender = edge.id, role, ports.endpoint.sender
+        self._id, self._role, self._endpoint, self._sender = edge.id, role, ports.endpoint, ports.endpoint.sender
         self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
         consumers = [consumer for _, group in sends for consumer in group]
-        self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention)
+        self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention, hold=hold)
+        self._log = ports.log
+        self._pending: dict[int, tuple[int, int, int]] = {}
         self.on = False
         self.always = edge.lag == 0 and ports.activity.always(edge.dst)
-        ports.endpoint.register_giver(edge.id, self)
         ports.ways.append(self)
+
+    def put(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Log and keep a chunk (None: the mark that no more come), then send it to those who listen."""
+        if self.state.unheard:
+            self._endpoint.pump()
+        if self._log is not None:
+            self._write(self._log, payload, step, chunk, last, consumers)
+        now = self.keep(payload, step, chunk, last, consumers)
+        if now:
+            self.send(payload, step, chunk, last, now)
+
+    def keep(
+        self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Keep what is in the log already; who listens now is returned."""
+        if payload is None:
+            return self.state.sent(step, chunk, last, consumers, None, 0)
+        payload.users += 1
+        return self.state.sent(step, chunk, last, consumers, payload, payload.nbytes)
+
+    def _write(
+        self, log: OutLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> None:
+        if payload is None:
+            log.end(self._id, step, chunk, self.state.hold, consumers)
+            return
+        slot = payload.slot.name if payload.slot is not None else ""
+        body, hlen, count, first = payload.body, payload.hlen, len(payload.sizes), payload.log
+        at = log.chunk(
+            self._id, step, chunk, last, self.state.hold, consumers, body, hlen, count, payload=first, slot=slot
+        )
+        if first < 0:
+            payload.log = at
 
     def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Send a chunk (None: the mark that no more come) to `consumers`."""
@@ -63,14 +117,43 @@ class Way:
             for consumer in consumers:
                 self._sender(self._role, consumer).send_payload(payload, stamp)
             return
-        frame = HEAD.pack(DATA, END, *stamp, 0, 0, 0) if payload is None else payload.frame(stamp)
+        frame = HEAD.pack(DATA, END, *stamp, 0, 0) if payload is None else payload.frame(stamp)
         for consumer in consumers:
             self._sender(self._role, consumer).send(frame)
 
-    def acked(self, consumer: int, step: int) -> None:
+    def open(self) -> None:
+        """Answer asks from now on, those that have come already among them."""
+        self._endpoint.register_giver(self._id, self)
+
+    def acked(self, consumer: int, generation: int, step: int) -> None:
         """A consumer has released everything up to `step`."""
-        for payload in self.state.acked(consumer, step):
-            payload.free()
+        free(self.state.acked(consumer, generation, step))
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        """A consumer lacks everything from `from_step` on: send what is kept of it, then what comes, as it comes.
+
+        An ask of a generation whose address is not known yet waits for it.
+        """
+        if generation > self._endpoint.generation(self._role, consumer):
+            self._pending[consumer] = (generation, from_step, released)
+            return
+        for kept in self.state.ask(consumer, generation, from_step, released):
+            self.send(kept.item, kept.step, kept.chunk, kept.last, (consumer,))
+
+    def rewire(self) -> None:
+        """Addresses have changed: consumers of a new generation get nothing before they ask."""
+        for group in self.sends:
+            for consumer in group[1]:
+                self.state.restarted(consumer, self._endpoint.generation(self._role, consumer))
+        pending, self._pending = self._pending, {}
+        for consumer, ask in pending.items():
+            self.asked(consumer, *ask)
+
+
+def free(payloads: Iterable[Payload]) -> None:
+    """Nobody needs these any more."""
+    for payload in payloads:
+        payload.free()
 
 
 class OutPort:
@@ -142,15 +225,12 @@ class OutPort:
             if payload is None:
                 part = value if type(selection) is Whole else select(value, selection)
                 payload = Payload(part, self._pool, INLINE_BYTES)
-            payload.users += 1
-            way.state.sent(step, chunk, last, consumers, payload, payload.nbytes)
-            way.send(payload, step, chunk, last, consumers)
+            way.put(payload, step, chunk, last, consumers)
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:
         for way, consumers in self._groups[selection]:
             if way.on:
-                way.state.sent(step, chunk, True, consumers, None, 0)
-                way.send(None, step, chunk, True, consumers)
+                way.put(None, step, chunk, True, consumers)
 
     def _wait_credit(self, way: Way) -> None:
         began = self._begin_wait(way.edge.id)
@@ -160,8 +240,9 @@ class OutPort:
 
     def _wait_commit(self, step: int) -> None:
         ports = self._ports
+        reachable = ports.snapshots.boundary(step)
         began = self._begin_wait(-1)
-        while ports.kept_bytes > ports.retention_bytes and any(w.state.awaits_commit(step) for w in ports.ways):
+        while ports.kept_bytes > ports.retention_bytes and any(w.state.awaits_commit(reachable) for w in ports.ways):
             ports.endpoint.wait()
         self._end_wait(began)
 

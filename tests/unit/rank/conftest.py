@@ -179,6 +179,8 @@ class Fleet:
             for _, pipe in children.values():
                 pipe.send(peers)
             try:
+                for board in boards.values():
+                    spin_until(lambda board=board: board.read().step >= 0)
                 if drive is not None:
                     drive(Agent(reports, sockets, boards))
                 outcomes = {}
@@ -225,7 +227,7 @@ class Fleet:
         )
         try:
             pipe.send(endpoint.addresses)
-            endpoint.connect(pipe.recv())
+            peers = pipe.recv()
             ctx = RankContext(options=NoOptions(), role=role, rank=rank, world_size=roles[role][1], steps=steps)
             workload = roles[role][0]()
             workload.setup(ctx)
@@ -251,6 +253,10 @@ class Fleet:
                 control=control,
                 steps=steps,
             )
+            control.on_advance = lambda advance: ports.commit(advance.committed)
+            ports.open(peers)
+            while any(way.state.unheard for way in ports.ways):
+                endpoint.pump(PATIENCE_S)
             outcome.seen = workload.seen
             outcome.finished = loop.run()
             if after is not None:

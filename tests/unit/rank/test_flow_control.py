@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rolemesh.partition import Split
-from rolemesh.protocol.messages import Commit, Grant
+from rolemesh.protocol.messages import Advance
 from rolemesh.rank.board import BLOCKED, Board
 
 LARGE = 100_000
@@ -95,7 +95,7 @@ def test_retained_values_stay_until_their_step_is_committed_and_can_be_sent_agai
         if way is None:
             return None
         before = ports.kept_bytes
-        again = [(kept.step, kept.item.slot is not None) for kept in way.state.rewind(0, 3)]
+        again = [(kept.step, kept.item.slot is not None) for kept in way.state.ask(0, 1, 3, 2)]
         ports.commit(3)
         return before, again, ports.kept_bytes, endpoint.pool.free
 
@@ -120,9 +120,9 @@ def test_a_producer_over_its_retention_budget_waits_for_a_commit(fleet, flow, ro
 
     def drive(agent):
         agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 3)
-        agent.send(("a", 0), Commit(1, 1))
+        agent.send(("a", 0), Advance(1, 0, 7, 1))
         agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 5)
-        agent.send(("a", 0), Commit(1, 9))
+        agent.send(("a", 0), Advance(1, 0, 7, 9))
 
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)]),
@@ -133,6 +133,7 @@ def test_a_producer_over_its_retention_budget_waits_for_a_commit(fleet, flow, ro
         steps=8,
         retention=True,
         retention_bytes=2 * LARGE,
+        stateful=("b",),
         drive=drive,
     )
     assert out["a", 0].finished == 7
@@ -145,7 +146,7 @@ def test_ranks_run_to_their_grant_and_no_further(fleet, flow, role):
         agent.until(("b", 0), lambda at: at.finished == 3)
         agent.until(("a", 0), lambda at: at.finished == 3 and at.phase == 0)
         for key in agent.sockets:
-            agent.send(key, Grant(1, 9))
+            agent.send(key, Advance(1, 0, 9, -1))
 
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=9)]),

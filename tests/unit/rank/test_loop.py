@@ -3,7 +3,7 @@
 from multiprocessing import get_context
 
 from rolemesh.partition import Split
-from rolemesh.protocol.messages import Grant, RankMetrics, Stop
+from rolemesh.protocol.messages import Advance, RankMetrics, Stop
 from rolemesh.rank.board import COMPUTING, WAITING
 
 
@@ -14,7 +14,7 @@ def pair(flow, **settings):
 
 def test_a_rank_that_waits_for_input_stops_at_once_when_told(fleet, flow, role):
     def drive(agent):
-        agent.send(("b", 0), Grant(1, 4))
+        agent.send(("b", 0), Advance(1, 0, 4, -1))
         agent.until(("b", 0), lambda at: at.phase == WAITING and at.edge == 0 and at.step == 1)
         agent.send(("b", 0), Stop(1, 5.0))
         agent.send(("a", 0), Stop(1, 5.0))

@@ -21,9 +21,9 @@ def start(fleet, flow, tmp_path):
     from rolemesh.partition import Split
 
     flow_graph = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)])
-    endpoints = {}
+    endpoints, ports, opened = {}, {}, []
 
-    def begin(role, generation):
+    def begin(role, generation, resume=-1):
         old = endpoints.pop(role, None)
         if old is not None:
             old.close(0)
@@ -32,12 +32,30 @@ def start(fleet, flow, tmp_path):
         meter = Meter(RankContext(options=NoOptions(), role=role), 1, lambda message: None)
         board = Board.create(tmp_path / f"{role}{generation}")
         sizes = {"a": 1, "b": 1}
-        return Ports(flow_graph, Activity(flow_graph), sizes, endpoint, board, meter, steps=9, retention=True)
+        ports[role] = Ports(
+            flow_graph,
+            Activity(flow_graph),
+            sizes,
+            endpoint,
+            board,
+            meter,
+            steps=9,
+            retention=True,
+            stateful={"b"},
+            resume=resume,
+        )
+        return ports[role]
 
     def wire():
         peers = [Peer(role, 0, "here", e.addresses, e.site.generation) for role, e in endpoints.items()]
+        for role, endpoint in endpoints.items():
+            if endpoint.site in opened:
+                ports[role].rewire(peers)
+            else:
+                opened.append(endpoint.site)
+                ports[role].open(peers)
         for endpoint in endpoints.values():
-            endpoint.connect(peers)
+            endpoint.pump(0.2)
 
     yield begin, wire
     for endpoint in endpoints.values():
@@ -56,9 +74,9 @@ def test_a_consumer_started_anew_gets_everything_after_the_commit_again(start, r
     b.endpoint.flush()
     a.drain()
     a.commit(1)
-    b = begin("b", 1)
+    b = begin("b", 1, resume=1)
     wire()
-    a.replay(0, 0, 2)
+    a.endpoint.pump(0.2)
     a.outputs[0].put(4, np.full(rows, 4))
     port = b.inputs[1][0][1]
     assert [int(port.take(step)[-1]) for step in (2, 3, 4)] == [2, 3, 4]
@@ -73,8 +91,9 @@ def test_a_producer_started_anew_is_told_what_is_known_already(start):
         a.outputs[0].put(step, [step])
         port.take(step)
         port.release(step)
-    a = begin("a", 1)
+    a = begin("a", 1, resume=0)
     wire()
+    a.endpoint.pump(0.2)
     for step in range(1, 4):
         a.outputs[0].put(step, [step])
     assert port.take(3) == [3]

@@ -1,0 +1,120 @@
+"""Between two steps: the rank's snapshot, and what its agent's word lets it forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic_ns
+
+from rolemesh.protocol.messages import Advance
+from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.rank.board import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, Board
+from rolemesh.rank.control import Control, Stopping
+from rolemesh.rank.edges import Ports
+from rolemesh.rank.meter import Meter
+from rolemesh.rank.takeover import Inheritance
+from rolemesh.snapshots.log import OutLog
+from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.workload import Workload
+
+__all__ = ["Boundary", "Group"]
+
+POLL_S = 0.001
+"""How often the boards of the group are looked at while one of its ranks is behind."""
+
+
+class Group:
+    """The collective group of a rank. Restored together, its ranks need a step of which all have the snapshot."""
+
+    def __init__(self, role: str, mates: Mapping[int, str], ports: Ports, control: Control) -> None:
+        """`mates` are the boards of the other ranks; empty if they are not all on this node: then the agent tells."""
+        self._role, self._mates, self._ports, self._control = role, mates, ports, control
+
+    def has(self, step: int) -> bool:
+        """Whether all other ranks have the snapshot of `step` or a later one."""
+        if self._mates:
+            return all(self._reached(rank, board) >= step for rank, board in self._mates.items())
+        advance = self._control.advance
+        return advance is not None and advance.groups.get(self._role, -1) >= step
+
+    def _reached(self, rank: int, path: str) -> int:
+        try:
+            board = Board.open(path)
+        except FileNotFoundError:
+            return -1
+        at = board.read()
+        board.close()
+        return at.snapshot if at.generation == self._ports.endpoint.generation(self._role, rank) else -1
+
+
+class Boundary:
+    """Takes a rank's snapshots, and frees what nobody needs any more."""
+
+    def __init__(
+        self,
+        plan: SnapshotPlan,
+        memory: MemorySnapshots,
+        workload: Workload,
+        *,
+        stateful: bool,
+        steps: int,
+        ports: Ports,
+        log: OutLog,
+        meter: Meter,
+        board: Board,
+        group: Group | None,
+        inherited: Inheritance,
+    ) -> None:
+        """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank."""
+        self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
+        self._steps, self._ports, self._log, self._meter, self._board = steps, ports, log, meter, board
+        self._group, self._inherited = group, inherited
+        self._resent = False
+        self._pin()
+
+    def __call__(self, step: int) -> None:
+        """All of `step` is done. Raises `Stopping`, `SnapshotError`, and what the workload's ``snapshot`` raises."""
+        if not self._plan.due(step, self._steps):
+            return
+        if step == self._steps - 1:
+            self._meter.end(step)
+        self._meter.boundary(step)
+        fields = self._board.fields
+        if self._group is not None and len(self._memory.steps()) > 1:
+            self._wait_for(self._group, fields[SNAPSHOT])
+        state = None
+        if self._stateful:
+            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
+            state = self._workload.snapshot()
+        persist = self._plan.persisted(step, self._steps)
+        self._memory.write(step, state, log=self._log.position, persist=persist)
+        fields[SNAPSHOT] = step
+        if persist:
+            self._pin()
+
+    def advanced(self, advance: Advance) -> None:
+        """The agent has told how far everything is."""
+        self._pin()
+        self._ports.commit(advance.committed)
+        self._inherited.committed(advance.committed)
+        self._log.trim(advance.committed, advance.published, self._pins)
+        if not self._resent:
+            self._resent = True
+            lines = [line for line in self._inherited.lines if line.step > advance.published]
+            self._meter.resend(lines)
+
+    def _pin(self) -> None:
+        self._pins = self._memory.pinned()
+        self._ports.pin(self._pins)
+
+    def _wait_for(self, group: Group, step: int) -> None:
+        """The older of two snapshots is about to be overwritten: wait until no mate can need it."""
+        if group.has(step):
+            return
+        fields, endpoint = self._board.fields, self._ports.endpoint
+        began = monotonic_ns()
+        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, BLOCKED, -1, began
+        while not group.has(step):
+            endpoint.pump(POLL_S)
+            if endpoint.stopping:
+                raise Stopping
+        self._meter.blocked += monotonic_ns() - began
