@@ -154,7 +154,7 @@ class SimAgent:
                 self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
         self.memory.snaps.clear()
         self.memory.logs.clear()
-        self.memory.timeline = getattr(effect, "timeline", 0)
+        self.memory.timeline = effect.timeline
         self.copied.clear()
         self.persisted.clear()
 

@@ -40,7 +40,9 @@ class Backend:
 
     def agent_machine(self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory) -> ag.AgentMachine:
         """The machine of a new incarnation."""
-        return ag.AgentMachine(name, node, lease_s, incarnation=incarnation, address=name, pid=self.pid())
+        return ag.AgentMachine(
+            name, node, lease_s, incarnation=incarnation, address=name, pid=self.pid(), timeline=memory.timeline
+        )
 
     # -------------------------------------------------------------------------------------------------------- masters
 

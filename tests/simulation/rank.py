@@ -432,7 +432,7 @@ class SimRank:
         kind, self.injected = self.injected, ""
         if kind == "exit":
             raise Exited
-        raise UserError("an injected failure")
+        raise UserError(f"injected failure {self.world.rng.randrange(10**6)}")
 
     def _call(self, op: OpCall, step: int) -> Generator[Any, None, None]:
         world = self.world

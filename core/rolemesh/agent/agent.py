@@ -55,6 +55,7 @@ class Agent:
             host=config.host,
             pid=os.getpid(),
             address=self._memory.address,
+            timeline=self._memory.timeline,
         )
         self._inbox: SimpleQueue[bytes] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -156,8 +157,8 @@ class Agent:
                         self._do(machine.RankExited(role, rank, generation, exit_code=0, snapshots=left))
                 case machine.RankDied(role, rank):
                     self._memory.died(role, rank)
-                case machine.Forget():
-                    self._memory.forget()
+                case machine.Forget(timeline):
+                    self._memory.forget(timeline)
                 case machine.TakeStacks(role, rank, generation):
                     pid = self._boards[role, rank][0].read().pid
                     self._stacks.take(pid, role, rank, generation)

@@ -14,6 +14,9 @@ __all__ = ["NodeMemory"]
 
 RankKey = tuple[str, int]
 
+TIMELINE = "timeline"
+"""The file in an agent's folder that says which timeline of the job it is from."""
+
 
 class NodeMemory:
     """Watches the snapshots of the ranks on this node: has them persisted and copied, and says what is safe.
@@ -106,9 +109,17 @@ class NodeMemory:
                 found.append((launch, error))
         return found
 
-    def forget(self) -> None:
-        """What is in memory is void."""
-        for memory in self._left.values():
+    @property
+    def timeline(self) -> int:
+        """Of what is in memory: which of its timelines the job was in at the last `forget`, also of a dead agent."""
+        try:
+            return int((self._shm / TIMELINE).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def forget(self, timeline: int) -> None:
+        """What is in memory is void; what comes is of `timeline`. Called when no rank runs here."""
+        for memory in {**self._left, **self._ranks}.values():
             memory.clear()
         self._left.clear()
         self._covered = -1
@@ -117,6 +128,8 @@ class NodeMemory:
                 self._persister.drop_after(role, rank, -1)
         if self._replicas is not None:
             self._replicas.clear()
+        # Last, so that an agent that dies before this forgets once more.
+        (self._shm / TIMELINE).write_text(str(timeline))
 
     def fail_next(self) -> None:
         """Rehearsal: the next write to disk fails as if that were full."""

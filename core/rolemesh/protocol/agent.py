@@ -177,7 +177,12 @@ class TakeStacks(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """The job has gone back to a persisted snapshot: everything in this node's memory is void."""
+    """The job has gone back to a persisted snapshot: everything in this node's memory is void.
+
+    `timeline` is to be kept there: the next incarnation is made with it, so that it does not forget what came later.
+    """
+
+    timeline: int
 
 
 class RouseMaster(msgspec.Struct, frozen=True):
@@ -226,7 +231,9 @@ class AgentMachine:
         host: str = "",
         pid: int = 0,
         address: str = "",
+        timeline: int = 0,
     ) -> None:
+        """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
         self.agent, self.node, self.incarnation = agent, node, incarnation
         self.ranks: dict[RankKey, _Rank] = {}
         self.stopping = False
@@ -234,7 +241,7 @@ class AgentMachine:
         self._host, self._pid, self._address = host, pid, address
         self._lease_s = lease_s
         self._epoch = -1
-        self._timeline = 0
+        self._timeline = timeline
         self._heard = float("-inf")
         self._roused = float("-inf")
         self._kill_at = float("inf")
@@ -309,7 +316,7 @@ class AgentMachine:
             return []
         self._timeline = timeline
         self._advance = None
-        return [Forget()]
+        return [Forget(timeline)]
 
     def _launch(self, launch: m.RankLaunch) -> list[Effect]:
         key = (launch.role, launch.rank)
@@ -547,7 +554,7 @@ class AgentMachine:
             self.agent, self.incarnation, self._seq, self.node, self._host, self._pid, self._address, self._epoch,
             self._wire.version if self._wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
-            self._last.stored, self._last.persisted, lines, self._last.trouble,
+            self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:
