@@ -1,0 +1,304 @@
+"""Whole ranks in processes of their own, as their agent starts them; the test is agent and master, and kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
+from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.rank.board import Board
+from rolemesh.rank.endpoint import encode_control
+from rolemesh.rank.main import main
+from rolemesh.snapshots.memory import MemorySnapshots
+
+HERE = Path(__file__).parent
+PATIENCE_S = 40
+VERSION = version("rolemesh")
+
+
+def record(kind: str, name: str, target: str) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "distribution": "rolemesh", "version": VERSION, "target": target}
+
+
+SHM = PluginUse(record("transports", "shm", "rolemesh.builtin.shm_transport:ShmTransport"), {})
+TCP = PluginUse(record("transports", "tcp", "rolemesh.builtin.tcp_transport:TcpTransport"), {})
+FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
+
+
+def _child(start: Path, log: str) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
+    os._exit(main(str(start)))
+
+
+@dataclass
+class Rank:
+    """A rank as the test knows it."""
+
+    launch: m.RankLaunch
+    process: Any = None
+    board: Board | None = None
+    peer: m.Peer | None = None
+    socket: Any = None
+    ready: bool = False
+    sha: str | None = None
+    dead: bool = False
+
+
+@dataclass
+class Village:
+    """A job's ranks. `tick` is one turn of their agent and master; everything else is built on it."""
+
+    root: Path
+    shm: Path
+    graph: LogicalGraph
+    sizes: dict[str, int]
+    classes: dict[str, tuple[str, dict[str, Any]]]
+    stateful: tuple[str, ...]
+    steps: int
+    snapshots: SnapshotPlan = field(default_factory=lambda: SnapshotPlan(enabled=True))
+    collective: tuple[str, ...] = ()
+    nodes: dict[tuple[str, int], str] = field(default_factory=dict)
+    origin: str = ""
+    origin_step: int = -1
+    retention_bytes: int = 1 << 30
+    metrics_every: int = 1
+
+    def __post_init__(self) -> None:
+        pairs = [key.decode() for _ in range(2) for key in zmq.curve_keypair()]
+        self.job = JobConfig(
+            "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, self.metrics_every, True,
+            self.retention_bytes, SHM, TCP, bool(self.nodes), CurveKeys(*pairs), self.snapshots, self.stateful,
+        )  # fmt: skip
+        self.context = zmq.Context()
+        self.reports = self.context.socket(zmq.PULL)
+        self.reports.set_hwm(0)
+        self.address = f"ipc://{self.root}/agent"
+        self.reports.bind(self.address)
+        self.committed = self.origin_step
+        self.max_granted = self.steps - 1
+        self.lines: dict[tuple[str, int], m.Metrics] = {}
+        self.failures: list[Any] = []
+        self.ranks: dict[tuple[str, int], Rank] = {}
+        self.killed = 0
+        self.wired: tuple[Any, ...] = ()
+        self.told: tuple[int, int] = (-2, -2)
+        self.fork = get_context("fork")
+
+    # ------------------------------------------------------------------------------------------------- starting
+
+    def start(self) -> None:
+        restore = "disk" if self.origin else "none"
+        for role, size in self.sizes.items():
+            for rank in range(size):
+                self._launch(role, rank, 0, self.origin_step, restore)
+
+    def _launch(self, role: str, rank: int, generation: int, resume: int, restore: Any) -> None:
+        name, kwargs = self.classes[role]
+        options = {"target": f"roles.py:{name}", "kwargs": kwargs, **self._options(role)}
+        launch = m.RankLaunch(
+            role, rank, self.sizes[role], rank, self.sizes[role], generation, FUNCTION, options,
+            collective=role in self.collective, resume=resume, restore=restore,
+            origin=self.origin, origin_step=self.origin_step,
+        )  # fmt: skip
+        board = self._board(role, rank)
+        mates = {r: str(self._board(role, r)) for r in range(self.sizes[role]) if r != rank}
+        known = self.ranks[role, rank] = Rank(launch, board=Board.create(board))
+        start = RankStart(
+            launch, self.job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
+            str(self.root), str(self.root), self.address, str(board), mates if role in self.collective else {},
+        )  # fmt: skip
+        path = self.root / f"start-{role}-{rank}-{generation}"
+        path.write_bytes(msgspec.msgpack.encode(start))
+        known.process = self.fork.Process(target=_child, args=(path, str(self.root / f"log-{role}-{rank}")))
+        known.process.start()
+
+    def _options(self, role: str) -> dict[str, Any]:
+        return {}
+
+    def _board(self, role: str, rank: int) -> Path:
+        return self.root / f"board-{role}-{rank}"
+
+    def _shm(self, role: str, rank: int) -> Path:
+        return self.shm / self.nodes.get((role, rank), "here")
+
+    # ------------------------------------------------------------------------------------------------- one turn
+
+    def tick(self) -> None:
+        """Hear the ranks, wire those that are up, tell all how far everything is."""
+        if self.reports.poll(2):
+            while self.reports.poll(0):
+                self._hear(m.decode_rank_to_agent(self.reports.recv()))
+        assert not self.failures, self.failures
+        peers = tuple(rank.peer for rank in self.ranks.values() if rank.peer is not None)
+        if peers != self.wired and len(peers) == len(self.ranks):
+            self.wired = peers
+            self._tell(m.WireRank(peers))
+        safe = [self.safe(key) for key in self.ranks]
+        self.committed = max(self.committed, min(safe))
+        ready = all(rank.ready for rank in self.ranks.values())
+        granted = min(self.max_granted, self.steps - 1) if ready or self.told[1] >= 0 else -1
+        if (self.committed, granted) != self.told:
+            self.told = (self.committed, granted)
+            self._tell(self._advance())
+
+    def _advance(self) -> m.Advance:
+        groups = {role: min(self.safe((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
+        return m.Advance(1, 0, max(self.told[1], -1), max(self.told[0], -1), self.published(), -1, groups)
+
+    def published(self) -> int:
+        step = -1
+        while all((role, rank, step + 1) in self.lines for role, rank in self.ranks):
+            step += 1
+        return step
+
+    def safe(self, key: tuple[str, int]) -> int:
+        rank = self.ranks[key]
+        assert rank.board is not None
+        return max(rank.board.read().snapshot, rank.launch.resume)
+
+    def _tell(self, message: m.AgentToRank) -> None:
+        for rank in self.ranks.values():
+            if rank.socket is not None:
+                rank.socket.send_multipart(encode_control(m.encode(message)))
+
+    def _hear(self, message: Any) -> None:
+        if isinstance(message, m.RankFailed):
+            failure = message.failure
+            if self.ranks[failure.role, failure.rank].launch.generation == failure.generation:
+                self.failures.append((failure, self.log(failure.role, failure.rank)))
+            return
+        rank = self.ranks[message.role, message.rank]
+        if isinstance(message, m.RankMetrics):
+            for line in message.lines:
+                self.lines.setdefault((message.role, message.rank, line.step), line)
+        if rank.launch.generation != message.generation:
+            return
+        match message:
+            case m.RankHello(addresses=addresses):
+                node = self.nodes.get((message.role, message.rank), "here")
+                rank.peer = m.Peer(message.role, message.rank, node, addresses, message.generation)
+                rank.socket = self.context.socket(zmq.PUSH)
+                rank.socket.set_hwm(0)
+                rank.socket.linger = 0
+                rank.socket.connect(addresses["control"])
+                if self.told[1] >= 0:
+                    rank.socket.send_multipart(encode_control(m.encode(self._advance())))
+                self.wired = ()
+            case m.RankReady():
+                rank.ready = True
+            case m.RankDone(sha256=sha):
+                rank.sha = sha
+
+    # ---------------------------------------------------------------------------------------------- what tests do
+
+    def until(self, condition: Any) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "\n".join(
+                [f"{key}: {rank.board.read()} gen {rank.launch.generation}" for key, rank in self.ranks.items()]
+                + [self.log(*key)[-1500:] for key in self.ranks]
+            )
+            self.tick()
+
+    def finished(self, role: str, step: int, rank: int = 0) -> None:
+        """Wait until a rank has finished `step`."""
+        self.until(lambda: self.ranks[role, rank].board.read().finished >= step)
+
+    def kill(self, *keys: tuple[str, int]) -> None:
+        """SIGKILL, and start again with what their memory holds; whole groups together."""
+        keys = tuple(dict.fromkeys(mate for key in keys for mate in self.group(*key)))
+        for key in keys:
+            os.kill(self.ranks[key].process.pid, signal.SIGKILL)
+            self.killed += 1
+        for key in keys:
+            self.ranks[key].process.join()
+        held = {key: MemorySnapshots(self._shm(*key), *key).steps() for key in keys}
+        for key in keys:
+            role, rank = key
+            old = self.ranks[key]
+            group = [held[mate] for mate in keys if mate[0] == role] if role in self.collective else [held[key]]
+            common = sorted(set(group[0]).intersection(*group[1:]))
+            resume = common[-1] if common else -1
+            assert resume >= self.committed, "somebody was told that a commit covers what cannot be restored"
+            old.board.close()
+            if old.socket is not None:
+                old.socket.close(linger=0)
+            self._launch(role, rank, old.launch.generation + 1, resume, "memory" if common else "none")
+
+    def group(self, role: str, rank: int) -> list[tuple[str, int]]:
+        """Who lives and dies with a rank."""
+        return [(role, mate) for mate in range(self.sizes[role])] if role in self.collective else [(role, rank)]
+
+    def done(self) -> dict[tuple[str, int], str]:
+        """Run to the end; the digest of each rank."""
+        self.until(lambda: all(rank.sha is not None for rank in self.ranks.values()))
+        self.until(lambda: self.published() == self.steps - 1 or self.metrics_every > 1)
+        return {key: rank.sha for key, rank in self.ranks.items()}
+
+    def metrics(self) -> dict[Any, Any]:
+        """What the ranks have reported, without times."""
+        return {key: (line.steps, line.means, line.sums, line.records) for key, line in sorted(self.lines.items())}
+
+    def files(self, pattern: str) -> list[str]:
+        return sorted(path.name for path in self.shm.rglob(pattern))
+
+    def log(self, role: str, rank: int) -> str:
+        path = self.root / f"log-{role}-{rank}"
+        return path.read_text() if path.exists() else ""
+
+    def close(self) -> None:
+        for rank in self.ranks.values():
+            if rank.process.is_alive():
+                rank.process.kill()
+            rank.process.join()
+            if rank.socket is not None:
+                rank.socket.close(linger=0)
+            rank.board.close()
+        self.reports.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def village(request):
+    """Makes villages, each in folders of its own."""
+    made: list[tuple[Village, Path, Path]] = []
+
+    def make(graph: LogicalGraph, classes: dict[str, Any], **options: Any) -> Village:
+        root = Path(tempfile.mkdtemp(prefix="rm-"))
+        shm = Path(tempfile.mkdtemp(prefix="rolemesh-test-", dir="/dev/shm"))
+        options.setdefault("sizes", dict.fromkeys(classes, 1))
+        found = Village(root, shm, graph, classes=classes, **options)
+        made.append((found, root, shm))
+        return found
+
+    yield make
+    for found, root, shm in made:
+        found.close()
+        shutil.rmtree(root)
+        shutil.rmtree(shm)
+
+
+@pytest.fixture
+def dice():
+    """A seeded generator."""
+    return random.Random

@@ -1,0 +1,84 @@
+"""What the ranks of these tests run: exact arithmetic on integers, so that any lost or repeated value shows."""
+
+import time
+
+import numpy as np
+
+P = 1_000_003
+
+
+def _work(seconds):
+    if seconds:
+        time.sleep(seconds)
+
+
+class Source:
+    """Keeps where it is: row k of all rows ever made is k. `size` numbers in each row."""
+
+    def __init__(self, ctx, rows=6, size=4, pause=0.0):
+        self.ctx, self.rows, self.size, self.pause = ctx, rows, size, pause
+        self.at = ctx.rank * rows
+
+    def setup(self, ctx):
+        pass
+
+    def next(self):
+        _work(self.pause)
+        rows = np.arange(self.at, self.at + self.rows)
+        self.at += self.rows * self.ctx.world_size
+        self.ctx.count(rows=self.rows)
+        return np.repeat(rows[:, None], self.size, axis=1)
+
+    def chunks(self):
+        _work(self.pause)
+        for number in range(3):
+            _work(self.pause)
+            yield np.full((2, self.size), self.at + number)
+        self.at += 10
+
+    def snapshot(self):
+        return {"at": self.at}
+
+    def restore(self, state):
+        self.at = state["at"]
+
+
+class Rollout:
+    """Keeps nothing but the weights that were loaded last."""
+
+    def __init__(self, ctx, pause=0.0):
+        self.ctx, self.pause, self.weights = ctx, pause, np.ones(4, np.int64)
+
+    def generate(self, x):
+        _work(self.pause)
+        self.ctx.metric(weight=float(self.weights[0]))
+        return (x * self.weights[0] + self.ctx.step) % P
+
+    def load(self, weights) -> None:
+        self.weights = np.array(weights)
+
+
+class Trainer:
+    """Folds everything it gets into its state."""
+
+    def __init__(self, ctx, size=4, pause=0.0):
+        self.ctx, self.pause = ctx, pause
+        self.state = np.arange(1, size + 1, dtype=np.int64)
+        self.seen = 0
+
+    def train(self, x) -> None:
+        _work(self.pause)
+        chunks = x if hasattr(x, "__next__") else [x]
+        for chunk in chunks:
+            self.seen += len(chunk)
+            self.state = (self.state * 31 + int(np.asarray(chunk, np.int64).sum()) + self.ctx.step) % P
+        self.ctx.metric(loss=float(self.state[0]))
+
+    def weights(self):
+        return self.state.copy()
+
+    def snapshot(self):
+        return {"state": self.state, "seen": self.seen}
+
+    def restore(self, state):
+        self.state, self.seen = np.array(state["state"]), state["seen"]

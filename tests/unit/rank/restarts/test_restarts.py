@@ -1,0 +1,101 @@
+"""Whoever is killed, whenever: the job ends as if nothing had happened, and no line of metrics is missing or double."""
+
+import pytest
+
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.partition import Broadcast, Split
+from rolemesh.protocol.outline import SnapshotPlan
+
+STEPS = 30
+
+
+def flow(*, lag=1, every=1, streaming=False, credits=2):
+    """data → rollout → trainer, and the weights back to the rollout with a lag."""
+    ops = (
+        OpCall(0, "data", "chunks" if streaming else "next", "data.next", Split()),
+        OpCall(1, "rollout", "generate", "rollout.generate", Split()),
+        OpCall(2, "trainer", "train", "trainer.train", None, streaming=streaming),
+        OpCall(3, "trainer", "weights", "trainer.weights", Broadcast(), every=every),
+        OpCall(4, "rollout", "load", "rollout.load", None, every=every, at=lag % every),
+    )
+    edges = (
+        Edge(0, 0, 1, "x", Split(), Split(), credits=credits),
+        Edge(1, 1, 2, "x", Split(), Split(), credits=credits),
+        Edge(2, 3, 4, "weights", Broadcast(), Broadcast(), lag=lag, credits=credits),
+    )
+    return LogicalGraph("restarts", ops, edges)
+
+
+def classes(pause=0.002, size=4):
+    return {
+        "data": ("Source", {"pause": pause, "size": size}),
+        "rollout": ("Rollout", {"pause": pause}),
+        "trainer": ("Trainer", {"pause": pause, "size": size}),
+    }
+
+
+STATEFUL = ("data", "trainer")
+
+
+def calm(village, graph, made, **options):
+    quiet = village(graph, made, stateful=STATEFUL, steps=STEPS, **options)
+    quiet.start()
+    return quiet.done(), quiet.metrics()
+
+
+@pytest.mark.parametrize("role", ["data", "rollout", "trainer"])
+@pytest.mark.parametrize("size", [4, 20_000])
+def test_a_killed_rank_goes_on_from_its_memory(village, role, size):
+    graph = flow()
+    want = calm(village, graph, classes(size=size))
+    job = village(graph, classes(size=size), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    for step in (4, 11, 19):
+        job.finished(role, step)
+        job.kill((role, 0))
+    assert (job.done(), job.metrics()) == want
+    assert job.ranks[role, 0].launch.generation == 3
+
+
+def disturb(job, rng, kills, together=0.3):
+    """Kill `kills` times: ranks and moments at random, sometimes two at once, sometimes one that is just starting."""
+    keys = list(job.ranks)
+    for number in range(kills):
+        role, rank = rng.choice(keys)
+        target = min(STEPS - 1, number * STEPS // kills + rng.randrange(4))
+        if rng.random() < 0.7:
+            job.finished(role, target, rank)
+        for _ in range(rng.randrange(6)):
+            job.tick()
+        victims = [(role, rank)]
+        if rng.random() < together:
+            victims.append(rng.choice(keys))
+        job.kill(*victims)
+
+
+CASES = {
+    "large values": {"made": {"size": 20_000}},
+    "streams": {"flow": {"streaming": True}},
+    "strictly on-policy": {"flow": {"lag": 0}},
+    "weights every third step": {"flow": {"lag": 3, "every": 3}},
+    "one credit": {"flow": {"credits": 1}},
+    "other world sizes": {"sizes": {"data": 2, "rollout": 3, "trainer": 2}, "made": {"size": 5000}},
+    "a stream to several": {"sizes": {"data": 2, "rollout": 1, "trainer": 2}, "flow": {"streaming": True}},
+    "snapshots every fourth step": {"snapshots": SnapshotPlan(enabled=True, every=4)},
+    "lines of four steps": {"metrics_every": 4, "snapshots": SnapshotPlan(enabled=True, every=3)},
+    "a group": {"sizes": {"data": 1, "rollout": 2, "trainer": 2}, "collective": ("trainer",)},
+    "two nodes": {"nodes": {("data", 0): "n0", ("rollout", 0): "n1", ("trainer", 0): "n0"}, "made": {"size": 9000}},
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", CASES)
+def test_random_kills_change_nothing(village, dice, case, seed):
+    options = dict(CASES[case])
+    graph, made = flow(**options.pop("flow", {})), classes(**options.pop("made", {}))
+    want = calm(village, graph, made, **options)
+    job = village(graph, made, stateful=STATEFUL, steps=STEPS, **options)
+    job.start()
+    disturb(job, dice(f"{case}/{seed}"), kills=6)
+    assert (job.done(), job.metrics()) == want
+    assert job.killed >= 6
