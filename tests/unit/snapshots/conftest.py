@@ -22,7 +22,7 @@ from rolemesh.snapshots.memory import MemorySnapshots
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="rolemesh-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="snapshot-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     yield folder
     shutil.rmtree(folder)
 

@@ -33,7 +33,7 @@ class Node:
 
     def __init__(self, name: str, keys: CurveKeys) -> None:
         self.name, self.keys = name, keys
-        self.shm = Path(tempfile.mkdtemp(prefix="rolemesh-test-"))
+        self.shm = Path(tempfile.mkdtemp(prefix="snapshot-test-"))
         self.start()
 
     def start(self) -> None:

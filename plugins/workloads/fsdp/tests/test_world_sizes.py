@@ -28,7 +28,7 @@ def rows(size: int) -> list[int]:
 @pytest.fixture
 def persisted(group, tiny_model, texts, tmp_path):
     """``persisted(world_size)``: a set after two steps, and what each rank had."""
-    shm = tempfile.mkdtemp(prefix="rolemesh-test-")
+    shm = tempfile.mkdtemp(prefix="snapshot-test-")
 
     def make(size: int) -> tuple[Path, list[Any]]:
         batches = [texts(seed) for seed in range(2)]
