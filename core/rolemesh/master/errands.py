@@ -98,7 +98,14 @@ class Errands:
             files = {name: size for part in effect.parts for name, size in part.files.items()}
             plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
             manifest = disk.Manifest(
-                config.name, config.job_id, effect.step, config.steps, config.world_sizes, files, plugins
+                config.name,
+                config.job_id,
+                effect.step,
+                config.steps,
+                config.world_sizes,
+                files,
+                plugins,
+                config.base,
             )
             disk.write_manifest(self._run_dir, manifest)
             disk.prune(self._run_dir, config.snapshots.keep)
