@@ -170,6 +170,10 @@ class SimAgent:
             self.handle(ag.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
             return
         self.world.note(self.label, f"starts {who} at {launch.resume} from {launch.restore} {launch.replica}")
+        snap = self.memory.snaps.get(who[:2], {}).get(launch.resume) if launch.restore == "memory" else None
+        due = self.world.scenario.plan.persisted(launch.resume, self.world.job.steps)
+        if snap is not None and due and launch.resume not in self.world.disk.complete:
+            snap.pinned = True  # its part of the set may be unreported, or not on disk
         self.ranks[who[:2]] = SimRank(self, launch)
 
     def _fetch(self, launch: m.RankLaunch) -> None:
@@ -184,9 +188,6 @@ class SimAgent:
         log = [entry for entry in other.memory.logs.get(who[:2], ()) if entry.step <= launch.resume]
         self.memory.snaps[who[:2]] = {}
         self.memory.adopt(who[:2], launch.resume, snap.state, log)
-        plan, steps = self.world.scenario.plan, self.world.job.steps
-        if plan.persisted(launch.resume, steps) and launch.resume > self.covered:
-            self.memory.snaps[who[:2]][launch.resume].pinned = True  # its part of the set may be lost, or unreported
         self.handle(ag.Fetched(*who))
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:

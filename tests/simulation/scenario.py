@@ -93,7 +93,7 @@ class Scenario:
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
         self.users = ("trainer",) if self.is_grpo else ()
-        self.outcomes = {"endless": ("failed",), "poison": ("failed", "done")}.get(self.family, ("done",))
+        self.outcomes = {"endless": ("failed", "done"), "poison": ("failed", "done")}.get(self.family, ("done",))
         self.deadline = 150.0
 
     def _ladder(self) -> tuple[ms.Rung, ...]:

@@ -376,6 +376,8 @@ class Coordinator:
             "at": now,
         }
         effects: list[e.Effect] = [e.Record("recovered", data)]
+        if machine.phase == "starting":
+            machine.deadline = now + machine.outline.start_timeout_s  # the others have waited for these
         if machine.phase == "starting" and all(r.state in ("ready", "done", "running") for r in machine.ranks.values()):
             effects += machine.run_if_ready(now)
         return effects

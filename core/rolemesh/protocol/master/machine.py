@@ -85,7 +85,8 @@ class MasterMachine:
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
         if self.phase == "ended":
-            return []
+            # The last master may have died between the journal and the result.
+            return [e.End(self.status, self.message)] if isinstance(event, e.Begin) else []
         effects = self._handle(event, now)
         if self.phase in ("starting", "running"):
             effects += self.coordinator.step(now)
