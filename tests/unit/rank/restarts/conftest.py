@@ -29,7 +29,7 @@ from rolemesh.rank.main import main
 from rolemesh.snapshots.memory import MemorySnapshots
 
 HERE = Path(__file__).parent
-PATIENCE_S = 40
+PATIENCE_S = 15
 VERSION = version("rolemesh")
 
 
@@ -101,7 +101,7 @@ class Village:
         self.ranks: dict[tuple[str, int], Rank] = {}
         self.killed = 0
         self.wired: tuple[Any, ...] = ()
-        self.told: tuple[int, int] = (-2, -2)
+        self.told = (-2, -2, -2)
         self.fork = get_context("fork")
 
     # ------------------------------------------------------------------------------------------------- starting
@@ -157,16 +157,26 @@ class Village:
         self.committed = max(self.committed, min(safe))
         ready = all(rank.ready for rank in self.ranks.values())
         granted = min(self.max_granted, self.steps - 1) if ready or self.told[1] >= 0 else -1
-        if (self.committed, granted) != self.told:
-            self.told = (self.committed, granted)
+        if (now := (self.committed, granted, self.published())) != self.told:
+            self.told = now
             self._tell(self._advance())
+            self._unpin()
 
     def _advance(self) -> m.Advance:
         groups = {role: min(self.safe((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
-        return m.Advance(1, 0, max(self.told[1], -1), max(self.told[0], -1), self.published(), -1, groups)
+        committed, granted, published = self.told
+        return m.Advance(1, 0, granted, committed, published, -1, groups)
+
+    def _unpin(self) -> None:
+        """As if what is pinned were on disk; not while a rank starts, which may be about to drop its snapshots."""
+        for key, rank in self.ranks.items():
+            memory = MemorySnapshots(self._shm(*key), *key)
+            for step in memory.pinned() if rank.ready else ():
+                memory.unpin(step)
+            memory.close()
 
     def published(self) -> int:
-        step = -1
+        step = self.told[2] if self.told[2] > -2 else -1
         while all((role, rank, step + 1) in self.lines for role, rank in self.ranks):
             step += 1
         return step

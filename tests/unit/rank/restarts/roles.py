@@ -20,7 +20,7 @@ class Source:
         self.at = ctx.rank * rows
 
     def setup(self, ctx):
-        pass
+        _work(20 * self.pause)
 
     def next(self):
         _work(self.pause)
@@ -49,6 +49,9 @@ class Rollout:
     def __init__(self, ctx, pause=0.0):
         self.ctx, self.pause, self.weights = ctx, pause, np.ones(4, np.int64)
 
+    def setup(self, ctx):
+        _work(20 * self.pause)
+
     def generate(self, x):
         _work(self.pause)
         self.ctx.metric(weight=float(self.weights[0]))
@@ -66,6 +69,9 @@ class Trainer:
         self.state = np.arange(1, size + 1, dtype=np.int64)
         self.seen = 0
 
+    def setup(self, ctx):
+        _work(20 * self.pause)
+
     def train(self, x) -> None:
         _work(self.pause)
         chunks = x if hasattr(x, "__next__") else [x]
@@ -73,6 +79,9 @@ class Trainer:
             self.seen += len(chunk)
             self.state = (self.state * 31 + int(np.asarray(chunk, np.int64).sum()) + self.ctx.step) % P
         self.ctx.metric(loss=float(self.state[0]))
+
+    def note(self, x) -> None:
+        self.train(x)
 
     def weights(self):
         return self.state.copy()

@@ -99,3 +99,97 @@ def test_random_kills_change_nothing(village, dice, case, seed):
     disturb(job, dice(f"{case}/{seed}"), kills=6)
     assert (job.done(), job.metrics()) == want
     assert job.killed >= 6
+
+
+def pair(src="next", *, credits=2, lag=0, streaming=False):
+    """data → trainer."""
+    ops = (
+        OpCall(0, "data", src, "data.next", Split()),
+        OpCall(1, "trainer", "train", "trainer.train", None, streaming=streaming),
+    )
+    return LogicalGraph("pair", ops, (Edge(0, 0, 1, "x", Split(), Split(), lag=lag, credits=credits),))
+
+
+def two(data=0.0, trainer=0.0, size=20_000):
+    return {"data": ("Source", {"pause": data, "size": size}), "trainer": ("Trainer", {"pause": trainer, "size": size})}
+
+
+def test_what_a_dead_producer_had_sent_stays_readable_until_its_successor_is_committed(village):
+    plan = SnapshotPlan(enabled=True, every=5)
+    want = calm(village, pair(), two(), snapshots=plan)
+    job = village(pair(), two(trainer=0.05), stateful=STATEFUL, steps=STEPS, snapshots=plan)
+    job.start()
+    job.finished("data", 1)
+    before = job.files("slot-data-0-0-*")
+    assert before
+    job.kill(("data", 0))
+    job.until(lambda: job.ranks["data", 0].ready)
+    assert job.ranks["data", 0].launch.resume == -1
+    assert set(job.files("slot-data-0-0-*")) == set(before), "ghosts: the trainer has descriptors of them"
+    assert (job.done(), job.metrics()) == want
+    job.until(lambda: job.files("slot-data-0-0-*") == [])
+
+
+def test_both_sides_killed_one_after_the_other(village):
+    want = calm(village, pair(credits=4), two())
+    job = village(pair(credits=4), two(data=0.002, trainer=0.004), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    for step in (5, 14, 22):
+        job.finished("trainer", step)
+        job.kill(("trainer", 0))
+        job.kill(("data", 0))
+        job.finished("data", min(step + 4, STEPS - 1))
+        job.kill(("trainer", 0))
+    assert (job.done(), job.metrics()) == want
+
+
+def test_a_rank_that_is_done_serves_a_consumer_that_restarts_and_says_the_same_digest_again(village):
+    want = calm(village, pair(credits=STEPS), two())
+    job = village(pair(credits=STEPS), two(trainer=0.02), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    job.finished("data", STEPS - 1)
+    job.kill(("trainer", 0))
+    job.finished("trainer", 10)
+    job.kill(("data", 0))
+    job.kill(("trainer", 0))
+    assert job.ranks["data", 0].launch.resume == STEPS - 1
+    assert (job.done(), job.metrics()) == want
+    first = job.ranks["trainer", 0].sha
+    job.kill(("trainer", 0), ("data", 0))
+    assert (job.done(), job.metrics()) == want
+    assert job.ranks["trainer", 0].sha == first
+
+
+def test_the_log_does_not_grow_with_the_job(village):
+    job = village(pair(), two(size=600), stateful=STATEFUL, steps=400)
+    job.start()
+    job.finished("data", 399)
+    job.done()
+    job.until(lambda: len(job.files("log-data-0-*")) <= 1)
+    assert sum(path.stat().st_size for path in job.shm.rglob("log-data-0-*")) <= 2 << 20, "11 MiB were sent"
+
+
+def test_a_producer_over_its_budget_waits_only_for_what_a_commit_can_bring(village):
+    plan = SnapshotPlan(enabled=True, every=6)
+    want = calm(village, pair(credits=8), two(), snapshots=plan)
+    job = village(
+        pair(credits=8), two(), stateful=STATEFUL, steps=STEPS, snapshots=plan, retention_bytes=2 * 6 * 20_000 * 8
+    )
+    job.start()
+    job.finished("data", 12)
+    job.kill(("data", 0))
+    assert (job.done(), job.metrics()) == want
+
+
+def test_a_stream_that_was_used_in_part_goes_on_where_it_stopped(village):
+    graph = pair("chunks", streaming=True)
+    want = calm(village, graph, two())
+    job = village(graph, two(data=0.03), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    for step in range(0, 12, 3):
+        job.finished("data", step)
+        job.until(lambda step=step: job.ranks["data", 0].board.read().step > step)
+        for _ in range(8):
+            job.tick()
+        job.kill(("data", 0))
+    assert (job.done(), job.metrics()) == want
