@@ -35,6 +35,7 @@ class SimAgent:
         self.persisting: set[tuple[RankKey, int]] = set()
         self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
         self.trouble = ""
+        self.failed_at = -1
         self.covered = -1
         self.agents: dict[str, str] = {}
         self._later: list[ag.Event] = []
@@ -215,13 +216,14 @@ class SimAgent:
             return
         if self.world.chance(self.world.scenario.disk_failures) and not self.world.calm:
             # Its set cannot become complete any more: the next one is tried.
-            self.trouble = "No space left on device"
+            self.trouble, self.failed_at = "No space left on device", max(step, self.failed_at)
             for other in list(self.memory.snaps):
                 self.persisted.pop((other, step), None)
                 if step in self.memory.snaps[other]:
                     self.memory.snaps[other][step].pinned = False
             return
-        self.trouble = ""
+        if step > self.failed_at:
+            self.trouble = ""
         self.world.disk.write(step, key, snap.state, self.memory.logs.get(key, []))
         self.persisted[key, step] = m.Persisted(*key, step, {})
 

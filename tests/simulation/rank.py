@@ -370,15 +370,18 @@ class SimRank:
                 state = snap.state
                 memory.drop_after(self.key, launch.resume)
             case "disk":
-                state = world.disk.complete[launch.origin_step][self.key][0]
+                state, crossing = world.disk.complete[launch.origin_step][self.key]
                 memory.clear(self.key)
+                # What crossed this step may cross the next persisted one too.
+                memory.logs[self.key] = list(crossing)
+                memory.switch(self.key, launch.resume, state, False)
             case "none":
                 memory.clear(self.key)
         if state is not None:
             self.mind.state = state
         world.checks.restored(self)
         self.finished = self.step = launch.resume
-        self.snapshot = launch.resume if launch.restore == "memory" else -1
+        self.snapshot = launch.resume
 
     def _open(self) -> None:
         job, launch = self.job, self.launch

@@ -8,6 +8,7 @@ from rolemesh.agent.persister import Persister
 from rolemesh.agent.replicas import Replicas
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig
+from rolemesh.snapshots import disk
 from rolemesh.snapshots.memory import MemorySnapshots
 
 __all__ = ["NodeMemory"]
@@ -55,8 +56,12 @@ class NodeMemory:
     def started(self, role: str, rank: int, resume: int) -> None:
         """A rank runs here from now on, after step `resume`."""
         self._left.pop((role, rank), None)
-        if self._persister is not None:
-            self._persister.drop_after(role, rank, resume)
+        if self._persister is None:
+            return
+        self._persister.drop_after(role, rank, resume)
+        job = self._config.job
+        if self._plan.persisted(resume, job.steps) and not (disk.step_folder(job.run_dir, resume) / disk.MANIFEST).exists():
+            self._of((role, rank)).pin(resume)
 
     def ended(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone: the snapshots that it has left."""

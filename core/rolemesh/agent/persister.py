@@ -47,6 +47,7 @@ class Persister:
         self._failed: list[_Job] = []
         self._lost: set[int] = set()
         self._trouble = ""
+        self._given_up = -1
         self._fail = False
         self._stop = False
         self._changed = threading.Condition()
@@ -55,7 +56,7 @@ class Persister:
 
     @property
     def trouble(self) -> str:
-        """Why the last set could not be written; empty once one could."""
+        """Why the last set could not be written; empty once a later one could."""
         return self._trouble
 
     def look(self, role: str, rank: int) -> None:
@@ -161,7 +162,8 @@ class Persister:
                 self._known.discard(job)
             else:
                 self._done[job] = Persisted(role, rank, step, files)
-                self._trouble = ""
+                if step > self._given_up:
+                    self._trouble = ""
 
     def _give_up(self, job: _Job, error: OSError | RolemeshError) -> None:
         role, rank, step = job
@@ -171,6 +173,7 @@ class Persister:
                 f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; training goes on, "
                 f"and the next set is tried (in {disk.snapshots_folder(self._run_dir)})"
             )
+            self._given_up = max(step, self._given_up)
             same = [other for other in self._known if other[2] == step]
             self._wanted = deque(other for other in self._wanted if other[2] != step)
             written = [self._done.pop(other) for other in same if other in self._done]

@@ -164,6 +164,7 @@ class Replicas:
     def _connect(self, address: str) -> None:
         if address != self._next:
             self._next = address
+            self._replicated.clear()  # what the other one had may be lost with it
             for key in list(self._offers):
                 self._end_offer(key)
 

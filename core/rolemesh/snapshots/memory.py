@@ -128,6 +128,12 @@ class MemorySnapshots:
         """The snapshots that wait for being persisted, ascending."""
         return tuple(sorted(entry.step for entry in self._index.entries() if entry.pinned))
 
+    def pin(self, step: int) -> None:
+        """The snapshot of `step` is to be persisted after all: its part of the set may have been lost."""
+        entry = self._index.find(step)
+        if entry is not None:
+            self._index.pin(entry, True)
+
     def unpin(self, step: int) -> None:
         """The snapshot of `step` is persisted, or need not be."""
         entry = self._index.find(step)

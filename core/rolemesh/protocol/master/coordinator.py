@@ -85,7 +85,8 @@ class Coordinator:
         """A new plan, which takes in what the present one has not done yet."""
         machine, before = self.machine, self.recovery
         proposal = propose(found, machine.view(now), machine.ladder, machine.diagnosers, floor)
-        machine.failures += found
+        escalated = floor > 0  # the failures are those of `before`, and their levels have been asked anew
+        machine.failures += found if not escalated else []
         self.latest = list(found)
         if proposal.plan is None:
             self.recovery = None
@@ -106,14 +107,14 @@ class Coordinator:
             group = machine.view(now).group
             wanted = {mate for key in (*plan.restart, *left) for mate in group(*key)}
             restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, wanted)
-            plan = msgspec.structs.replace(
-                plan,
-                restart=restart,
-                source=source,
-                avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
-                wait_s=max(before.plan.wait_s, plan.wait_s),
-            )
-            found = [*before.failures, *found]
+            plan = msgspec.structs.replace(plan, restart=restart, source=source)
+            if not escalated:
+                plan = msgspec.structs.replace(
+                    plan,
+                    avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
+                    wait_s=max(before.plan.wait_s, plan.wait_s),
+                )
+                found = [*before.failures, *found]
         return self._begin(plan, found, list(proposal.trail), now)
 
     def _begin(self, plan: RecoveryPlan, found: list[Failure], trail: list[str], now: float) -> list[e.Effect]:
@@ -258,6 +259,14 @@ class Coordinator:
     def _no_place(self, recovery: Recovery, why: str, now: float) -> list[e.Effect]:
         waited = now - recovery.since
         if waited >= recovery.plan.wait_s:
+            machine = self.machine
+            dead = {agent.place.node for agent in machine.agents.values() if agent.node_lost}
+            suspect = [node for node in recovery.plan.avoid if node not in dead]
+            if suspect and machine.ladder and recovery.plan.level == machine.ladder[-1].name:
+                # Better on a node that may be at fault than not at all.
+                recovery.plan = msgspec.structs.replace(recovery.plan, avoid=())
+                recovery.asked = float("-inf")
+                return [e.Record("suspects_used", {"number": recovery.number, "nodes": suspect, "missing": why})]
             limit = f"; waited {recovery.plan.wait_s:g} s for one" if recovery.plan.wait_s else ""
             return self._escalate(f"there is no place: {why}{limit}", now)
         if why == recovery.waiting:
