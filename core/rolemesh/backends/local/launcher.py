@@ -12,6 +12,7 @@ from pathlib import Path
 import zmq
 
 from rolemesh.agent.keeper import remove_agent, remove_job
+from rolemesh.backends.local.forking import how_it_ended
 from rolemesh.backends.local.nodes import lose_node, lost_nodes, present
 from rolemesh.backends.local.wire import Agents, AgentState, Beat, Exited, Kill, Link, Spawn, ToMaster
 from rolemesh.cluster import AgentPlace, AgentStart, ClusterView, Lost, Received
@@ -236,9 +237,5 @@ class LocalLauncher:
             remove_agent(self._job, state.agent)
             self._lost(state.agent, state.incarnation, f"node {state.node} is lost", True)
             return
-        status = state.status or 0
-        if os.WIFSIGNALED(status):
-            how = f"was killed by signal {os.WTERMSIG(status)}"
-        else:
-            how = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+        how = how_it_ended(state.status or 0)
         self._lost(state.agent, state.incarnation, f"the agent process (pid {state.pid}) {how}", False)

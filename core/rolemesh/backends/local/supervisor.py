@@ -15,14 +15,13 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from rolemesh.agent.zygote import die_with_parent
+from rolemesh.backends.local.forking import fork, how_it_ended
 from rolemesh.backends.local.wire import (
     Agents,
     AgentState,
@@ -146,7 +145,7 @@ class Supervisor:
         def run() -> int:
             return self._master_entry(self._start, link, self._folder, attempt)
 
-        pid = self._fork("rolemesh-master", run, self._log_of("master"), theirs.fileno())
+        pid = fork("rolemesh-master", run, self._log_of("master"), theirs.fileno())
         theirs.close()
         # A master that does not read must not stop its supervisor.
         ours.setblocking(False)
@@ -203,7 +202,7 @@ class Supervisor:
             return True
         if self.gave_up:
             return False
-        how = _how(status)
+        how = how_it_ended(status)
         if self._attempts == 1 and not master.turns and not os.WIFSIGNALED(status):
             self.gave_up = f"the master did not come up: it {how}"
             return False
@@ -242,7 +241,7 @@ class Supervisor:
         def run() -> int:
             return self._agent_entry(spawn.config, self._folder)
 
-        pid = self._fork("rolemesh-agent", run, self._log_of(agent))
+        pid = fork("rolemesh-agent", run, self._log_of(agent))
         self._agents[agent] = msgspec.structs.replace(self._agents[agent], pid=pid)
 
     def _kill(self, agent: str, incarnation: int) -> None:
@@ -289,46 +288,5 @@ class Supervisor:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
-    # --------------------------------------------------------------------------------------------------- processes
-
-    def _fork(self, name: str, run: Callable[[], int], log: Path, keep: int = -1) -> int:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid:
-            return pid
-        code = 1
-        try:
-            die_with_parent(parent)
-            os.setsid()
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _keep_only(keep)
-            Path("/proc/self/comm").write_text(name)
-            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            os.close(out)
-            code = run()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
     def _say(self, what: str) -> None:
         print(f"supervisor: {what}", file=sys.stderr, flush=True)
-
-
-def _keep_only(keep: int) -> None:
-    """Close what belongs to the supervisor: its pipe to its janitor, above all, must close when it dies."""
-    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != keep:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-
-
-def _how(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"was killed by signal {os.WTERMSIG(status)}"
-    return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
