@@ -151,6 +151,8 @@ class Master:
             except Empty:
                 break
         effects += self._machine.handle(machine.Tick(), now)
+        if self._machine.coordinator.busy:
+            self._lines.unsettled(time.time())
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[machine.Effect]) -> None:

@@ -106,13 +106,18 @@ class LineAssembler:
         self._lags = {f"{self._order[e.src]} → {self._order[e.dst]}": e.lag for e in graph.edges if e.lag}
         self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
         self._since: dict[int, float] = {}
+        self._unsettled = 0.0
         self.published = published
+
+    def unsettled(self, now: float) -> None:
+        """Ranks are being brought back: they will send again what is missing, however long it takes."""
+        self._unsettled = now
 
     def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
 
-        A part that this agent has sent before is dropped. A line up to `committed` that has waited for 10 s for a part
-        is built without it.
+        A part that this agent has sent before is dropped. A line up to `committed` that has waited for 10 s for a part,
+        with every rank in its place, is built without it.
         """
         for line in lines:
             if line.step > self.published:
@@ -121,7 +126,7 @@ class LineAssembler:
         done: list[StepMetrics] = []
         for step in sorted(self._parts):
             whole = all(self._count(step, role) >= n for role, n in self._world_sizes.items())
-            if not whole and not (step <= committed and now > self._since[step] + PATIENCE_S):
+            if not whole and not (step <= committed and now > max(self._since[step], self._unsettled) + PATIENCE_S):
                 break
             done.append(self._line(self._merged(self._parts.pop(step)), now))
             del self._since[step]

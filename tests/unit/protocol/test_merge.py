@@ -26,9 +26,9 @@ def part(role: str, step: int, reward: float, ranks: int = 1, tokens: float = 0.
 
 def test_a_line_waits_for_every_rank_of_every_role_and_lines_keep_their_order() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assert assembler.add([part("data", 0, 0.0), part("work", 0, 0.25)], 5.0) == []
-    assert assembler.add([part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0) == []
-    lines = assembler.add([part("work", 0, 0.75, tokens=3.0)], 6.0)
+    assert assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.25)], 5.0) == []
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0) == []
+    lines = assembler.add("a1", [part("work", 0, 0.75, tokens=3.0)], 6.0)
     assert [line.step for line in lines] == [0, 1]
     assert lines[0].operators["work.do"] == {"reward": 0.5, "tokens": 3.0}
     assert lines[0].staleness == {"data.next → work.do": 2.0}
@@ -48,3 +48,13 @@ def test_the_order_in_which_ranks_report_does_not_matter_and_repeats_do_not_coun
         results.add((line.ranks, tuple(line.means["work.do"]["reward"]), line.sums["work.do"]["tokens"]))
         assert not merger.pending
     assert results == {(3, (3.0, 3.0), 3.0)}
+
+
+def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ranks_are_brought_back() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0) == []
+    assembler.unsettled(30.0)
+    assert assembler.add("a0", [part("data", 1, 0.0)], 31.0, committed=0) == []
+    (line,) = assembler.add("a0", [part("data", 2, 0.0)], 40.5, committed=0)
+    assert (line.step, set(line.roles)) == (0, {"data"})
+    assert [line.step for line in assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0)] == [1]
