@@ -1,83 +1,167 @@
-"""The two ends of an edge: credits, retention, replay; order, duplicates, readiness."""
+"""The two ends of an edge: asks, credits, retention, replay; order, duplicates, readiness; whoever is killed."""
+
+from collections import deque
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolemesh.errors import TransportError
-from rolemesh.protocol.edge import InEdgeState, OutEdgeState
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity
+from rolemesh.partition import Split
+from rolemesh.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
 
 
 def put(out, step, *, consumers=(0,)):
-    out.sent(step, 0, True, consumers, f"v{step}", 1)
+    return out.sent(step, 0, True, consumers, f"v{step}", 1)
+
+
+def heard(consumers, window, **options):
+    """A producer's end that all consumers have asked for everything."""
+    out = OutEdgeState(consumers, window, **{"retain": False, **options})
+    for consumer in consumers:
+        assert out.ask(consumer, 0, 0, -1) == []
+    return out
+
+
+def test_nothing_is_sent_before_the_consumer_asks_and_all_of_it_then():
+    out = OutEdgeState([0, 1], 3, retain=False)
+    assert out.unheard
+    assert put(out, 0, consumers=(0, 1)) == ()
+    assert [kept.item for kept in out.ask(1, 0, 0, -1)] == ["v0"]
+    assert put(out, 1, consumers=(0, 1)) == (1,)
+    assert out.unheard
+    assert [kept.item for kept in out.ask(0, 0, 0, -1)] == ["v0", "v1"]
+    assert not out.unheard
+    assert put(out, 2, consumers=(0, 1)) == (0, 1)
+
+
+def test_a_consumer_of_a_new_generation_gets_nothing_until_it_asks():
+    out = heard([0], 9, retain=True)
+    put(out, 0)
+    out.restarted(0, 1)
+    assert put(out, 1) == ()
+    assert out.acked(0, 0, 1) == [], "the dead say nothing any more"
+    assert out.ask(0, 0, 0, -1) == []
+    assert [kept.item for kept in out.ask(0, 1, 0, -1)] == ["v0", "v1"]
+    out.restarted(0, 1)
+    assert put(out, 2) == (0,), "it was known already"
+
+
+def test_what_a_restarted_producer_makes_again_is_not_sent_to_who_has_it_and_costs_no_credit():
+    out = OutEdgeState([0], 2, retain=True)
+    assert out.ask(0, 0, 4, 2) == []
+    for step in range(3):
+        assert put(out, step) == ()
+    assert out.under_way == 0
+    assert put(out, 3) == (), "under way, but with the consumer already"
+    assert out.under_way == 1
+    assert put(out, 4) == (0,)
 
 
 def test_the_window_is_spent_by_steps_and_given_back_by_the_slowest_consumer():
-    out = OutEdgeState([0, 1], 2, retain=False)
+    out = heard([0, 1], 2)
     put(out, 0, consumers=(0, 1))
     assert out.credit
     put(out, 1, consumers=(0, 1))
     assert not out.credit
-    assert out.acked(0, 1) == []
+    assert out.acked(0, 0, 1) == []
     assert not out.credit
-    assert out.acked(1, 0) == ["v0"]
+    assert out.acked(1, 0, 0) == ["v0"]
     assert out.credit
-    assert out.acked(1, 1) == ["v1"]
+    assert out.acked(1, 0, 1) == ["v1"]
     assert out.under_way == 0
 
 
 def test_chunks_of_one_step_need_one_credit():
-    out = OutEdgeState([0], 1, retain=False)
+    out = heard([0], 1)
     for chunk in range(5):
         out.sent(0, chunk, False, (0,), chunk, 1)
     out.sent(0, 5, True, (0,), None, 0)
     assert out.under_way == 1
-    assert out.acked(0, 0) == [0, 1, 2, 3, 4]
+    assert out.acked(0, 0, 0) == [0, 1, 2, 3, 4]
 
 
 def test_an_acknowledgement_may_come_twice_or_late():
-    out = OutEdgeState([0], 3, retain=False)
+    out = heard([0], 3)
     for step in range(3):
         put(out, step)
-    assert out.acked(0, 1) == ["v0", "v1"]
-    assert out.acked(0, 1) == []
-    assert out.acked(0, 0) == []
+    assert out.acked(0, 0, 1) == ["v0", "v1"]
+    assert out.acked(0, 0, 1) == []
+    assert out.acked(0, 0, 0) == []
+    assert out.under_way == 1
+
+
+def test_an_ask_that_comes_twice_takes_nothing_back():
+    out = heard([0], 3, retain=True)
+    for step in range(3):
+        put(out, step)
+    out.acked(0, 0, 1)
+    out.ask(0, 0, 0, -1)
     assert out.under_way == 1
 
 
 def test_what_is_retained_needs_both_release_and_commit():
-    out = OutEdgeState([0], 4, retain=True)
+    out = heard([0], 4, retain=True)
     for step in range(3):
         put(out, step)
-    assert out.acked(0, 1) == []
+    assert out.acked(0, 0, 1) == []
     assert out.kept_bytes == 3
-    assert out.awaits_commit(2)
     assert out.committed(0) == ["v0"]
     assert out.committed(5) == ["v1"]
-    assert not out.awaits_commit(9), "step 2 is held by its consumer, no commit frees it"
-    assert out.acked(0, 2) == ["v2"]
+    assert out.acked(0, 0, 2) == ["v2"]
+    assert out.kept_bytes == 0
+
+
+def test_a_held_value_is_kept_until_that_many_steps_after_it_are_committed():
+    out = heard([0], 9, retain=True, hold=2)
+    for step in range(4):
+        put(out, step)
+    out.acked(0, 0, 3)
+    assert not out.awaits_commit(1)
+    assert out.awaits_commit(2)
+    assert out.committed(1) == []
+    assert out.committed(3) == ["v0", "v1"]
+    with pytest.raises(TransportError, match="only those after 1 are kept"):
+        out.ask(0, 1, 1, 0)
+
+
+def test_what_crosses_a_snapshot_that_is_being_persisted_is_kept_and_nothing_else():
+    out = heard([0], 9, retain=True, hold=2)
+    for step in range(6):
+        put(out, step)
+    out.acked(0, 0, 5)
+    assert out.pin([3]) == []
+    assert out.committed(7) == ["v0", "v1", "v4", "v5"]
+    assert out.kept_bytes == 2
+    assert out.pin([]) == ["v2", "v3"]
     assert out.kept_bytes == 0
 
 
 def test_a_consumer_that_starts_again_gets_its_own_parts_in_order():
-    out = OutEdgeState([0, 1], 4, retain=True)
+    out = heard([0, 1], 4, retain=True)
     for step in range(4):
         out.sent(step, 0, True, (0,), f"a{step}", 1)
         out.sent(step, 0, True, (1,), f"b{step}", 1)
     for consumer in (0, 1):
-        out.acked(consumer, 3)
+        out.acked(consumer, 0, 3)
     out.committed(1)
-    assert [kept.item for kept in out.rewind(1, 2)] == ["b2", "b3"]
+    assert [kept.item for kept in out.ask(1, 1, 2, 1)] == ["b2", "b3"]
     assert out.under_way == 2
-    with pytest.raises(TransportError, match="only later ones"):
-        out.rewind(1, 1)
+    with pytest.raises(TransportError, match="only those after"):
+        out.ask(1, 2, 1, 0)
 
 
 def test_a_stranger_on_either_end_is_an_error():
     with pytest.raises(TransportError, match="no consumer"):
-        OutEdgeState([0], 1, retain=False).acked(7, 0)
+        OutEdgeState([0], 1, retain=False).acked(7, 0, 0)
+    with pytest.raises(TransportError, match="no consumer"):
+        OutEdgeState([0], 1, retain=False).ask(7, 0, 0, -1)
     with pytest.raises(TransportError, match="no producer"):
         InEdgeState([0]).accept(7, 0, 0, 0, True, "x")
+    with pytest.raises(TransportError, match="no producer"):
+        InEdgeState([0]).restart_source(7, 0)
 
 
 def test_a_value_is_ready_when_the_last_chunk_of_every_source_is_there():
@@ -100,45 +184,207 @@ def test_a_gap_is_an_error():
         inn.accept(0, 0, 1, 0, True, "x")
 
 
-def test_a_restarted_producer_is_taken_up_where_the_dead_one_stopped():
+def test_of_a_restarted_producer_the_incomplete_value_is_taken_anew():
     inn = InEdgeState([0])
-    inn.accept(0, 0, 4, 0, False, "old 0")
+    inn.accept(0, 0, 3, 0, True, "old 3")
+    inn.accept(0, 0, 4, 0, False, "old 4")
+    assert inn.restart_source(0, 1) == 4
+    assert not inn.accept(0, 0, 4, 1, True, "from the dead")
     assert not inn.accept(0, 1, 3, 0, True, "known step")
-    assert not inn.accept(0, 1, 4, 0, False, "known chunk")
+    assert inn.accept(0, 1, 4, 0, False, "new 4")
+    assert inn.accept(0, 1, 4, 1, True, "new 4.1")
+    assert inn.take(4) == [["new 4", "new 4.1"]]
+
+
+def test_chunks_that_a_stream_has_used_are_not_taken_anew():
+    inn = InEdgeState([0])
+    inn.accept(0, 0, 4, 0, False, "old")
+    assert inn.chunk(4, 0, 0) == "old"
+    assert inn.restart_source(0, 1) == 4
+    assert not inn.accept(0, 1, 4, 0, False, "new")
     assert inn.accept(0, 1, 4, 1, True, "new 1")
-    assert not inn.accept(0, 0, 5, 0, True, "from the dead")
-    assert inn.take(4) == [["old 0", "new 1"]]
+    assert inn.take(4) == [["old", "new 1"]]
 
 
-@given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    st.lists(st.integers(0, 8), max_size=8),
-    st.integers(1, 3),
-)
-def test_every_chunk_arrives_once_in_order_whatever_is_sent_again(chunks, replays, window):
-    """A producer that repeats any suffix of what it retains: each chunk is seen once, and the window holds."""
-    out, inn = OutEdgeState([0], window, retain=True), InEdgeState([5])
-    got, taken = [], -1
+def example(every, at, lag, returns):
+    ops = (
+        OpCall(0, "a", "make", "a.make", Split(), every=every, at=(at - lag) % every),
+        OpCall(1, "b", "take", "b.take", returns, every=every, at=at),
+    )
+    graph = LogicalGraph("g", ops, (Edge(0, 0, 1, "x", Split(), Split(), lag=lag),))
+    return graph, Activity(graph)
 
-    def take_ready():
-        nonlocal taken
-        while inn.ready(taken + 1):
-            taken += 1
-            got.append(inn.take(taken)[0])
-            out.acked(0, taken)
 
-    pending = list(replays)
-    for step, count in enumerate(chunks):
-        while not out.credit:
-            take_ready()
-        for chunk in range(count):
-            last = chunk == count - 1
-            out.sent(step, chunk, last, (0,), (step, chunk), 1)
-            assert out.under_way <= window
-            inn.accept(5, 0, step, chunk, last, (step, chunk))
-            if pending:
-                for kept in out.rewind(0, max(0, step - pending.pop())):
-                    assert not inn.accept(5, 0, kept.step, kept.chunk, kept.last, kept.item)
-                out.acked(0, taken)
-        take_ready()
-    assert got == [[(step, chunk) for chunk in range(count)] for step, count in enumerate(chunks)]
+@given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4), st.booleans(), st.booleans(), st.integers(-1, 30))
+def test_what_a_restored_consumer_needs_is_held_at_any_commit_up_to_its_step(every, at, lag, sink, stateful, resume):
+    graph, activity = example(every, at % every, lag, None if sink else Split())
+    roles = ("b",) if stateful else ()
+    (edge,) = graph.edges
+    first, hold = (
+        function(edge, graph, activity, roles) for function in (lambda *a: first_needed(*a, resume), hold_of)
+    )
+    taken = [step for step in range(40) if activity.active(1, step)]
+    wanted = [step - lag for step in taken if step > resume]
+    before = [step for step in taken if step <= resume]
+    if sink and not stateful and before:
+        assert last_call(activity, 1, resume) == before[-1]
+        wanted.append(before[-1] - lag)
+    assert first <= min(wanted)
+    assert not [step - lag for step in before[:-1] if step - lag >= first], "nothing that is not needed is asked for"
+    assert all(made + hold > resume for made in wanted), "no commit up to the step of the snapshot frees it"
+
+
+class Sides:
+    """A producer and consumers with a first-in-first-out connection each way per generation; both can be killed."""
+
+    def __init__(self, consumers, window, lag, steps, sink):
+        self.names, self.window, self.lag, self.steps = tuple(range(consumers)), window, lag, steps
+        self.hold = lag + (1 if sink else 0)
+        self.sink = sink
+        self.committed = -1
+        self.made = -1
+        self.log = []
+        self.generation = 0
+        self.out = self._out()
+        self.producer_snapshot = -1
+        self.snapshot = dict.fromkeys(self.names, -1)
+        self.next = dict.fromkeys(self.names, 0)
+        self.consumer_generation = dict.fromkeys(self.names, 0)
+        self.inn, self.to, self.back = {}, {}, {}
+        self.got = {name: {} for name in self.names}
+        self.freed = set()
+        for name in self.names:
+            self._open(name, 0)
+
+    def _out(self):
+        return OutEdgeState(self.names, self.window, retain=True, hold=self.hold)
+
+    def _open(self, name, first):
+        self.inn[name] = InEdgeState([0], first)
+        self.to[name] = deque()
+        self.released = getattr(self, "released", {})
+        self.released[name] = first - 1
+        self._ask(name)
+
+    def _ask(self, name):
+        first = self.inn[name].restart_source(0, self.generation)
+        self.back[name] = deque([("ask", self.consumer_generation[name], first, self.released[name])])
+
+    def produce(self):
+        step = self.made + 1
+        if step >= self.steps or not self.out.credit:
+            return
+        for chunk in range(1 + step % 3) if step + self.lag < self.steps else ():
+            last = chunk == step % 3
+            self.log.append((step, chunk, last))
+            for name in self.out.sent(step, chunk, last, self.names, (step, chunk), 1):
+                self.to[name].append((self.generation, step, chunk, last))
+        self.made = step
+
+    def snap(self):
+        self.producer_snapshot = self.made
+
+    def serve(self, name):
+        if not self.back[name]:
+            return
+        kind, generation, *rest = self.back[name].popleft()
+        if kind == "ask":
+            for kept in self.out.ask(name, generation, *rest):
+                self.to[name].append((self.generation, kept.step, kept.chunk, kept.last))
+        else:
+            self.freed.update(self.out.acked(name, generation, *rest))
+
+    def deliver(self, name):
+        if self.to[name]:
+            generation, step, chunk, last = self.to[name].popleft()
+            self.inn[name].accept(0, generation, step, chunk, last, (step, chunk))
+
+    def consume(self, name, repeat=1):
+        step = self.next[name]
+        if step >= self.steps or (step >= self.lag and not self.inn[name].ready(step - self.lag)):
+            return
+        if step >= self.lag:
+            made = step - self.lag
+            value = self.inn[name].take(made)[0]
+            assert value == [(made, chunk) for chunk in range(1 + made % 3)], "whole, in order, nothing twice"
+            self.released[name] = made
+            for _ in range(repeat):
+                self.back[name].append(("ack", self.consumer_generation[name], made))
+        assert self.got[name].setdefault(step, step) == step
+        self.next[name] = step + 1
+        self.snapshot[name] = step
+
+    def commit(self):
+        self.committed = max(self.committed, min([self.producer_snapshot, *self.snapshot.values()]))
+        self.freed.update(self.out.committed(self.committed))
+
+    def kill_producer(self):
+        self.generation += 1
+        self.made = self.producer_snapshot
+        self.log = [entry for entry in self.log if entry[0] <= self.made]
+        self.out = self._out()
+        for step, chunk, last in self.log:
+            if (step, chunk) not in self.freed:
+                assert self.out.sent(step, chunk, last, self.names, (step, chunk), 1) == ()
+        self.freed -= {(step, chunk) for step, chunk in self.freed if step > self.made}
+        for name in self.names:
+            self._ask(name)
+
+    def kill_consumer(self, name, back):
+        resume = max(self.committed, self.snapshot[name] - back)
+        self.snapshot[name] = resume
+        self.consumer_generation[name] += 1
+        self.out.restarted(name, self.consumer_generation[name])
+        first = max(0, resume + 1 - self.lag)
+        if self.sink and resume >= self.lag:
+            first = resume - self.lag
+        self._open(name, first)
+        self.next[name] = resume if self.sink and resume >= self.lag else resume + 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whoever_is_killed_every_value_is_delivered_once_in_order_and_none_that_is_needed_is_freed(data):
+    number = data.draw(st.integers(1, 3), "consumers")
+    sides = Sides(
+        number,
+        data.draw(st.integers(1, 3), "window") + (lag := data.draw(st.integers(0, 2), "lag")),
+        lag,
+        data.draw(st.integers(1, 8), "steps"),
+        data.draw(st.booleans(), "sink"),
+    )
+    actions = st.sampled_from(
+        ["produce", "snap", "serve", "deliver", "consume", "ack twice", "commit", "kill producer", "kill consumer"]
+    )
+    for action in data.draw(st.lists(actions, max_size=120), "actions"):
+        name = data.draw(st.integers(0, number - 1), "consumer")
+        match action:
+            case "produce":
+                sides.produce()
+            case "snap":
+                sides.snap()
+            case "serve":
+                sides.serve(name)
+            case "deliver":
+                sides.deliver(name)
+            case "consume":
+                sides.consume(name)
+            case "ack twice":
+                sides.consume(name, repeat=2)
+            case "commit":
+                sides.commit()
+            case "kill producer":
+                sides.kill_producer()
+            case "kill consumer":
+                sides.kill_consumer(name, data.draw(st.integers(0, 2), "back"))
+        assert sides.out.under_way <= sides.window or sides.generation or any(sides.consumer_generation.values())
+    for _ in range(400):
+        sides.produce()
+        for name in sides.names:
+            sides.serve(name)
+            sides.deliver(name)
+            sides.consume(name)
+        sides.snap()
+        sides.commit()
+    assert all(step == sides.steps for step in sides.next.values()), "it ends"
+    assert sides.out.under_way == 0
