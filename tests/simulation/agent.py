@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import messages as m
 from tests.simulation.memory import NodeMemory
 from tests.simulation.model import RankKey
 from tests.simulation.rank import SimRank
+
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -95,11 +96,13 @@ class SimAgent:
         self._replicate()
         boards = tuple(self._board(rank) for rank in self.ranks.values() if rank.alive)
         live = {key for key, rank in self.ranks.items() if rank.alive}
-        stored = tuple(
+        left = [
             m.Stored(*key, self.memory.steps(key))
             for key in self.world.job.keys
             if key not in live and self.memory.snaps.get(key)
-        )
+        ]
+        copies = [m.Stored(*key, tuple(sorted(kept)), copy=True) for key, kept in self.memory.copies.items()]
+        stored = (*left, *copies)
         self.handle(ag.Sampled(boards, stored, tuple(self.persisted.values()), self.trouble))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
@@ -155,6 +158,7 @@ class SimAgent:
                 self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
         self.memory.snaps.clear()
         self.memory.logs.clear()
+        self.memory.copies.clear()
         self.memory.timeline = effect.timeline
         self.copied.clear()
         self.persisted.clear()
@@ -182,13 +186,11 @@ class SimAgent:
             return
         who = (launch.role, launch.rank, launch.generation)
         other = self.world.backend.agents.get(launch.replica)
-        snap = other.memory.snaps.get(who[:2], {}).get(launch.resume) if other is not None and other.alive else None
-        if other is None or snap is None:
+        image = other.memory.image(who[:2], launch.resume) if other is not None and other.alive else None
+        if image is None:
             self.handle(ag.Fetched(*who, error=f"{launch.replica} does not have it"))
             return
-        log = [entry for entry in other.memory.logs.get(who[:2], ()) if entry.step <= launch.resume]
-        self.memory.snaps[who[:2]] = {}
-        self.memory.adopt(who[:2], launch.resume, snap.state, log)
+        self.memory.install(who[:2], launch.resume, image)
         self.handle(ag.Fetched(*who))
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:
@@ -248,14 +250,10 @@ class SimAgent:
     def _copied_to(self, rank: SimRank, step: int, partner: SimAgent) -> None:
         key = rank.key
         self.copying.discard(key)
-        snap = self.memory.snaps.get(key, {}).get(step)
-        theirs = partner.ranks.get(key)
-        if not (self.alive and partner.alive and rank.alive and snap is not None):
+        image = self.memory.image(key, step) if step in self.memory.snaps.get(key, {}) else None
+        if not (self.alive and partner.alive and rank.alive) or image is None:
             return
-        if theirs is not None and theirs.alive:
-            return
-        log = [entry for entry in self.memory.logs.get(key, ()) if entry.step <= step]
-        partner.memory.adopt(key, step, snap.state, log)
+        partner.memory.keep(key, step, *image)
         self.copied[key] = (partner.label, step)
 
     # --------------------------------------------------------------------------------------------------------- ends

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
 from tests.simulation.agent import SimAgent
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
+
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import master as ms
+from rolemesh.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -38,7 +39,9 @@ class Backend:
         self._pids += 1
         return self._pids
 
-    def agent_machine(self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory) -> ag.AgentMachine:
+    def agent_machine(
+        self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory
+    ) -> ag.AgentMachine:
         """The machine of a new incarnation."""
         return ag.AgentMachine(
             name, node, lease_s, incarnation=incarnation, address=name, pid=self.pid(), timeline=memory.timeline
@@ -69,7 +72,9 @@ class Backend:
         """A new master is started while the old one believes that it still is the master."""
         master = self.master
         if master.alive and not self.world.ended:
-            self.world.note("backend", f"the master of epoch {master.epoch} is given up, but lives for {lives_on_s:.2f} s")
+            self.world.note(
+                "backend", f"the master of epoch {master.epoch} is given up, but lives for {lives_on_s:.2f} s"
+            )
             self.world.at(lives_on_s, master.die)
             self.start_master()
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.model import SHARDS, RankKey, State
+
 from rolemesh.observer import Event
 from rolemesh.protocol import agent as ag
 from rolemesh.protocol import messages as m
-from tests.simulation.model import SHARDS, RankKey, State
 
 if TYPE_CHECKING:
-    from rolemesh.graph.logical import OpCall
-    from rolemesh.protocol.edge import Kept
     from tests.simulation.agent import SimAgent
     from tests.simulation.rank import SimRank, Way
     from tests.simulation.world import World
+
+    from rolemesh.graph.logical import OpCall
+    from rolemesh.protocol.edge import Kept
 
 __all__ = ["Checks"]
 
@@ -73,12 +75,13 @@ class Checks:
             world.fail("steps are committed once", f"step {step} after step {self.committed}")
         self.committed = step
         for key in world.job.keys:
-            best = max((s for memory in world.memories() for s in memory.steps(key)), default=-1)
+            kept = {memory.node: (*memory.steps(key), *memory.copies.get(key, ())) for memory in world.memories()}
+            best = max((at for steps in kept.values() for at in steps), default=-1)
             if best < step and not world.wiped:
                 world.fail("what is committed can be restored", f"{key} has only {best}, {step} is committed")
             on_disk = world.disk.newest() >= step
             if world.scenario.plan.replicas and not on_disk and not world.wiped and len(world.backend.agents) > 1:
-                homes = {memory.node for memory in world.memories() if any(at >= step for at in memory.steps(key))}
+                homes = {node for node, steps in kept.items() if any(at >= step for at in steps)}
                 if len(homes) < 2:
                     world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")
 
@@ -136,7 +139,8 @@ class Checks:
         expected = self.world.after[step][rank.key] if step >= 0 else State()
         if rank.mind.kind != "stateless" and rank.mind.state != expected:
             self.world.fail(
-                "the state is the undisturbed run's", f"{rank.name} after step {step}: {rank.mind.state}, not {expected}"
+                "the state is the undisturbed run's",
+                f"{rank.name} after step {step}: {rank.mind.state}, not {expected}",
             )
 
     def done(self, rank: SimRank) -> None:
@@ -179,7 +183,9 @@ class Checks:
             if world.scenario.ladder and "\n" not in world.message:
                 world.fail("a failed job tells its trail", repr(world.message))
             return
-        final = {(e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"}
+        final = {
+            (e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"
+        }
         for key in world.job.keys:
             stateful = world.job.kinds[key[0]] != "stateless"
             expected = repr(world.final[key]) if stateful else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+from tests.simulation.model import Job, Kind
+
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.partition import Broadcast, Partition, Split
-from tests.simulation.model import Job, Kind
 
 __all__ = ["grpo", "random_job"]
 

@@ -163,7 +163,7 @@ class SimMaster:
             return
         scenario = world.scenario
         nodes = [n for n in scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in lost]
-        room = {node: scenario.room for node in nodes}
+        room = dict.fromkeys(nodes, scenario.room)
         moving = []
         for key, rank in machine.ranks.items():
             node = machine.agents[rank.agent].place.node

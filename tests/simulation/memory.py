@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rolemesh.graph.logical import LogicalGraph
 from tests.simulation.model import RankKey, State, Value
+
+from rolemesh.graph.logical import LogicalGraph
 
 __all__ = ["Disk", "Entry", "NodeMemory", "Snap"]
 
@@ -38,6 +39,7 @@ class NodeMemory:
         self.node = node
         self.snaps: dict[RankKey, dict[int, Snap]] = {}
         self.logs: dict[RankKey, list[Entry]] = {}
+        self.copies: dict[RankKey, dict[int, tuple[State | None, list[Entry]]]] = {}
         self.timeline = 0
 
     def steps(self, key: RankKey) -> tuple[int, ...]:
@@ -82,13 +84,26 @@ class NodeMemory:
                 e for e in log if e.step + e.hold > committed or any(e.step <= pin < e.step + e.hold for pin in pins)
             ]
 
-    def adopt(self, key: RankKey, step: int, state: State | None, log: list[Entry]) -> None:
-        """Take another agent's snapshot, and the log up to it, as if they had been written here."""
-        kept = self.snaps.setdefault(key, {})
-        kept[step] = Snap(state)
-        for old in sorted(kept)[:-2]:
+    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry]) -> None:
+        """Take an image of another agent's snapshot, with the log up to it: the two that came last are kept."""
+        kept = self.copies.setdefault(key, {})
+        kept.pop(step, None)
+        kept[step] = (state, list(log))
+        for old in list(kept)[:-2]:
             del kept[old]
-        self.logs[key] = list(log)
+
+    def image(self, key: RankKey, step: int) -> tuple[State | None, list[Entry]] | None:
+        """A kept image, or one of a snapshot in this node's own memory."""
+        if step in self.copies.get(key, {}):
+            return self.copies[key][step]
+        snap = self.snaps.get(key, {}).get(step)
+        return None if snap is None else (snap.state, [e for e in self.logs.get(key, ()) if e.step <= step])
+
+    def install(self, key: RankKey, step: int, image: tuple[State | None, list[Entry]]) -> None:
+        """Make an image this node's own snapshot of the rank, as if it had been written here."""
+        self.copies.pop(key, None)
+        self.snaps[key] = {step: Snap(image[0])}
+        self.logs[key] = list(image[1])
 
 
 class Disk:

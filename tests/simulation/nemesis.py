@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Nemesis"]
 
-DELICATE = ("recovery_planned", "recovery_launched", "recovered", "rolled_back", "replanned", "agent_started", "rank_up")
+DELICATE = (
+    "recovery_planned",
+    "recovery_launched",
+    "recovered",
+    "rolled_back",
+    "replanned",
+    "agent_started",
+    "rank_up",
+)
 """Records after which a failure finds a recovery in the middle."""
 
 
@@ -85,12 +93,13 @@ class Nemesis:
 
     def _freeze_rank(self, world: World) -> bool:
         live = [rank for rank in world.processes.values() if rank.agent.alive]
-        if not live:
-            return False
+        if not live or "job_running" not in world.checks.kinds:
+            return False  # who does not start in time is another matter
         rank = self.rng.choice(live)
         rank.frozen = True
         world.note("nemesis", f"freezes {rank.name}")
         if self.rng.random() < 0.5:
+
             def thaw() -> None:
                 rank.frozen = False
                 rank.look()

@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.memory import Entry
+from tests.simulation.model import Mind, State, Value, chunks_of, gather, part_of
+
 from rolemesh.errors import TransportError
 from rolemesh.failures import Failure
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
-from tests.simulation.memory import Entry
-from tests.simulation.model import Mind, State, Value, chunks_of, gather, part_of
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -307,9 +308,7 @@ class SimRank:
 
     def send_chunk(self, way: Way, consumer: int, step: int, chunk: int, last: bool, item: Value | None) -> None:
         """Send a chunk to one consumer."""
-        self.send_to(
-            (way.role, consumer), ("data", way.edge.id, self.key[1], self.generation, step, chunk, last, item)
-        )
+        self.send_to((way.role, consumer), ("data", way.edge.id, self.key[1], self.generation, step, chunk, last, item))
 
     # ------------------------------------------------------------------------------------------------- the main thread
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolemesh_failover_job import JobLevel
-from rolemesh_failover_node import NodeLevel
-from rolemesh_failover_process import ProcessLevel
+from tests.simulation.graphs import grpo, random_job
+from tests.simulation.nemesis import Nemesis
 
 from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh.cluster import AgentPlace
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
-from tests.simulation.graphs import grpo, random_job
-from tests.simulation.nemesis import Nemesis
+from rolemesh_failover_job import JobLevel
+from rolemesh_failover_node import NodeLevel
+from rolemesh_failover_process import ProcessLevel
 
 if TYPE_CHECKING:
     from tests.simulation.model import RankKey

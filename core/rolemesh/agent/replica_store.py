@@ -101,7 +101,9 @@ class ReplicaStore:
 
     def held(self) -> list[Stored]:
         """What is kept, by rank."""
-        return [Stored(role, rank, tuple(sorted(steps))) for (role, rank), steps in self._images.items() if steps]
+        return [
+            Stored(role, rank, tuple(sorted(steps)), copy=True) for (role, rank), steps in self._images.items() if steps
+        ]
 
     def image(self, role: str, rank: int, step: int) -> Image | None:
         """A kept image, or None."""
@@ -132,8 +134,9 @@ class ReplicaStore:
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
         kept = self._images.setdefault(image.name, {})
+        kept.pop(image.step, None)
         kept[image.step] = image
-        for step in sorted(kept)[:-KEPT]:
+        for step in list(kept)[:-KEPT]:  # by arrival: a group that went back takes earlier steps again
             shutil.rmtree(self._path(kept.pop(step)), ignore_errors=True)
 
     def install(self, image: Image) -> None:

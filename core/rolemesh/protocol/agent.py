@@ -375,7 +375,7 @@ class AgentMachine:
         return [Kill(role, n, rank.launch.generation)]
 
     def _stored(self, key: RankKey) -> tuple[int, ...]:
-        return next((s.steps for s in self._last.stored if (s.role, s.rank) == key), ())
+        return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
 
     def _rewire(self, wire: m.Wire) -> list[Effect]:
         if self._wire is not None and wire.version <= self._wire.version:

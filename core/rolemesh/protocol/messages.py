@@ -134,11 +134,15 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas."""
+    """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas.
+
+    `copy`: replicas; a rank that is to be restored from one needs it fetched, even by the agent that has it.
+    """
 
     role: str
     rank: int
     steps: tuple[int, ...]
+    copy: bool = False
 
 
 class Persisted(msgspec.Struct, frozen=True):

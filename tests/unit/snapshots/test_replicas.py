@@ -75,7 +75,7 @@ def test_a_snapshot_is_copied_to_the_next_agent_and_fetched_from_it(nodes, until
     a, b, c = nodes("a", "b", "c")
     snapshot(a, "trainer", 1, 4)
     until(lambda: a.replicas.replicated("trainer", 1) == 4)
-    until(lambda: b.replicas.held() == [Stored("trainer", 1, (4,))])
+    until(lambda: b.replicas.held() == [Stored("trainer", 1, (4,), copy=True)])
     assert c.replicas.held() == []
     c.replicas.fetch(b.replicas.address, "trainer", 1, 4)
     assert until(c.replicas.fetched) == [("trainer", 1, "")]
@@ -84,7 +84,7 @@ def test_a_snapshot_is_copied_to_the_next_agent_and_fetched_from_it(nodes, until
     assert digest(found.state) == digest(state(4))
     c.memory("trainer", 1).write(5, state(5), log=5, persist=False)
     assert c.memory("trainer", 1).steps() == (4, 5)
-    assert b.replicas.held() == [Stored("trainer", 1, (4,))]
+    assert b.replicas.held() == [Stored("trainer", 1, (4,), copy=True)]
 
 
 def test_the_ring_closes_and_the_last_two_are_kept(nodes, until):
@@ -92,7 +92,7 @@ def test_the_ring_closes_and_the_last_two_are_kept(nodes, until):
     for step in range(5):
         snapshot(b, "data", 0, step)
         until(lambda step=step: b.replicas.replicated("data", 0) == step)
-    assert a.replicas.held() == [Stored("data", 0, (3, 4))]
+    assert a.replicas.held() == [Stored("data", 0, (3, 4), copy=True)]
     assert {path.name for path in (a.shm / "replicas" / "data-0").iterdir()} == {"step-3", "step-4"}
 
 
@@ -173,7 +173,7 @@ def test_the_next_incarnation_keeps_what_it_held_and_is_found_again(nodes, until
     until(lambda: a.replicas.replicated("trainer", 0) == 1)
     b.replicas.close()
     b.start()
-    assert b.replicas.held() == [Stored("trainer", 0, (1,))]
+    assert b.replicas.held() == [Stored("trainer", 0, (1,), copy=True)]
     snapshot(a, "trainer", 0, 2)
     addresses = {"a": a.replicas.address, "b": b.replicas.address}
     for node in (a, b):

@@ -354,6 +354,7 @@ class Coordinator:
             restore: Any = "disk" if machine.origin.step >= 0 else "none"
             return {key: Resume(machine.origin.step, restore) for group in groups for key in group}
         held: dict[RankKey, dict[str, tuple[int, ...]]] = {}
+        copies: dict[RankKey, dict[str, tuple[int, ...]]] = {}
         for name, agent in machine.agents.items():
             if agent.state != "up" or agent.report is None or agent.report.timeline != machine.timeline:
                 continue
@@ -361,10 +362,10 @@ class Coordinator:
                 if seen.state == "gone" and machine.ranks[seen.role, seen.rank].agent == name:
                     held.setdefault((seen.role, seen.rank), {})[name] = seen.snapshots
             for stored in agent.report.stored:
-                found = held.setdefault((stored.role, stored.rank), {})
+                found = (copies if stored.copy else held).setdefault((stored.role, stored.rank), {})
                 found[name] = tuple(sorted({*found.get(name, ()), *stored.steps}))
         agents = {key: rank.agent for key, rank in machine.ranks.items()}
-        return resume_points(groups, held, agents, machine.committed, machine.origin)
+        return resume_points(groups, held, copies, agents, machine.committed, machine.origin)
 
     def _launching(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
         machine = self.machine
