@@ -15,7 +15,17 @@ import zmq
 from rolemesh.errors import RolemeshError
 from rolemesh.observer import Event, JobStatus, StepMetrics
 
-__all__ = ["CONTROL_FILE", "Control", "ControlClient", "Detach", "InjectFault", "MasterGoneError", "StopJob", "Update", "Watch"]
+__all__ = [
+    "CONTROL_FILE",
+    "Control",
+    "ControlClient",
+    "Detach",
+    "InjectFault",
+    "MasterGoneError",
+    "StopJob",
+    "Update",
+    "Watch",
+]
 
 CONTROL_FILE = "control.json"
 

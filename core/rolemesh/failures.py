@@ -133,9 +133,7 @@ class JobView(msgspec.Struct, frozen=True):
         """The ranks that this failure takes down, groups included: of a rank, or of a whole agent or node."""
         if failure.rank >= 0:
             return self.group(failure.role, failure.rank)
-        found = dict.fromkeys(
-            mate for r in self.ranks if r.node == failure.node for mate in self.group(r.role, r.rank)
-        )
+        found = dict.fromkeys(mate for r in self.ranks if r.node == failure.node for mate in self.group(r.role, r.rank))
         return tuple(found)
 
 
@@ -143,8 +141,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     """What a level proposes. The coordinator completes collective groups, executes, and escalates where it fails.
 
     `restart` are the ranks to start again. `source` says from where: "memory" is the newest snapshot that is in some
-    node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes in
-    `avoid` get new places; `wait_s` is how long the job may wait for one.
+    node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes
+    in `avoid` get new places; `wait_s` is how long the job may wait for one.
     """
 
     level: str

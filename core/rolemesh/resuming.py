@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.errors import EXIT_NOT_STARTED
 from rolemesh.runs import find_run
 from rolemesh.snapshots import disk
+from rolemesh.snapshots.layout import SnapshotError
 
 __all__ = ["Source", "find_origin", "find_source"]
 
@@ -65,5 +65,3 @@ def _not_started(what: str, where: str, remedy: str | None = None) -> SnapshotEr
     error = SnapshotError(what, where=where, remedy=remedy)
     error.exit_code = EXIT_NOT_STARTED
     return error
-
-

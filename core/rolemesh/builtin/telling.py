@@ -22,7 +22,9 @@ def sentence(event: Event) -> str | None:
             restart = ", ".join(f"{role}/{rank}" for role, rank in data["plan"]["restart"])
             return f"recovery {data['number']} by level {data['plan']['level']}: restarting {restart}"
         case "recovered":
-            return f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
+            return (
+                f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
+            )
         case "recovery_failed":
             return f"recovery {data['number']} by level {data['level']} failed: {data['why']}"
         case "rolled_back":

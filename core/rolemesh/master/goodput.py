@@ -1,4 +1,4 @@
-"""What failures cost, from the journal: each recovery, and the share of wall time spent on steps that were kept. Pure."""
+"""What failures cost, from the journal: each recovery, and the share of wall time that went into kept steps. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["goodput", "recoveries"]
 def recoveries(journal: Sequence[Event]) -> list[dict[str, Any]]:
     """Every recovery, in order.
 
-    `level`, `causes`, `failures` (in words), `restarted` (ranks; of one that did not succeed, those it tried to), `seconds`
-    from the failure (of a hang: from the last progress) until the ranks were ready, `regained_s` until they were again where they had been
-    (None: the job ended before), `resumed` by rank the step they went on from, `outcome`.
+    `level`, `causes`, `failures` (in words), `restarted` (ranks; of one that did not succeed, those it tried to),
+    `seconds` from the failure (of a hang: from the last progress) until the ranks were ready, `regained_s` until they
+    were again where they had been (None: the job ended before), `resumed` by rank the step they went on from,
+    `outcome`.
     """
     found: dict[int, dict[str, Any]] = {}
     noticed: float | None = None
@@ -59,9 +60,9 @@ def recoveries(journal: Sequence[Event]) -> list[dict[str, Any]]:
 def goodput(journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
     """The account of a job's wall time.
 
-    `share` is what is left of `wall_s` after `lost_s`, divided by it. Lost by cause: ``start`` until all ranks were ready,
-    ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``, ``node_lost``, …) the time
-    from it until the ranks that were started again were where they had been; where such times overlap they
+    `share` is what is left of `wall_s` after `lost_s`, divided by it. Lost by cause: ``start`` until all ranks were
+    ready, ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``, ``node_lost``,
+    …) the time from it until the ranks that were started again were where they had been; where such times overlap they
     count once, for the earlier. Roles that did not fail may have gone on meanwhile, so the share is a lower bound.
     `master_down_s` is how long there was no master, in which ranks go on: it is not lost.
     """

@@ -30,6 +30,7 @@ from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
 from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, last_line, write_json
+from rolemesh.state import JournalDamagedError
 
 __all__ = ["Master"]
 
@@ -73,14 +74,14 @@ class Master:
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._zmq = zmq.Context()
         self._control = self._zmq.socket(zmq.REP)
-        self._endpoint = f"ipc://{socket_dir}/master-{self._context.epoch}"
+        self._endpoint = f"ipc://{socket_dir}/master"
         self._control.bind(self._endpoint)
-        self._fenced = False
 
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
 
-        Raises `StateError` if a newer master has taken over, or the journal is lost; nothing of the job is touched then.
+        Raises `StateError` if a newer master has taken over, or the journal is lost. Whatever is raised, agents are
+        left alone: the next master finds them.
         """
         try:
             self._announce()
@@ -101,9 +102,6 @@ class Master:
                 self._turn()
                 if self._control in ready:
                     self._answer()
-        except StateError:
-            self._fenced = True
-            raise
         finally:
             self._close()
 
@@ -133,7 +131,14 @@ class Master:
         self._observers.broadcast("job_started", run=self._run)
         if self._context.history:
             # What the last master journalled and then had no time to tell anybody.
-            told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", self._context.history[-1].seq))
+            newest = self._context.history[-1].seq
+            told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", newest))
+            if told > newest:
+                raise JournalDamagedError(
+                    f"the journal ends with event {newest}, but event {told} has been told already",
+                    where=str(self.run_dir / EVENTS_FILE),
+                    remedy="restore the database from a backup, or start the job again with --resume",
+                )
             for event in self._context.history:
                 if event.seq > told:
                     self._observers.broadcast("event", event=event)
@@ -261,10 +266,8 @@ class Master:
             return []  # the result matters more than the account of what was lost
 
     def _close(self) -> None:
-        if not self._fenced:
+        if self._over:
             self._launcher.stop()
             (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
         self._zmq.destroy(linger=200)
         self._context.close()
-
-

@@ -1,4 +1,4 @@
-"""The plugins that live beside the master, made from what the driver resolved: observers, ladder, diagnosers, strategies."""
+"""The plugins that live beside the master: observers, the ladder, diagnosers, strategies, as the driver resolved them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.cluster import ClusterView
 from rolemesh.imports import import_paths
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
-from rolemesh.cluster import ClusterView
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
 from rolemesh.plugins.manager import JobPlugins, hooks_of
@@ -61,7 +61,9 @@ class MasterPlugins:
     def diagnosers(self) -> tuple[Diagnose, ...]:
         """Diagnosers in the job file's order, then the levels that judge as well."""
         return tuple(
-            self._diagnose(plugins, instance) for plugins in (self._diagnosers, self._levels) for instance in plugins.names
+            self._diagnose(plugins, instance)
+            for plugins in (self._diagnosers, self._levels)
+            for instance in plugins.names
         )
 
     @staticmethod
@@ -81,7 +83,9 @@ class MasterPlugins:
         hooks = hooks_of(type(strategies.instance(instance)))
 
         def place(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan | None:
-            found: PlacementPlan | None = strategies.call(instance, "place", request=request, cluster=cluster, plan=plan)
+            found: PlacementPlan | None = strategies.call(
+                instance, "place", request=request, cluster=cluster, plan=plan
+            )
             return found
 
         def replace(plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:

@@ -65,9 +65,7 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 
-def result_of(
-    machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event], wall_s: float
-) -> dict[str, Any]:
+def result_of(machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
     """The content of ``result.json``."""
     status = machine.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}

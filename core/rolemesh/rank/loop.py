@@ -128,7 +128,7 @@ class Loop:
         """Let every operator raise, whichever is next."""
 
         def fail(**_: Any) -> None:
-            raise RuntimeError(INJECTED)
+            raise RuntimeError(f"{INJECTED} (generation {self._ctx.generation})")
 
         for call in self._calls:
             call.method = fail

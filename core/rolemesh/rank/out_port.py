@@ -21,6 +21,7 @@ from rolemesh.transport import DATA, END, HEAD, Payload
 
 __all__ = ["INLINE_BYTES", "OutPort", "Rank", "Way"]
 
+FOREVER = 1 << 62
 INLINE_BYTES = 32 * 1024
 """Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
 
@@ -57,6 +58,7 @@ class Way:
         "_role",
         "_sender",
         "always",
+        "beyond",
         "edge",
         "on",
         "sends",
@@ -73,12 +75,15 @@ class Way:
         self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention, hold=hold)
         self._log = ports.log
         self._pending: dict[int, tuple[int, int, int]] = {}
-        self.on = False
+        self.on = self.beyond = False
         self.always = edge.lag == 0 and ports.activity.always(edge.dst)
         ports.ways.append(self)
 
     def put(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Log and keep a chunk (None: the mark that no more come), then send it to those who listen."""
+        if self.beyond:
+            self._log_only(payload, step, chunk, last, consumers)
+            return
         if self.state.unheard:
             self._endpoint.pump()
         if self._log is not None:
@@ -86,6 +91,13 @@ class Way:
         now = self.keep(payload, step, chunk, last, consumers)
         if now:
             self.send(payload, step, chunk, last, now)
+
+    def _log_only(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """What would be taken after the job's last step: a longer job that resumes from that one takes it."""
+        assert self._log is not None
+        self._write(self._log, payload, step, chunk, last, consumers)
+        if payload is not None:
+            payload.users += 1
 
     def keep(
         self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
@@ -209,7 +221,10 @@ class OutPort:
         ports = self._ports
         for way in self._ways:
             way.on = way.always or ports.activity.consumed(way.edge, step, ports.steps)
-            if way.on:
+            way.beyond = not way.on and ports.log is not None and ports.activity.consumed(way.edge, step, FOREVER)
+            if way.beyond:
+                way.on = live = True
+            elif way.on:
                 live = True
                 if not way.state.credit:
                     self._wait_credit(way)

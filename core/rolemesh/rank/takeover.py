@@ -84,7 +84,13 @@ def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inherita
                 if payload is None:
                     continue
                 payloads[record.payload] = payload
-            ways[record.edge].keep(payload, record.step, record.chunk, record.last, record.consumers)
+            way = ways[record.edge]
+            if record.step + way.edge.lag >= ports.steps:
+                # Logged for a longer job only: nobody asks for it in this one.
+                if record.slot:
+                    found.haunt(record.slot, record.step + record.hold)
+                continue
+            way.keep(payload, record.step, record.chunk, record.last, record.consumers)
     taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.ghosts
     site = ports.endpoint.site
     for path in pool.directory.glob(f"slot-{site.role}-{site.rank}-*"):

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-__all__ = ["EdgesSpec", "HangSpec", "JobSpec", "MetricsSpec", "Resources", "RetentionSpec", "RoleSpec", "SnapshotsSpec", "Use"]
+__all__ = [
+    "EdgesSpec",
+    "HangSpec",
+    "JobSpec",
+    "MetricsSpec",
+    "Resources",
+    "RetentionSpec",
+    "RoleSpec",
+    "SnapshotsSpec",
+    "Use",
+]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 

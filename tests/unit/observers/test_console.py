@@ -203,10 +203,11 @@ def test_in_a_pipe_failures_and_slow_starts_are_said() -> None:
     observer.job_started(info())
     clock.now += 6.0
     observer.status(status(rank("rollout", 0, "setup"), state="starting", committed=-1))
-    observer.event(Event(9, 1, clock.now, "failure", {"role": "rollout", "rank": 0, "message": "ValueError: bad"}))
+    failed = {"failure": {"cause": "exception", "role": "rollout", "rank": 0, "message": "ValueError: bad"}}
+    observer.event(Event(9, 1, clock.now, "failure", failed))
 
     assert "starting: rollout/0 setting up (6.0 s)" in out.getvalue()
-    assert "rollout/0 failure: ValueError: bad" in out.getvalue()
+    assert "failure: role rollout, rank 0: ValueError: bad" in out.getvalue()
 
 
 # -------------------------------------------------------------------------------------------------------- the summary
