@@ -166,6 +166,8 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehe
     try:
         backend = _open(options)
         cluster = backend.cluster()
+        if rehearsal is not None and "node" in rehearsal.targets and len(cluster.nodes) < 2:
+            raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
         plan = _plan(prepared, cluster)
         origin = _origin(options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
         with claim(run_dir) as earlier:
@@ -190,7 +192,7 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehe
             return _until_running(run_dir)
         if rehearsal is None:
             return _watch(prepared, run_dir, backend)
-        injector = Injector(rehearsal, run_dir, len(cluster.nodes))
+        injector = Injector(rehearsal, run_dir)
         injector.start()
         try:
             return _watch(prepared, run_dir, backend)

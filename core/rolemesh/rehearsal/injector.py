@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.observer import JobStatus
-from rolemesh.rehearsal.schedule import Fault, moments, next_fault
-from rolemesh.rehearsal.spec import Rehearsal
+from rolemesh.rehearsal.schedule import AGAIN_S, Fault, moments, next_fault
+from rolemesh.rehearsal.spec import Rehearsal, Target
 from rolemesh.runs import Run
 
 __all__ = ["Injector"]
@@ -22,11 +22,10 @@ ANSWER_S = 1.0
 class Injector:
     """`start` it when the master is up; `stop` returns what was injected."""
 
-    def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int) -> None:
+    def __init__(self, rehearsal: Rehearsal, run_dir: Path) -> None:
         self.rehearsal = rehearsal
         self.injected: list[Fault] = []
         self._run = Run(run_dir)
-        self._nodes = nodes
         self._over = threading.Event()
         self._rng = random.Random(f"faults {rehearsal.seed}")
         self._thread = threading.Thread(target=self._inject_all, name="chaos", daemon=True)
@@ -45,12 +44,15 @@ class Injector:
         begun = self._committed(-1)
         if begun is None:
             return
+        since, first = time.monotonic(), begun.committed
         for moment in moments(self.rehearsal, begun.steps):
-            if not moment.again and self._committed(moment.step) is None:
+            status = begun if moment.again else self._committed(moment.step)
+            if status is None:
                 return
-            if self._over.wait(moment.delay_s):
+            pace = (time.monotonic() - since) / max(1, status.committed - first)
+            if self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
                 return
-            self._inject()
+            self._inject(moment.target)
 
     def _committed(self, step: int) -> JobStatus | None:
         """The status of the job once it runs and has committed `step`; None when it has ended before."""
@@ -63,12 +65,12 @@ class Injector:
             self._over.wait(LOOK_S)
         return None
 
-    def _inject(self) -> None:
+    def _inject(self, target: Target) -> None:
         """One failure; tried until there is something that can fail, for a while."""
         deadline = time.monotonic() + 10.0
         while not self._over.is_set() and time.monotonic() < deadline:
             status = self._run.status(ANSWER_S)
-            fault = next_fault(self._rng, self.rehearsal, status, self._nodes) if status is not None else None
+            fault = next_fault(self._rng, target, status) if status is not None else None
             if fault is not None:
                 self.injected.append(fault)
                 try:

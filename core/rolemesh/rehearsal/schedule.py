@@ -6,14 +6,16 @@ import random
 from typing import Literal, NamedTuple, TypeAlias
 
 from rolemesh.observer import JobStatus
-from rolemesh.rehearsal.spec import Rehearsal
+from rolemesh.rehearsal.spec import Rehearsal, Target
 
-__all__ = ["Fault", "moments", "next_fault"]
+__all__ = ["Fault", "Moment", "moments", "next_fault"]
 
 Kind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk"]
 
 AGAIN = 0.25
 """Share of the failures that follow the one before at once, while the job is still being brought back."""
+AGAIN_S = 0.4
+"""How long after it at most."""
 
 
 class Fault(NamedTuple):
@@ -24,33 +26,38 @@ class Fault(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a failure comes: as soon as `step` is committed, and `delay_s` later; `again`: right after the last one."""
+    """When a failure comes, and what it is of.
+
+    As soon as `step` is committed, and the part `share` (0 to 1) of a step later; or, with `again`, `share` * `AGAIN_S`
+    after the failure before.
+    """
 
     step: int
-    delay_s: float
+    share: float
     again: bool
+    target: Target
 
 
 def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
-    """The moments of all failures, in order, spread over the job's steps."""
+    """The moments of all failures, in order, spread over the job's steps; every target comes equally often."""
     rng = random.Random(f"moments {rehearsal.seed}")
-    at = sorted(rng.randrange(-1, max(1, steps - 1)) for _ in range(rehearsal.kills))
+    at = sorted(rng.randrange(-1, max(0, steps - 1)) for _ in range(rehearsal.kills))
+    targets: list[Target] = []
+    while len(targets) < rehearsal.kills:
+        targets += rng.sample(rehearsal.targets, len(rehearsal.targets))
     found: list[Moment] = []
-    for step in at:
+    for step, target in zip(at, targets, strict=False):
         again = bool(found) and rng.random() < AGAIN
-        found.append(Moment(found[-1].step if again else step, rng.uniform(0.0, 0.4), again))
+        found.append(Moment(found[-1].step if again else step, rng.random(), again, target))
     return found
 
 
-def next_fault(rng: random.Random, rehearsal: Rehearsal, status: JobStatus, nodes: int) -> Fault | None:
+def next_fault(rng: random.Random, target: Target, status: JobStatus) -> Fault | None:
     """A failure of something that is alive now, or None if there is nothing of the kind."""
     ranks = [f"{r.role}/{r.rank}" for r in status.ranks if r.state in ("up", "ready", "running", "done")]
     agents = [a.agent for a in status.agents if a.state == "up"]
-    living = sorted({a.node for a in status.agents if a.state == "up"})
-    choices = [t for t in rehearsal.targets if t != "node" or (nodes > 1 and len(living) > 1)]
-    if not choices:
-        return None
-    match rng.choice(choices):
+    nodes = sorted({a.node for a in status.agents if a.state == "up"})
+    match target:
         case "rank" if ranks:
             return Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
         case "agent" if agents:
@@ -64,8 +71,8 @@ def next_fault(rng: random.Random, rehearsal: Rehearsal, status: JobStatus, node
             if who == "agent" and agents:
                 return Fault("stop", f"agent:{rng.choice(agents)}")
             return Fault("stop", "master")
-        case "node":
-            return Fault("kill", f"node:{rng.choice(living)}")
+        case "node" if len(nodes) > 1:
+            return Fault("kill", f"node:{rng.choice(nodes)}")
         case "disk" if agents:
             return Fault("disk", f"agent:{rng.choice(agents)}")
     return None

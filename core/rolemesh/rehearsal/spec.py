@@ -18,8 +18,8 @@ WHERE = "--chaos"
 class Rehearsal(msgspec.Struct, frozen=True):
     """`kills` failures at moments and of kinds that `seed` decides.
 
-    rank: SIGKILL, ``os._exit`` or an exception in an operator. agent, master: SIGKILL. stop: SIGSTOP of a rank, an agent
-    or the master. node: everything on a node is lost. disk: the next snapshot finds the disk full.
+    rank: SIGKILL, ``os._exit`` or an exception in an operator. agent, master: SIGKILL. stop: SIGSTOP of a rank, an
+    agent or the master. node: everything on a node is lost. disk: the next snapshot finds the disk full.
     """
 
     kills: int = 5
