@@ -19,6 +19,7 @@ import msgspec
 import pytest
 import zmq
 
+from rolemesh.agent.persister import Persister
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
@@ -26,6 +27,7 @@ from rolemesh.protocol.outline import SnapshotPlan
 from rolemesh.rank.board import Board
 from rolemesh.rank.endpoint import encode_control
 from rolemesh.rank.main import main
+from rolemesh.snapshots import disk
 from rolemesh.snapshots.memory import MemorySnapshots
 
 HERE = Path(__file__).parent
@@ -100,6 +102,7 @@ class Village:
         self.failures: list[Any] = []
         self.ranks: dict[tuple[str, int], Rank] = {}
         self.killed = 0
+        self.persisting = False
         self.wired: tuple[Any, ...] = ()
         self.told = (-2, -2, -2)
         self.fork = get_context("fork")
@@ -167,16 +170,37 @@ class Village:
         committed, granted, published = self.told
         return m.Advance(1, 0, granted, committed, published, -1, groups)
 
+    def persist(self, step: int) -> str:
+        """Run, not much further, until the snapshot of `step` is on disk; its folder. Before anything else."""
+        self.max_granted = min(step + 1, self.steps - 1)
+        persister = Persister(self._shm(*next(iter(self.ranks))), self.root, self.sizes)
+        self.persisting = True
+        found: dict[tuple[str, int], m.Persisted] = {}
+
+        def on_disk() -> bool:
+            for key in self.ranks:
+                persister.look(*key)
+            found.update({(r.role, r.rank): r for r in persister.results() if r.step == step})
+            return len(found) == len(self.ranks)
+
+        try:
+            self.until(on_disk)
+        finally:
+            persister.close()
+        files = {name: value for each in found.values() for name, value in each.files.items()}
+        manifest = disk.Manifest("restarts", "j", step, self.steps, self.sizes, files)
+        return str(disk.write_manifest(self.root, manifest))
+
     def _unpin(self) -> None:
         """As if what is pinned were on disk; not while a rank starts, which may be about to drop its snapshots."""
-        for key, rank in self.ranks.items():
+        for key, rank in self.ranks.items() if not self.persisting else ():
             memory = MemorySnapshots(self._shm(*key), *key)
             for step in memory.pinned() if rank.ready else ():
                 memory.unpin(step)
             memory.close()
 
     def published(self) -> int:
-        step = self.told[2] if self.told[2] > -2 else -1
+        step = self.told[2] if self.told[2] > -2 else self.origin_step
         while all((role, rank, step + 1) in self.lines for role, rank in self.ranks):
             step += 1
         return step
@@ -248,12 +272,13 @@ class Village:
             old = self.ranks[key]
             group = [held[mate] for mate in keys if mate[0] == role] if role in self.collective else [held[key]]
             common = sorted(set(group[0]).intersection(*group[1:]))
-            resume = common[-1] if common else -1
+            resume = common[-1] if common else self.origin_step
             assert resume >= self.committed, "somebody was told that a commit covers what cannot be restored"
             old.board.close()
             if old.socket is not None:
                 old.socket.close(linger=0)
-            self._launch(role, rank, old.launch.generation + 1, resume, "memory" if common else "none")
+            restore = "memory" if common else "disk" if self.origin else "none"
+            self._launch(role, rank, old.launch.generation + 1, resume, restore)
 
     def group(self, role: str, rank: int) -> list[tuple[str, int]]:
         """Who lives and dies with a rank."""
