@@ -31,7 +31,7 @@ from rolemesh.snapshots import disk
 from rolemesh.snapshots.memory import MemorySnapshots
 
 HERE = Path(__file__).parent
-PATIENCE_S = 15
+PATIENCE_S = 40
 VERSION = version("rolemesh")
 
 
@@ -258,11 +258,16 @@ class Village:
         """Wait until a rank has finished `step`."""
         self.until(lambda: self.ranks[role, rank].board.read().finished >= step)
 
+    def tell(self, role: str, rank: int, message: m.AgentToRank) -> None:
+        """As its agent would."""
+        self.ranks[role, rank].socket.send_multipart(encode_control(m.encode(message)))
+
     def kill(self, *keys: tuple[str, int]) -> None:
         """SIGKILL, and start again with what their memory holds; whole groups together."""
         keys = tuple(dict.fromkeys(mate for key in keys for mate in self.group(*key)))
         for key in keys:
-            os.kill(self.ranks[key].process.pid, signal.SIGKILL)
+            if self.ranks[key].process.is_alive():
+                os.kill(self.ranks[key].process.pid, signal.SIGKILL)
             self.killed += 1
         for key in keys:
             self.ranks[key].process.join()

@@ -4,6 +4,7 @@ import pytest
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.partition import Broadcast, Split
+from rolemesh.protocol.messages import Fault
 from rolemesh.protocol.outline import SnapshotPlan
 
 STEPS = 30
@@ -193,3 +194,20 @@ def test_a_stream_that_was_used_in_part_goes_on_where_it_stopped(village):
             job.tick()
         job.kill(("data", 0))
     assert (job.done(), job.metrics()) == want
+
+
+def test_a_rehearsed_fault_ends_the_rank_at_once_or_in_its_next_operator(village):
+    job = village(pair(), two(trainer=0.02), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    job.finished("trainer", 2)
+    job.tell("trainer", 0, Fault("exit"))
+    job.ranks["trainer", 0].process.join(10)
+    assert job.ranks["trainer", 0].process.exitcode == 3
+    job.kill(("trainer", 0))
+    job.until(lambda: job.ranks["trainer", 0].ready)
+    job.tell("trainer", 0, Fault("raise"))
+    with pytest.raises(AssertionError, match=r"trainer\.train.*injected by --chaos"):
+        job.done()
+    job.failures.clear()
+    job.kill(("trainer", 0))
+    job.done()

@@ -1,0 +1,116 @@
+"""The log of what a rank has sent outlives it: torn tails do not count, ghosts are told apart, segments go in time."""
+
+import numpy as np
+import pytest
+
+from rolemesh.codec import decode
+from rolemesh.shm import SlotPool
+from rolemesh.snapshots.log import CHUNK, END, LINE, PARTIAL, OutLog
+from rolemesh.transport import Payload
+
+
+def send(log, pool, step, value, *, edge=0, hold=0, consumers=(0,), chunk=0, last=True):
+    payload = Payload(value, pool, 1000)
+    slot = payload.slot.name if payload.slot is not None else ""
+    return log.chunk(
+        edge, step, chunk, last, hold, consumers, payload.body, payload.hlen, len(payload.sizes), slot=slot
+    )
+
+
+@pytest.fixture
+def pool(shm):
+    return SlotPool(shm, "slot-a-0-0")
+
+
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_what_was_sent_is_read_again(shm, pool, rows):
+    log = OutLog(shm, "a", 0)
+    value = {"x": np.arange(rows), "name": ["é"] * 3}
+    assert send(log, pool, 4, value, edge=7, hold=2, consumers=(0, 3)) == 0
+    log.end(7, 4, 1, 2, (0, 3))
+    log.line(4, b"a line")
+    log.line(4, b"half a line", partial=True)
+    first, *others = OutLog.read(shm, "a", 0)
+    assert (first.edge, first.step, first.hold, first.consumers, first.last) == (7, 4, 2, (0, 3), True)
+    assert bool(first.slot) == (rows > 1000)
+    header, buffers = first.load(shm)
+    again = decode(header, buffers)
+    assert np.array_equal(again["x"], value["x"])
+    assert again["name"] == value["name"]
+    assert [(r.kind, r.body) for r in others] == [(END, b""), (LINE, b"a line"), (PARTIAL, b"half a line")]
+    assert log.position == 4
+    assert [r.kind for r in OutLog.read(shm, "a", 0, 2)] == [CHUNK, END]
+    log.close()
+
+
+def test_a_record_that_was_torn_and_what_follows_it_do_not_count(shm, pool):
+    log = OutLog(shm, "a", 0)
+    for step in range(3):
+        send(log, pool, step, [step])
+    log.close()
+    (path,) = shm.glob("log-a-0-*")
+    whole = path.read_bytes()
+    second = OutLog.read(shm, "a", 0)[1]
+    at = whole.index(second.body)
+    path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0]
+    successor = OutLog(shm, "a", 0, generation=1, resume=0)
+    assert successor.position == 1
+    send(successor, pool, 1, [1])
+    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0, 1]
+    successor.close()
+
+
+@pytest.mark.parametrize("size", [0, 7, 40])
+def test_a_segment_without_a_beginning_is_nothing(shm, pool, size):
+    (shm / "log-a-0-0").write_bytes(bytes(size))
+    log = OutLog(shm, "a", 0, generation=1)
+    send(log, pool, 0, [0])
+    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0]
+    log.close()
+
+
+def test_what_was_made_after_the_step_a_successor_was_restored_to_is_a_ghost(shm, pool):
+    first = OutLog(shm, "a", 0)
+    for step in range(6):
+        send(first, pool, step, [step])
+    first.close()
+    second = OutLog(shm, "a", 0, generation=1, resume=2)
+    for step in (3, 4):
+        send(second, pool, step, [step])
+    second.close()
+    third = OutLog(shm, "a", 0, generation=2, resume=3)
+    found = [(r.generation, r.step) for r in third.found if not third.is_ghost(r)]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 3)]
+    assert [(r.generation, r.step) for r in OutLog.read(shm, "a", 0)] == found
+    third.close()
+
+
+def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
+    log = OutLog(shm, "a", 0)
+    big = b"x" * 900
+    for step in range(4000):
+        send(log, pool, step, big, hold=1)
+        if step == 10:
+            log.line(10, b"line")
+
+    def files():
+        return sorted(int(path.name.rpartition("-")[2]) for path in shm.glob("log-a-0-*"))
+
+    everything = files()
+    assert len(everything) > 3
+    log.trim(4100, 9)
+    assert files() == [0, everything[-1]], "the line of step 10 is not in safety"
+    log.trim(4100, 10, pins=[5])
+    assert files() == [0, everything[-1]], "what crosses step 5 is being persisted"
+    log.trim(4100, 10)
+    assert files() == everything[-1:], "the one that is written"
+    log.close()
+
+
+def test_a_record_larger_than_a_segment_gets_one_of_its_own(shm, pool):
+    log = OutLog(shm, "a", 0)
+    send(log, pool, 0, ["y" * (3 << 20)])
+    send(log, pool, 1, [1])
+    assert [(r.step, r.hlen > 3 << 20) for r in OutLog.read(shm, "a", 0)] == [(0, True), (1, False)]
+    log.close()
