@@ -98,7 +98,7 @@ class _Inline:
         self._tear_down()
         if failure is not None:
             status, code = "failed", EXIT_FAILED
-            self._journal("failure", msgspec.to_builtins(failure))
+            self._journal("failure", {"failure": msgspec.to_builtins(failure), "silent_s": 0.0})
         return self._end(status, code, digests, failure)
 
     def _set_up(self) -> None:

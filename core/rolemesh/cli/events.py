@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from rolemesh.builtin.telling import sentence
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.observer import Event
 from rolemesh.runs import find_run, runs_folder
@@ -61,11 +62,15 @@ def command(
 
 
 def line(event: Event) -> Text:
-    """An event in one line; a traceback in its data follows below, indented."""
+    """An event in one line, as a sentence where there is one; a traceback in its data follows below, indented."""
     from rich.text import Text
 
     at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3]
-    text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<14}", _style(event.kind)))
+    text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
+    said = sentence(event)
+    if said is not None:
+        first, *rest = [*said.splitlines(), *_traceback(event)]
+        return text.append(f" {first}").append("".join(f"\n        {part}" for part in rest))
     below = ""
     for key, value in event.data.items():
         if isinstance(value, str) and "\n" in value:
@@ -74,6 +79,11 @@ def line(event: Event) -> Text:
             shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             text.append(" ").append(f"{key}=", style="dim").append(shown)
     return text.append(below)
+
+
+def _traceback(event: Event) -> list[str]:
+    failure = event.data.get("failure") or {}
+    return str(failure.get("traceback", "")).rstrip().splitlines()
 
 
 def _show(event: Event, as_json: bool) -> None:
@@ -86,6 +96,6 @@ def _show(event: Event, as_json: bool) -> None:
 
 
 def _style(kind: str) -> str:
-    if kind in ("failure", "agent_lost"):
+    if kind in ("failure", "agent_lost", "hang", "ladder_exhausted", "recovery_failed"):
         return "bold red"
     return "bold" if kind.startswith("job_") else ""
