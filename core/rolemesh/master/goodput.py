@@ -74,6 +74,7 @@ def goodput(journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
     running = stopping = None
     before = journal[0]
     openings: dict[int, tuple[float, str]] = {}
+    recovered: set[int] = set()
     noticed: float | None = None
     for event in journal:
         if event.epoch > before.epoch:
@@ -81,22 +82,29 @@ def goodput(journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
         before = event
         match event.kind:
             case "job_running":
-                running = running or event.time
+                running = event.time if running is None else running
             case "job_stopping":
                 stopping = event.time
             case "failure":
                 noticed = noticed if noticed is not None else event.time - event.data["silent_s"]
             case "recovery_planned":
                 cause = (event.data["causes"] or ["unknown"])[0]
-                openings[event.data["number"]] = (noticed if noticed is not None else event.time, cause)
+                since = noticed if noticed is not None else event.time
+                # What had not been brought back yet is part of this recovery now.
+                merged = [number for number in openings if number not in recovered]
+                since, cause = min([(since, cause), *(openings.pop(number) for number in merged)])
+                openings[event.data["number"]] = (since, cause)
                 noticed = None
+            case "recovered":
+                recovered.add(event.data["number"])
             case "regained":
                 since, cause = openings.pop(event.data["number"], (event.time, ""))
                 spans.append((since, event.time, cause))
-    spans.append((begun, running or end, "start"))
+    spans.append((begun, end if running is None else running, "start"))
     if stopping is not None:
         spans.append((stopping, end, "stop"))
-    spans += [(since, stopping or end, cause) for since, cause in openings.values()]
+    until = end if stopping is None else stopping
+    spans += [(since, until, cause) for since, cause in openings.values()]
     lost: dict[str, float] = {}
     covered = begun
     for since, until, cause in sorted(spans):

@@ -1,0 +1,110 @@
+"""What failures cost is read from the journal alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh.master.goodput import goodput, recoveries
+from rolemesh.observer import Event
+
+
+def journal(*entries: tuple[float, str, dict[str, Any]], epochs: dict[int, int] | None = None) -> list[Event]:
+    """Events from (time, kind, data); `epochs` maps positions to epochs other than 1."""
+    return [
+        Event(i + 1, (epochs or {}).get(i, 1), time, kind, data) for i, (time, kind, data) in enumerate(entries)
+    ]
+
+
+def planned(number: int, *causes: str, restart: tuple[tuple[str, int], ...] = (("a", 0),)) -> dict[str, Any]:
+    return {
+        "number": number,
+        "plan": {"level": "process", "restart": [list(key) for key in restart]},
+        "causes": list(causes),
+        "failures": [f"it {cause}" for cause in causes],
+        "were": [],
+    }
+
+
+FAILURE: dict[str, Any] = {"failure": {}, "silent_s": 0.0}
+
+
+def test_an_undisturbed_job_loses_its_start_and_its_end() -> None:
+    account = goodput(journal((0.0, "job_started", {}), (2.0, "job_running", {}), (9.0, "job_stopping", {})), 10.0)
+
+    assert account["lost_s"] == {"start": 2.0, "stop": 1.0}
+    assert account["share"] == 0.7
+
+
+def test_a_failure_costs_until_the_ranks_are_where_they_had_been() -> None:
+    account = goodput(
+        journal(
+            (0.0, "job_started", {}),
+            (1.0, "job_running", {}),
+            (4.0, "failure", FAILURE),
+            (4.1, "recovery_planned", planned(1, "signal")),
+            (4.5, "recovered", {"number": 1}),
+            (6.0, "regained", {"number": 1}),
+            (10.0, "job_stopping", {}),
+        ),
+        10.0,
+    )
+
+    assert account["lost_s"] == {"start": 1.0, "signal": 2.0}
+    assert account["share"] == 0.7
+
+
+def test_a_hang_costs_from_the_last_progress_on() -> None:
+    account = goodput(
+        journal(
+            (0.0, "job_started", {}),
+            (0.0, "job_running", {}),
+            (8.0, "failure", {"failure": {}, "silent_s": 5.0}),
+            (8.0, "recovery_planned", planned(1, "hang")),
+            (9.0, "recovered", {"number": 1}),
+            (9.0, "regained", {"number": 1}),
+        ),
+        10.0,
+    )
+
+    assert account["lost_s"] == {"hang": 6.0}
+
+
+def test_a_recovery_that_was_merged_into_the_next_costs_once_from_the_first_failure() -> None:
+    events = journal(
+        (0.0, "job_started", {}),
+        (0.0, "job_running", {}),
+        (2.0, "failure", FAILURE),
+        (2.0, "recovery_planned", planned(1, "signal")),
+        (3.0, "failure", FAILURE),
+        (3.0, "recovery_planned", planned(2, "signal", "agent_lost", restart=(("a", 0), ("b", 1)))),
+        (5.0, "recovered", {"number": 2}),
+        (5.5, "regained", {"number": 2}),
+    )
+
+    assert goodput(events, 10.0)["lost_s"]["signal"] == 3.5
+    first, second = recoveries(events)
+    assert (first["outcome"], second["outcome"]) == ("merged", "recovered")
+    assert second["seconds"] == 3.0
+    assert second["regained_s"] == 3.5
+    assert second["restarted"] == ["a/0", "b/1"]
+
+
+def test_without_a_master_nothing_is_lost_but_it_is_said() -> None:
+    account = goodput(
+        journal(
+            (0.0, "job_started", {}),
+            (0.0, "job_running", {}),
+            (5.0, "committed", {"step": 3}),
+            (6.5, "master_recovered", {"epoch": 2}),
+            epochs={3: 2},
+        ),
+        10.0,
+    )
+
+    assert account["share"] == 1.0
+    assert account["master_down_s"] == 1.5
+
+
+def test_an_empty_journal_has_no_account() -> None:
+    assert goodput([], 1.0)["share"] is None
+    assert recoveries([]) == []

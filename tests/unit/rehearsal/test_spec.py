@@ -1,0 +1,30 @@
+"""What ``--chaos`` takes, and what it says to the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolemesh.errors import JobFileError
+from rolemesh.rehearsal.spec import Rehearsal, parse
+
+
+def test_targets_are_separated_by_commas_as_everything_is() -> None:
+    assert parse("kills=10,seed=7,targets=rank,agent,master") == Rehearsal(10, 7, ("rank", "agent", "master"))
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    assert parse("") == Rehearsal()
+    assert parse("targets=node,seed=3") == Rehearsal(seed=3, targets=("node",))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("kils=3", "'kils'"),
+        ("kills=many", "whole number"),
+        ("targets=rank,mster", "'mster'"),
+    ],
+)
+def test_a_mistake_is_named(text: str, what: str) -> None:
+    with pytest.raises(JobFileError, match=what):
+        parse(text)
