@@ -36,7 +36,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about a ratio of the same round's samples. `holds` compares their median with `bound`."""
+    """A statement about a ratio of the same round's samples (or, with another `unit`, about a quantity).
+
+    `holds` compares the median with `bound`.
+    """
 
     what: str
     relation: str
@@ -46,6 +49,7 @@ class Claim:
     min: float
     max: float
     holds: bool
+    unit: str = "×"
 
 
 @dataclass
@@ -70,14 +74,21 @@ class Report:
         self.rows.append(Row(what, unit, *_summary(samples)))
 
     def claim(
-        self, what: str, samples: Sequence[float], *, at_least: float | None = None, at_most: float | None = None
+        self,
+        what: str,
+        samples: Sequence[float],
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        unit: str = "×",
     ) -> None:
         """Add a statement: the median of `samples` (ratios, one per round) is at least or at most a bound."""
         found, middle, low, high = _summary(samples)
         bound = at_least if at_least is not None else at_most
         assert bound is not None
         holds = middle >= bound if at_least is not None else middle <= bound
-        self.claims.append(Claim(what, "≥" if at_least is not None else "≤", bound, found, middle, low, high, holds))
+        relation = "≥" if at_least is not None else "≤"
+        self.claims.append(Claim(what, relation, bound, found, middle, low, high, holds, unit))
 
     def finish(self) -> None:
         """Everything is measured."""
@@ -103,7 +114,7 @@ class Report:
             table.add_section()
         for claim in self.claims:
             mark = "[green]✔[/]" if claim.holds else "[red]✘[/]"
-            middle = f"{number(claim.median)} × {mark}"
+            middle = f"{number(claim.median)} {claim.unit} {mark}"
             spread = f"{number(claim.min)} - {number(claim.max)}"
             table.add_row(f"{claim.what} ({claim.relation} {claim.bound:g})", middle, spread, str(len(claim.samples)))
         console.print(table)

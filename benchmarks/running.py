@@ -17,7 +17,7 @@ import msgspec
 
 from rolemesh.bundling import bundle_job
 from rolemesh.driver import Backend, prepare
-from rolemesh.planning import check_placed, plan_selected
+from rolemesh.planning import check_placed, plan_selected, request_of
 from rolemesh.runs import Run
 
 __all__ = ["JOBS", "BenchmarkError", "run_job", "start_job", "times"]
@@ -69,6 +69,7 @@ def start_job(
                 prepared.selection,
                 prepared.graph,
                 plan,
+                request_of(prepared.job, prepared.selection, prepared.graph),
                 cluster,
                 run_dir=str(run_dir),
                 backend=backend.name,

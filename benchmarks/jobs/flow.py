@@ -19,3 +19,12 @@ def ticks(job):
 def weights(job):
     """Weights to the rollout, and word back, so that one transfer at a time is under way."""
     job.trainer.seen(job.rollout.load(job.trainer.weights()))
+
+
+@flow
+def failover(job):
+    """One value a step for everybody."""
+    rows = job.data.next()
+    job.trainer.train(rows)
+    job.single.take(rows)
+    job.heavy.take(rows)

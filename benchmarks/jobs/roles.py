@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -79,6 +80,25 @@ class Tick:
             seconds = (monotonic_ns() - self.began) * 1e-9
             cpu_s = (cpu_ns(self.master) - self.cpu) * 1e-9
             note(self.ctx, steps=self.last - self.warm, seconds=seconds, master_cpu_s=cpu_s)
+
+
+class Count:
+    """Counts the rows it gets: that is its state. `imports`: a module that its setup imports."""
+
+    def __init__(self, imports: str = "") -> None:
+        if imports:
+            importlib.import_module(imports)
+        self.rows = 0
+
+    @operator(rows=Broadcast())
+    def take(self, rows: Batch) -> None:
+        self.rows += rows.rows
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.rows = int(state["rows"])
 
 
 def cpu_ns(pid: int) -> int:

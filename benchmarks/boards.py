@@ -1,0 +1,52 @@
+"""The boards of a running job's ranks, read from outside: where each rank is, without asking anybody."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rolemesh.agent.keeper import shm_folder
+from rolemesh.rank.board import Board, Position
+
+__all__ = ["Boards", "RankKey"]
+
+RankKey = tuple[str, int]
+
+_NAME = re.compile(r"board-(\w+)-(\d+)-(\d+)")
+
+
+class Boards:
+    """Reads the newest board of every rank, on all agents of this machine; takes some 0.1 ms."""
+
+    def __init__(self, job_id: str) -> None:
+        self._any = shm_folder(job_id, "*")
+        self._open: dict[RankKey, tuple[int, Board]] = {}
+
+    def look(self) -> dict[RankKey, Position]:
+        """Where every rank is now; of a dead one, where it was."""
+        for folder in self._any.parent.glob(self._any.name):
+            for path in folder.glob("board-*"):
+                self._take(path)
+        return {key: board.read() for key, (_, board) in self._open.items()}
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for _, board in self._open.values():
+            board.close()
+        self._open.clear()
+
+    def _take(self, path: Path) -> None:
+        named = _NAME.fullmatch(path.name)
+        if named is None:
+            return
+        key, generation = (named[1], int(named[2])), int(named[3])
+        known = self._open.get(key)
+        if known is not None and known[0] >= generation:
+            return
+        try:
+            board = Board.open(path)
+        except (FileNotFoundError, ValueError):  # Removed meanwhile, or not at its full size yet.
+            return
+        self._open[key] = (generation, board)
+        if known is not None:
+            known[1].close()

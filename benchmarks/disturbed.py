@@ -1,0 +1,230 @@
+"""A job that runs in the background while a benchmark kills parts of it, and what comes of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.boards import Boards, RankKey
+from benchmarks.running import BenchmarkError
+from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.observer import Event, JobStatus
+from rolemesh.rank.board import Position
+from rolemesh.runs import Run
+from rolemesh.state import Store
+
+__all__ = ["Disturbed", "MasterKill", "RankKill", "disturbed"]
+
+LOOK_S = 0.001
+"""Between two looks at the boards."""
+JOURNAL_S = 0.01
+"""Between two looks at the journal, whose events have times of their own."""
+WAIT_S = 120.0
+CALM_STEPS = 10
+"""So many steps are committed between two kills."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankKill:
+    """`seconds` from SIGKILL until every rank that went down with it has finished a step that it had not finished.
+
+    `noticed_s` until the master had journalled the failure, `load_s` the longest `setup` of the restarted ranks,
+    `restarted` the ranks that have another process than before.
+    """
+
+    seconds: float
+    noticed_s: float
+    load_s: float
+    restarted: tuple[RankKey, ...]
+
+
+@dataclass(frozen=True)
+class MasterKill:
+    """Seconds from SIGKILL to ``master_recovered`` in the journal and to the first ``committed`` after it.
+
+    `steps` were finished by every rank until then (`recovered_s`); `restarted` have another process than before.
+    """
+
+    recovered_s: float
+    committed_s: float
+    steps: int
+    restarted: tuple[RankKey, ...]
+
+
+@contextmanager
+def disturbed(job: Path, *overrides: str, backend: Sequence[str] = ("--backend", "local")) -> Iterator[Disturbed]:
+    """``rolemesh run`` in the background, given over when the job runs; ends it and removes its folder afterwards."""
+    with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as folder:
+        command = [sys.executable, "-m", "rolemesh.cli", "run", str(job), *overrides, *backend, "--runs-dir", folder]
+        log = Path(folder, ".driver.log")
+        with log.open("wb") as out:
+            driver = subprocess.Popen(
+                command, cwd=Path(__file__).resolve().parents[1], stdout=out, stderr=out, start_new_session=True
+            )
+        try:
+            running = Disturbed(driver, Path(folder), log)
+            try:
+                yield running
+            finally:
+                running.close()
+        finally:
+            if driver.poll() is None:
+                driver.send_signal(signal.SIGINT)
+            try:
+                driver.wait(60)
+            except subprocess.TimeoutExpired:
+                driver.kill()
+                driver.wait()
+
+
+class Disturbed:
+    """A job that runs. Times are taken from its ranks' boards, in shared memory, and from its journal."""
+
+    def __init__(self, driver: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+        self._driver, self._log = driver, log
+        self.run = Run(self._until("a run's folder", lambda: self._folder(folder)))
+        self._until("the job runs", lambda: (status := self.status()) is not None and status.state == "running")
+        self.store: Store = self.run.store()
+        self.boards = Boards(self.run.job_id())
+
+    def close(self) -> None:
+        """Let go of the job."""
+        self.boards.close()
+        self.store.close()
+
+    def status(self) -> JobStatus | None:
+        """The master's picture, None while there is no master."""
+        return self.run.status(1.0)
+
+    def inject(self, kind: Any, target: str) -> None:
+        """Have the master let something fail; tried again while there is no master."""
+
+        def ask() -> bool:
+            try:
+                with ControlClient(self.run.path, 1.0) as client:
+                    client.inject(kind, target)
+            except MasterGoneError:
+                return target == "master"
+            return True
+
+        self._until(f"{kind} {target}", ask)
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the job's end. Raises `BenchmarkError` if it is not done."""
+        found = self._until("the job's end", self.run.result, 600.0)
+        if found["status"] != "done":
+            raise BenchmarkError(f"the job {found['status']}: {found['message']}")
+        return found
+
+    def kill_rank(self, role: str, rank: int, *, group: bool = False) -> RankKill:
+        """SIGKILL a rank; `group`: all of its role is brought back with it."""
+        since = self._calm()
+        before = self.boards.look()
+        down = [key for key in before if key == (role, rank) or (group and key[0] == role)]
+        os.kill(before[role, rank].pid, signal.SIGKILL)
+        wall, began = time.time(), time.monotonic()
+        had = max(position.finished for position in self._same(before, down))
+
+        def stepping() -> bool:
+            now = self.boards.look()
+            return all(now[key].generation > before[key].generation and now[key].finished > had for key in down)
+
+        self._until(f"{role}/{rank} steps again", stepping)
+        seconds = time.monotonic() - began
+        self._calm()
+        events = self.store.events(since)
+        noticed = next(event.time for event in events if event.kind == "failure")
+        loads = [event.data["setup_s"] for event in events if event.kind == "rank_ready"]
+        return RankKill(seconds, noticed - wall, max(loads), self._changed(before))
+
+    def kill_master(self) -> MasterKill:
+        """SIGKILL the master's process, and watch."""
+        since = self._calm()
+        before = self.boards.look()
+        control = self.run.control()
+        assert control is not None
+        os.kill(control.pid, signal.SIGKILL)
+        wall = time.time()
+        trail = [(wall, self.boards.look())]
+        looked = 0.0
+        found: list[Event] = []
+
+        def committed() -> Event | None:
+            nonlocal looked, found
+            trail.append((time.time(), self.boards.look()))
+            if time.monotonic() > looked + JOURNAL_S:
+                looked = time.monotonic()
+                found = self.store.events(since)
+            again = next((event.seq for event in found if event.kind == "master_recovered"), None)
+            return next((e for e in found if e.kind == "committed" and again is not None and e.seq > again), None)
+
+        first = self._until("a master commits again", committed)
+        recovered = next(event for event in found if event.kind == "master_recovered")
+        then = max((at, look) for at, look in trail if at <= recovered.time)[1] if recovered.time > wall else trail[0][1]
+        steps = min(then[key].finished - trail[0][1][key].finished for key in then)
+        self._calm()
+        return MasterKill(recovered.time - wall, first.time - wall, steps, self._changed(before))
+
+    def last_event(self) -> int:
+        """The number of the journal's last event."""
+        events = self.store.events()
+        return events[-1].seq if events else 0
+
+    def _calm(self) -> int:
+        """Wait until nothing is being brought back and `CALM_STEPS` more steps are committed; the journal's length."""
+        begun: int | None = None
+
+        def calm() -> bool:
+            nonlocal begun
+            status = self.status()
+            if status is None or status.state != "running" or any(r.state != "running" for r in status.ranks):
+                return False
+            begun = status.committed if begun is None else begun
+            kinds = [e.kind for e in self.store.events() if e.kind in ("failure", "recovery_planned", "regained")]
+            return status.committed >= begun + CALM_STEPS and (not kinds or kinds[-1] == "regained")
+
+        self._until("the job is calm", calm, look_s=JOURNAL_S)
+        return self.last_event()
+
+    def _same(self, before: dict[RankKey, Position], keys: Sequence[RankKey]) -> list[Position]:
+        """Where these ranks are now, if they are still those of `before`; else where they were."""
+        now = self.boards.look()
+        return [now[key] if now[key].generation == before[key].generation else before[key] for key in keys]
+
+    def _changed(self, before: dict[RankKey, Position]) -> tuple[RankKey, ...]:
+        now = self.boards.look()
+        return tuple(key for key in before if (now[key].pid, now[key].generation) != before[key][:2])
+
+    def _until(
+        self, what: str, condition: Callable[[], T | None], limit_s: float = WAIT_S, look_s: float = LOOK_S
+    ) -> T:
+        deadline = time.monotonic() + limit_s
+        while not (value := condition()):
+            ended = self._driver.poll()
+            if ended or time.monotonic() > deadline:
+                why = f"its driver ended with {ended}" if ended else f"not within {limit_s:g} s"
+                raise BenchmarkError(f"{what}: {why}\n{self._log.read_text()[-4000:]}\n{self._trail()}")
+            time.sleep(look_s)
+        return value
+
+    def _trail(self) -> str:
+        try:
+            events = self.store.events()
+        except AttributeError:
+            return ""
+        return "\n".join(f"{e.seq} {e.time:.3f} {e.kind} {e.data}" for e in events[-40:] if e.kind != "committed")
+
+    @staticmethod
+    def _folder(runs: Path) -> Path | None:
+        return next((path for path in runs.iterdir() if (path / "control.json").exists()), None)
