@@ -171,7 +171,7 @@ class Disturbed:
 
         first = self._until("a master commits again", committed)
         recovered = next(event for event in found if event.kind == "master_recovered")
-        then = max((at, look) for at, look in trail if at <= recovered.time)[1] if recovered.time > wall else trail[0][1]
+        then = max((seen for seen in trail if seen[0] <= recovered.time), key=lambda seen: seen[0], default=trail[0])[1]
         steps = min(then[key].finished - trail[0][1][key].finished for key in then)
         self._calm()
         return MasterKill(recovered.time - wall, first.time - wall, steps, self._changed(before))

@@ -111,6 +111,7 @@ def bundle_job(
         origin_step=origin[1],
         hang_after_s=spec.hang.after_s,
         stacks=spec.hang.stacks,
+        metrics_every=spec.metrics.every,
     )
     return JobBundle(
         outline=outline,

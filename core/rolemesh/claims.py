@@ -19,8 +19,9 @@ __all__ = ["claim"]
 def claim(run_dir: Path) -> Iterator[Path | None]:
     """Hold the name of `run_dir` while a job is being started in it; the folder is fresh then.
 
-    Yields where an earlier run is now, if there was one: it moves to ``<runs>/.earlier/<name>-<time>/``. Raises `NameInUseError` if its job still lives, or if
-    another one is being started at this moment, and `BackendError` if the folder cannot be written.
+    Yields where an earlier run is now, if there was one: it moves to ``<runs>/.earlier/<name>-<time>/``. Raises
+    `NameInUseError` if its job still lives, or if another one is being started at this moment, and `BackendError` if
+    the folder cannot be written.
     """
     with ExitStack() as held:
         try:

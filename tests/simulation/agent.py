@@ -245,7 +245,7 @@ class SimAgent:
             if self.copied.get(key) == (partner.label, rank.snapshot):
                 continue
             self.copying.add(key)
-            world.at(world.between(0.01, 0.2), self._copied_to, rank, rank.snapshot, partner)
+            world.at(world.between(0.01, world.scenario.copy_s), self._copied_to, rank, rank.snapshot, partner)
 
     def _copied_to(self, rank: SimRank, step: int, partner: SimAgent) -> None:
         key = rank.key

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.model import SHARDS, RankKey, State
 
-from rolemesh.observer import Event
+from rolemesh.observer import Event, StepMetrics
 from rolemesh.protocol import agent as ag
 from rolemesh.protocol import messages as m
 
@@ -18,7 +18,31 @@ if TYPE_CHECKING:
     from rolemesh.graph.logical import OpCall
     from rolemesh.protocol.edge import Kept
 
-__all__ = ["Checks"]
+__all__ = ["INVARIANTS", "Checks"]
+
+INVARIANTS = (
+    "a failed job tells its trail",
+    "asks are answered",
+    "each line once",
+    "each shard once",
+    "generations grow",
+    "no deadlock",
+    "no step is skipped",
+    "nothing is restored before the commit",
+    "nothing restarts without a failure",
+    "one epoch acts",
+    "one process of a rank",
+    "restored from what there is",
+    "rolled back to what is whole",
+    "sets are whole",
+    "steps are committed once",
+    "the job ends as it must",
+    "the ladder ends",
+    "the smallest restart",
+    "the state is the undisturbed run's",
+    "what is committed can be restored",
+)
+"""What holds in every schedule, by the names under which a violation is reported."""
 
 
 class Checks:
@@ -35,6 +59,8 @@ class Checks:
         self.levels: list[str] = []
         self.restarted: list[tuple[str, tuple[str, ...]]] = []
         self.kinds: dict[str, int] = {}
+        self.trail: list[str] = []
+        self.used: dict[RankKey, tuple[int, ...]] = {}
         self._generations: dict[RankKey, int] = {}
         self._epochs: dict[str, int] = {}
 
@@ -62,6 +88,8 @@ class Checks:
                 self.levels.append(data["plan"]["level"])
                 if self.recoveries > world.scenario.max_recoveries:
                     world.fail("the ladder ends", f"{self.recoveries} recoveries")
+            case "ladder_exhausted":
+                self.trail = data["trail"]
             case "recovery_launched":
                 for rank in data["ranks"]:
                     self._launched(rank)
@@ -109,7 +137,7 @@ class Checks:
         world = self.world
         self._alone(rank)
         known = self._generations.get(rank.key, -1)
-        if rank.generation < known:
+        if rank.generation <= known:
             world.fail("generations grow", f"{rank.name} starts after generation {known}")
         self._generations[rank.key] = rank.generation
         if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:
@@ -132,9 +160,6 @@ class Checks:
         """A snapshot is complete."""
         self._as_undisturbed(rank, step)
 
-    def ran(self, rank: SimRank, op: OpCall, step: int) -> None:
-        """An operator has run."""
-
     def _as_undisturbed(self, rank: SimRank, step: int) -> None:
         expected = self.world.after[step][rank.key] if step >= 0 else State()
         if rank.mind.kind != "stateless" and rank.mind.state != expected:
@@ -145,6 +170,7 @@ class Checks:
 
     def done(self, rank: SimRank) -> None:
         """A rank has finished all steps."""
+        self.used[rank.key] = tuple(rank.mind.state.seen)
         self._as_undisturbed(rank, self.world.job.steps - 1)
 
     def answered(
@@ -166,11 +192,14 @@ class Checks:
 
     # ------------------------------------------------------------------------------------------------------- metrics
 
-    def published(self, step: int) -> None:
+    def published(self, line: StepMetrics) -> None:
         """A line of metrics has been written."""
-        if step != len(self.lines):
-            self.world.fail("each line once", f"line {step} after {len(self.lines)} lines")
-        self.lines.append(step)
+        if line.step != len(self.lines):
+            self.world.fail("each line once", f"line {line.step} after {len(self.lines)} lines")
+        for label, values in line.operators.items():
+            if values["n"] > self.world.job.sizes[label.partition(".")[0]]:
+                self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {values}")
+        self.lines.append(line.step)
 
     # ---------------------------------------------------------------------------------------------------------- the end
 
@@ -180,9 +209,19 @@ class Checks:
         if world.ended not in world.scenario.outcomes:
             world.fail("the job ends as it must", f"{world.ended}: {world.message}")
         if world.ended == "failed":
-            if world.scenario.ladder and "\n" not in world.message:
+            if not self.trail:
                 world.fail("a failed job tells its trail", repr(world.message))
             return
+        self.final_state()
+        self.every_shard()
+        self.every_line()
+        if world.scenario.plan.enabled and self.committed != world.job.steps - 1:
+            world.fail("no step is skipped", f"only step {self.committed} is committed")
+        world.scenario.expect(world)
+
+    def final_state(self) -> None:
+        """What the ranks say of their state at the end."""
+        world = self.world
         final = {
             (e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"
         }
@@ -191,13 +230,19 @@ class Checks:
             expected = repr(world.final[key]) if stateful else ""
             if final.get(key) != expected:
                 world.fail("the state is the undisturbed run's", f"{key} ends with {final.get(key)}, not {expected}")
-        used = sorted(s for key in world.job.keys if key[0] in world.scenario.users for s in world.final[key].seen)
+
+    def every_shard(self) -> None:
+        """What has been trained on, in the end."""
+        world = self.world
+        used = sorted(shard for key, seen in self.used.items() if key[0] in world.scenario.users for shard in seen)
         sources = sum(n for role, n in world.job.sizes.items() if world.job.kinds[role] == "source")
         if world.scenario.users and used != list(range(world.job.steps * SHARDS * sources)):
             world.fail("each shard once", f"{used}")
-        if world.scenario.plan.enabled and self.committed != world.job.steps - 1:
-            world.fail("no step is skipped", f"only step {self.committed} is committed")
-        world.scenario.expect(world)
+
+    def every_line(self) -> None:
+        """The lines of metrics."""
+        if self.lines != list(range(self.world.job.steps)):
+            self.world.fail("each line once", f"the job has ended with lines {self.lines} of {self.world.job.steps}")
 
 
 def brief(data: dict[str, Any]) -> str:

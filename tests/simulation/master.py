@@ -92,6 +92,8 @@ class SimMaster:
                 self.world.note(f"master {self.epoch}", "is no longer the master")
                 self.die()
                 return
+        if any(isinstance(effect, ms.Record) and effect.kind == "replanned" for effect in effects):
+            self.lines.moved(rank.agent for rank in self.machine.ranks.values())
         others = [effect for effect in effects if not isinstance(effect, ms.Record)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
@@ -131,7 +133,7 @@ class SimMaster:
                 backend.send(agent, incarnation, message)
             case ms.Publish(agent, metrics):
                 for line in self.lines.add(agent, metrics, world.now, self.machine.committed):
-                    world.checks.published(line.step)
+                    world.checks.published(line)
                 self.handle_soon(ms.Published(self.lines.published))
             case ms.Replan(lost):
                 world.at(world.between(0.01, 0.3), self._replan, lost)

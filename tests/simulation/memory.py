@@ -1,8 +1,8 @@
-"""Where simulated snapshots and logs lie: a node's memory, which outlives processes, and the disk, which outlives nodes."""
+"""Where simulated snapshots and logs lie: a node's memory, which outlives processes, and the disk."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tests.simulation.model import RankKey, State, Value
 
@@ -32,6 +32,10 @@ class Snap:
         self.state, self.pinned = state, pinned
 
 
+Image: TypeAlias = tuple[State | None, list[Entry], list[int]]
+"""All that a rank needs to go on: its state, what it has sent up to then, and the steps of its lines of metrics."""
+
+
 class NodeMemory:
     """One agent's folder in its node's shared memory. It outlives the agent, but not the node."""
 
@@ -39,7 +43,8 @@ class NodeMemory:
         self.node = node
         self.snaps: dict[RankKey, dict[int, Snap]] = {}
         self.logs: dict[RankKey, list[Entry]] = {}
-        self.copies: dict[RankKey, dict[int, tuple[State | None, list[Entry]]]] = {}
+        self.lines: dict[RankKey, list[int]] = {}
+        self.copies: dict[RankKey, dict[int, Image]] = {}
         self.timeline = 0
 
     def steps(self, key: RankKey) -> tuple[int, ...]:
@@ -65,11 +70,13 @@ class NodeMemory:
         """Forget the snapshots after `step`, and what was sent after it: ghosts."""
         self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
         self.logs[key] = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
+        self.lines[key] = [line for line in self.lines.get(key, ()) if line <= step]
 
     def clear(self, key: RankKey) -> None:
         """Forget all of a rank."""
         self.snaps[key] = {}
         self.logs[key] = []
+        self.lines[key] = []
 
     def pins(self, key: RankKey) -> tuple[int, ...]:
         """The snapshots that wait for being persisted."""
@@ -84,26 +91,30 @@ class NodeMemory:
                 e for e in log if e.step + e.hold > committed or any(e.step <= pin < e.step + e.hold for pin in pins)
             ]
 
-    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry]) -> None:
+    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry], lines: list[int]) -> None:
         """Take an image of another agent's snapshot, with the log up to it: the two that came last are kept."""
         kept = self.copies.setdefault(key, {})
         kept.pop(step, None)
-        kept[step] = (state, list(log))
+        kept[step] = (state, list(log), list(lines))
         for old in list(kept)[:-2]:
             del kept[old]
 
-    def image(self, key: RankKey, step: int) -> tuple[State | None, list[Entry]] | None:
+    def image(self, key: RankKey, step: int) -> Image | None:
         """A kept image, or one of a snapshot in this node's own memory."""
         if step in self.copies.get(key, {}):
             return self.copies[key][step]
         snap = self.snaps.get(key, {}).get(step)
-        return None if snap is None else (snap.state, [e for e in self.logs.get(key, ()) if e.step <= step])
+        if snap is None:
+            return None
+        log = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
+        return snap.state, log, [line for line in self.lines.get(key, ()) if line <= step]
 
-    def install(self, key: RankKey, step: int, image: tuple[State | None, list[Entry]]) -> None:
+    def install(self, key: RankKey, step: int, image: Image) -> None:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
         self.copies.pop(key, None)
         self.snaps[key] = {step: Snap(image[0])}
         self.logs[key] = list(image[1])
+        self.lines[key] = list(image[2])
 
 
 class Disk:
@@ -133,7 +144,7 @@ class Disk:
         return max((step for step in self.complete if step not in self.damaged), default=-1)
 
     def crossing(self, step: int, graph: LogicalGraph, edge: int, consumer: int) -> dict[tuple[int, int], list[Entry]]:
-        """The records of `edge` for `consumer` in the set of `step`, by the step they were made at and their producer."""
+        """The records of `edge` for `consumer` in the set of `step`, by step and producer."""
         role = graph.ops[graph.edges[edge].src].role
         found: dict[tuple[int, int], list[Entry]] = {}
         for (name, rank), (_, log) in self.complete[step].items():

@@ -21,6 +21,7 @@ DELICATE = (
     "replanned",
     "agent_started",
     "rank_up",
+    "job_stopping",
 )
 """Records after which a failure finds a recovery in the middle."""
 
@@ -89,7 +90,7 @@ class Nemesis:
 
     def _ranks(self, world: World) -> bool:
         """Several at once."""
-        return any([self._rank(world) for _ in range(self.rng.randint(2, 4))])
+        return sum(self._rank(world) for _ in range(self.rng.randint(2, 4))) > 0
 
     def _freeze_rank(self, world: World) -> bool:
         live = [rank for rank in world.processes.values() if rank.agent.alive]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.memory import Entry
@@ -330,6 +330,8 @@ class SimRank:
         self._restore()
         self._open()
         self.report(m.RankReady(*self.key, self.generation, 0.1))
+        if launch.resume >= 0:
+            self._tell(self.agent.memory.lines.get(self.key, ()))
         yield from self._repeat()
         schedule = self.job.schedule[self.key[0]]
         for step in range(launch.resume + 1, self.job.steps):
@@ -340,8 +342,10 @@ class SimRank:
             for op in schedule:
                 if self.job.activity.active(op.id, step):
                     yield from self._call(op, step)
+            self.agent.memory.lines.setdefault(self.key, []).append(step)
             yield from self._boundary(step)
             self.finished = step
+            self._tell((step,))
             self._pump()
             if self.stopping:
                 raise Stopped
@@ -352,6 +356,12 @@ class SimRank:
         world.checks.done(self)
         self.report(m.RankDone(*self.key, self.generation, self.job.steps - 1, sha))
         yield lambda: False
+
+    def _tell(self, steps: Iterable[int]) -> None:
+        """Send lines of metrics."""
+        label = self.job.schedule[self.key[0]][0].label
+        lines = tuple(m.Metrics(self.key[0], at, 1, 1, [0.0] * 3, sums={label: {"n": 1.0}}) for at in steps)
+        self.report(m.RankMetrics(*self.key, self.generation, lines))
 
     def _at(self, phase: int, edge: int = -1) -> None:
         self.phase, self.edge, self.since = phase, edge, self.world.now
@@ -471,7 +481,6 @@ class SimRank:
             yield lambda: len(present) == meeting.size
             group = tuple(present[n] for n in range(meeting.size))
         value = self.mind.run(op, step, inputs, group)
-        world.checks.ran(self, op, step)
         yield from self._put(op, step, value)
         for edge in self.job.inputs[op.id]:
             port = self.ins[edge.id]

@@ -32,6 +32,7 @@ FAMILIES: dict[str, dict[str, float]] = {
     "all": {"rank": 3, "ranks": 1, "agent": 2, "node": 1, "master": 3, "zombie": 1, "freeze_agent": 1,
             "freeze_master": 1, "disk": 0.5},
     "storm": {"rank": 4, "ranks": 2, "agent": 3, "master": 4, "zombie": 1},
+    "lost": {"node": 1},
     "hang": {"freeze_rank": 3, "rank": 1, "master": 1},
     "endless": {"rank": 3, "agent": 1, "master": 0.2},
     "poison": {"master": 1, "agent": 0.5},
@@ -41,6 +42,7 @@ FAMILIES: dict[str, dict[str, float]] = {
 TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
+    "lost", "lost", "agents", "storm",
 )  # fmt: skip
 
 
@@ -66,15 +68,17 @@ class Scenario:
         self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
         self.pace = rng.choice((0.02, 0.1, 0.3))
         self.disk_s = rng.choice((0.05, 0.5, 2.0))
+        self.copy_s = rng.choice((0.05, 0.2, 1.0))
         self.disk_failures = rng.choice((0, 0, 0.2)) if self.family in ("all", "storm") else 0
         self.start_failures = rng.choice((0, 0, 0.05)) if self.family in ("all", "storm", "process") else 0
-        several = self.family in ("nodes", "all", "storm", "agents") or rng.random() < 0.5
+        several = self.family in ("nodes", "lost", "all", "storm", "agents") or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
         self.room = -(-len(self.job.keys) // count)
         self._nodes = [f"n{i}" for i in range(count)]
-        spares = rng.randint(1, 2) if self.family in ("nodes", "all") else 0
+        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "all") else 0
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
-        replicas = 1 if count > 1 and rng.random() < (0.8 if self.family == "nodes" else 0.3) else 0
+        likely = {"nodes": 0.8, "lost": 1.0}.get(self.family, 0.3)
+        replicas = 1 if count > 1 and rng.random() < likely else 0
         self.plan = SnapshotPlan(True, rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3, 10)), 2, replicas)
         self.homes: dict[RankKey, str] = {}
         keys = list(self.job.keys)
@@ -82,7 +86,9 @@ class Scenario:
         for index, key in enumerate(keys):
             self.homes[key] = f"node{index % count}"
         weights = dict(FAMILIES[self.family])
-        faults = {"calm": 0, "endless": 10_000, "poison": rng.randint(0, 1)}.get(self.family, rng.randint(1, 5))
+        faults = {"calm": 0, "lost": 1, "endless": 10_000, "poison": rng.randint(0, 1)}.get(
+            self.family, rng.randint(1, 5)
+        )
         self.raises: set[tuple[RankKey, int]] = set()
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
@@ -149,3 +155,7 @@ class Scenario:
             world.fail("nothing restarts without a failure", f"{levels}")
         if self.family in ("process", "master") and levels - {"process"}:
             world.fail("the smallest restart", f"{levels}")
+        if self.family == "lost" and levels - {"process", "node"}:
+            world.fail("the smallest restart", f"{levels}: a replica would have done")
+        if not self.disk_failures and "snapshot_trouble" in world.checks.kinds:
+            world.fail("sets are whole", "a set was to be completed without all of its parts")

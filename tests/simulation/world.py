@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.checks import Checks
+from tests.simulation.checks import INVARIANTS, Checks
 from tests.simulation.memory import Disk, NodeMemory
 from tests.simulation.model import RankKey, reference
 
@@ -94,6 +94,7 @@ class World:
 
     def fail(self, invariant: str, why: str) -> None:
         """An invariant does not hold."""
+        assert invariant in INVARIANTS, invariant
         self.note("VIOLATION", f"{invariant}: {why}")
         raise Violation(f"{invariant}: {why}")
 

@@ -41,7 +41,9 @@ class Agent:
     for half the lease: it should see to it that a master that hangs is started again.
     """
 
-    def __init__(self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], None] | None = None
+    ) -> None:
         self.config = config
         self._send = send
         self._rouse = rouse

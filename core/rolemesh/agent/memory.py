@@ -60,7 +60,10 @@ class NodeMemory:
             return
         self._persister.drop_after(role, rank, resume)
         job = self._config.job
-        if self._plan.persisted(resume, job.steps) and not (disk.step_folder(job.run_dir, resume) / disk.MANIFEST).exists():
+        if (
+            self._plan.persisted(resume, job.steps)
+            and not (disk.step_folder(job.run_dir, resume) / disk.MANIFEST).exists()
+        ):
             self._of((role, rank)).pin(resume)
 
     def ended(self, role: str, rank: int) -> tuple[int, ...]:

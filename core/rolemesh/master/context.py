@@ -19,7 +19,7 @@ class JobContext:
     """The journal of one job under one epoch, and the recent events in memory for those who watch."""
 
     def __init__(self, url: str, run_dir: Path, job_id: str) -> None:
-        """Take the job over; `history` is what earlier masters have journalled. Raises `StateError` if it is damaged."""
+        """Take the job over; `history` is what earlier masters have journalled. Raises `StateError` if damaged."""
         self._store = Store.open(url, run_dir, job_id)
         self.epoch = self._store.claim()
         self.history: list[Event] = self._store.events() if self.epoch > 1 else []

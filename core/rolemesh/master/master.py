@@ -61,7 +61,7 @@ class Master:
         self._started = self._context.history[0].time if self._context.history else time.time()
         graph = bundle.config.graph
         written = int(last_line(self.run_dir / METRICS_FILE).get("step", -1)) if self._context.history else -1
-        self._lines = LineAssembler(graph, bundle.config.world_sizes, written)
+        self._lines = LineAssembler(graph, bundle.config.world_sizes, max(written, bundle.outline.origin_step))
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name,
@@ -165,6 +165,8 @@ class Master:
         records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
         for event in self._context.append(records):
             self._observers.broadcast("event", event=event)
+        if any(kind == "replanned" for kind, _ in records):
+            self._lines.moved(rank.agent for rank in self._machine.ranks.values())
         for effect in effects:
             match effect:
                 case machine.ToAgent(agent, incarnation, message):

@@ -1,4 +1,4 @@
-"""The plugins that live beside the master: observers, the ladder, diagnosers, strategies, as the driver resolved them."""
+"""The plugins that live beside the master: observers, levels, diagnosers, strategies, as the driver resolved them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The agent's side of the protocol: it starts, watches and kills ranks, speaks for them, and hears its master.
 
 `AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. What it
-knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An agent
-that has not heard its master for `lease_s` seconds ends its ranks and itself.
+knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An
+agent that has not heard its master for `lease_s` seconds ends its ranks and itself.
 """
 
 from __future__ import annotations
@@ -356,6 +356,8 @@ class AgentMachine:
             self._halted[key] = max(generation, self._halted.get(key, -1))
         rank = self.ranks.get(key)
         self._urgent = True
+        if rank is None or rank.launch.generation <= generation:
+            self._metrics.leave(role, n)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
             # Never started here: what its last generation has left is in `stored`.
             ghost = rank.launch if rank is not None else _unknown(role, n)

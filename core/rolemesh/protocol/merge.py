@@ -33,40 +33,55 @@ def add_into(total: Metrics, part: Metrics) -> None:
 class MetricsMerger:
     """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
 
-    Complete lines are kept until they are known to be in safety (`forget`), so that they can be sent again. A rank that
-    was started again sends some lines twice: they are dropped.
+    Lines are kept rank by rank until they are known to be in safety (`forget`), so that they can be sent again, and be
+    joined anew when ranks come here or leave. A rank that was started again sends some lines twice: they are dropped.
     """
 
     def __init__(self) -> None:
         self._ranks: dict[str, set[int]] = {}
-        self._open: dict[tuple[str, int], tuple[Metrics, set[int]]] = {}
+        self._parts: dict[tuple[str, int], dict[int, Metrics]] = {}
         self._complete: dict[tuple[str, int], Metrics] = {}
-        self._fresh: list[Metrics] = []
+        self._fresh: set[tuple[str, int]] = set()
         self._forgotten = -1
 
     def expect(self, role: str, rank: int) -> None:
-        """Lines of `role` need this rank too."""
+        """Lines of `role` need this rank too, also those that were complete without it."""
         self._ranks.setdefault(role, set()).add(rank)
+        for key in [key for key in self._complete if key[0] == role and rank not in self._parts[key]]:
+            del self._complete[key]
+            self._fresh.discard(key)
+
+    def leave(self, role: str, rank: int) -> None:
+        """This rank's process is over: what it has told will be told by its successor, maybe elsewhere."""
+        self._ranks.get(role, set()).discard(rank)
+        for key, parts in list(self._parts.items()):
+            if key[0] == role and parts.pop(rank, None) is not None:
+                self._complete.pop(key, None)
+                self._fresh.discard(key)
+                if parts:
+                    self._join(key)
+                else:
+                    del self._parts[key]
 
     def add(self, rank: int, lines: Iterable[Metrics]) -> None:
         """Take the lines of one rank; a line that this rank has already sent is dropped."""
         for line in lines:
             key = (line.role, line.step)
-            if line.step <= self._forgotten or key in self._complete:
-                continue
-            expected = self._ranks.get(line.role, {rank})
-            if key not in self._open:
-                total, seen = self._open[key] = (line, {rank})
-            else:
-                total, seen = self._open[key]
-                if rank in seen:
-                    continue
-                seen.add(rank)
-                add_into(total, line)
-            if seen >= expected:
-                del self._open[key]
-                complete = self._complete[key] = msgspec.structs.replace(total, ranks=len(seen))
-                self._fresh.append(complete)
+            if line.step > self._forgotten and rank not in (parts := self._parts.setdefault(key, {})):
+                parts[rank] = line
+                self._join(key)
+
+    def _join(self, key: tuple[str, int]) -> None:
+        parts = self._parts[key]
+        if not parts.keys() >= self._ranks.get(key[0], set()):
+            return
+        total, *others = (parts[rank] for rank in sorted(parts))
+        if others:
+            total = _copy(total)
+            for other in others:
+                add_into(total, other)
+        self._complete[key] = msgspec.structs.replace(total, ranks=len(parts))
+        self._fresh.add(key)
 
     @property
     def pending(self) -> bool:
@@ -75,21 +90,29 @@ class MetricsMerger:
 
     def take(self) -> tuple[Metrics, ...]:
         """The complete lines since the last call."""
-        lines, self._fresh = tuple(self._fresh), []
-        return lines
+        fresh, self._fresh = self._fresh, set()
+        return tuple(self._complete[key] for key in sorted(fresh, key=_by_step))
 
     def lines(self) -> tuple[Metrics, ...]:
         """All complete lines that are not known to be in safety."""
-        self._fresh = []
-        return tuple(self._complete.values())
+        self._fresh = set()
+        return tuple(self._complete[key] for key in sorted(self._complete, key=_by_step))
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are in safety."""
         if step > self._forgotten:
             self._forgotten = step
+            self._parts = {key: parts for key, parts in self._parts.items() if key[1] > step}
             self._complete = {key: line for key, line in self._complete.items() if key[1] > step}
-            self._open = {key: line for key, line in self._open.items() if key[1] > step}
-            self._fresh = [line for line in self._fresh if line.step > step]
+            self._fresh = {key for key in self._fresh if key[1] > step}
+
+
+def _by_step(key: tuple[str, int]) -> tuple[int, str]:
+    return key[1], key[0]
+
+
+def _copy(line: Metrics) -> Metrics:
+    return msgspec.convert(msgspec.to_builtins(line), Metrics)
 
 
 PATIENCE_S = 10.0
@@ -107,31 +130,48 @@ class LineAssembler:
         self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
         self._since: dict[int, float] = {}
         self._unsettled = 0.0
+        self._agents: frozenset[str] | None = None
         self.published = published
 
     def unsettled(self, now: float) -> None:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""
         self._unsettled = now
 
+    def moved(self, agents: Iterable[str]) -> None:
+        """Ranks have moved, and only `agents` have some now: whoever has moved tells its new agent all that is open."""
+        self._agents = frozenset(agents)
+        for by_role in self._parts.values():
+            for role, by_agent in by_role.items():
+                by_role[role] = {agent: part for agent, part in by_agent.items() if agent in self._agents}
+
     def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
 
-        A part that this agent has sent before is dropped. A line up to `committed` that has waited for 10 s for a part,
+        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` that has waited for 10 s for a part,
         with every rank in its place, is built without it.
         """
-        for line in lines:
+        for line in lines if self._agents is None or agent in self._agents else ():
             if line.step > self.published:
                 self._since.setdefault(line.step, now)
-                self._parts.setdefault(line.step, {}).setdefault(line.role, {}).setdefault(agent, line)
+                by_agent = self._parts.setdefault(line.step, {}).setdefault(line.role, {})
+                if agent not in by_agent or line.ranks >= by_agent[agent].ranks:
+                    by_agent[agent] = line
         done: list[StepMetrics] = []
         for step in sorted(self._parts):
-            whole = all(self._count(step, role) >= n for role, n in self._world_sizes.items())
+            # A report may be lost, or overtaken: then the lines before this one are still to come.
+            whole = self._follows(step) and all(self._count(step, role) >= n for role, n in self._world_sizes.items())
             if not whole and not (step <= committed and now > max(self._since[step], self._unsettled) + PATIENCE_S):
                 break
             done.append(self._line(self._merged(self._parts.pop(step)), now))
             del self._since[step]
             self.published = step
         return done
+
+    def _follows(self, step: int) -> bool:
+        """Whether the line of `step` begins where the last one has ended."""
+        return any(
+            step - part.steps <= self.published for parts in self._parts[step].values() for part in parts.values()
+        )
 
     def _count(self, step: int, role: str) -> int:
         return sum(part.ranks for part in self._parts[step].get(role, {}).values())
@@ -140,9 +180,11 @@ class LineAssembler:
     def _merged(parts: dict[str, dict[str, Metrics]]) -> dict[str, Metrics]:
         merged: dict[str, Metrics] = {}
         for role, by_agent in parts.items():
+            if not by_agent:
+                continue
             first, *others = by_agent.values()
             if others:
-                first = msgspec.convert(msgspec.to_builtins(first), Metrics)
+                first = _copy(first)
             for other in others:
                 add_into(first, other)
             merged[role] = first

@@ -209,10 +209,10 @@ class Wire(msgspec.Struct, frozen=True, tag=True):
 class Advance(msgspec.Struct, frozen=True, tag=True):
     """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
 
-    Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`.
-    Lines of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk.
-    `groups`: for collective roles, the newest step that all of its ranks have in safety. Nothing in it goes back, except
-    where `timeline` (see `Launch`) goes on.
+    Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
+    of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk. `groups`: for
+    collective roles, the newest step that all of its ranks have in safety. Nothing in it goes back, except where
+    `timeline` (see `Launch`) goes on.
     """
 
     epoch: int
@@ -264,9 +264,9 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     """All that an agent knows, sent every second and at once when something has changed.
 
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
-    master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`: they are repeated until that
-    covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what goes wrong with snapshots.
-    `timeline` is that of everything in memory, see `Launch`.
+    master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
+    they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
+    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`.
     """
 
     agent: str

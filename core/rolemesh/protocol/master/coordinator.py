@@ -81,8 +81,8 @@ class Coordinator:
             effects += more
         return effects
 
-    def _plan(self, found: list[Failure], floor: int, now: float) -> list[e.Effect]:
-        """A new plan, which takes in what the present one has not done yet."""
+    def _plan(self, found: list[Failure], floor: int, now: float, why: str = "") -> list[e.Effect]:
+        """A new plan, which takes in what the present one has not done yet; `why` that one has failed, if it has."""
         machine, before = self.machine, self.recovery
         proposal = propose(found, machine.view(now), machine.ladder, machine.diagnosers, floor)
         escalated = floor > 0  # the failures are those of `before`, and their levels have been asked anew
@@ -93,10 +93,11 @@ class Coordinator:
             self._close_attempt("failed")
             first = failures.primary(found)
             what = failures.describe(first)
+            trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             effects: list[e.Effect] = []
             if machine.ladder:
-                effects.append(e.Record("ladder_exhausted", {"trail": list(proposal.trail)}))
-                what += "\n" + "\n".join(f"  {line}" for line in proposal.trail[1:])
+                effects.append(e.Record("ladder_exhausted", {"trail": trail}))
+                what += "\n" + "\n".join(f"  {line}" for line in trail[1:])
             return effects + machine.stop("failed", what, 0.0, now)
         plan = proposal.plan
         if before is not None:
@@ -177,12 +178,7 @@ class Coordinator:
             Failure("exit", *key, message="it was being brought back when the master died")
             for key in recovery.restart[:1]
         ]
-        if floor >= len(names):
-            self.recovery = None
-            self._close_attempt("failed")
-            what = f"{failures.describe(failures.primary(found))}\n  {recovery.plan.level}: {why}"
-            return effects + machine.stop("failed", what, 0.0, now)
-        return effects + self._plan(found, floor, now)
+        return effects + self._plan(found, floor, now, why)
 
     # ---------------------------------------------------------------------------------------------------- carrying out
 
@@ -201,7 +197,6 @@ class Coordinator:
                 return self._launching(recovery, now)
 
     def _halting(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
-        machine = self.machine
         for key in recovery.restart:
             if not self._gone(key):
                 return None

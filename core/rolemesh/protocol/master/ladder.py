@@ -30,7 +30,7 @@ class Rung(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What is to be done: `plan`, or nothing, then `trail` says what each level said. `verdicts`: failure by failure."""
+    """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per failure."""
 
     plan: RecoveryPlan | None
     trail: tuple[str, ...]

@@ -37,6 +37,8 @@ LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
 """The same where an agent says that it cannot be."""
+LINES_S = 15.0
+"""How long a snapshot, and a finished job, wait for the lines of metrics before it: an observer may hang."""
 
 
 class MasterMachine:
@@ -77,6 +79,7 @@ class MasterMachine:
         self._moved = 0.0
         self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._parts: dict[int, dict[RankKey, m.Persisted]] = {}
+        self._whole_since: dict[int, float] = {}
         self._completing = -1
         self._done_at: float | None = None
         self._trouble: dict[str, str] = {}
@@ -210,9 +213,11 @@ class MasterMachine:
             self._done_at = None
             return []
         last = self.outline.steps - 1
+        # What is only in memory goes with the agents: the last lines and the last set are waited for, within reason.
+        self._done_at = self._done_at if self._done_at is not None else now
+        if self.published < last and now < self._done_at + LINES_S:
+            return []
         if self.outline.snapshots.enabled and self.persisted < last:
-            # What is only in memory goes with the agents, so the last set is waited for while something moves.
-            self._done_at = self._done_at if self._done_at is not None else now
             limit = TROUBLE_S if self._trouble else LAST_SET_S
             if now < self._done_at + limit:
                 return []
@@ -249,16 +254,16 @@ class MasterMachine:
             data = {"agent": name, "incarnation": agent.incarnation, "node": report.node, "pid": report.pid}
             effects.append(e.Record("agent_up", data | {"host": report.host}))
         agent.pid, agent.host = report.pid, report.host
+        if report.metrics:
+            effects.append(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if self.phase == "stopping":
             return effects
-        if report.metrics:
-            effects.append(e.Publish(name, report.metrics))
         for rank in report.ranks:
             record = self.ranks.get((rank.role, rank.rank))
             if record is not None and record.agent == name and record.launch.generation == rank.generation:
                 effects += self._rank(record, rank, now)
         for part in report.persisted if report.timeline == self.timeline else ():
-            effects += self._persisted(part)
+            effects += self._persisted(part, now)
         if report.trouble != self._trouble.get(name, ""):
             self._trouble[name] = report.trouble
             if report.trouble:
@@ -345,11 +350,13 @@ class MasterMachine:
         if self.phase == "stopping":
             return effects + self._end_if_gone()
         on_it = [f"{role}/{n}" for (role, n), record in self.ranks.items() if record.agent == name]
+        if not on_it:
+            return effects  # all that is lost is the copies it had
         for record in self.ranks.values():
             if record.agent == name and record.state != "halting":
                 record.state = "failed"
         cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
-        message = f"{why}; its ranks were {', '.join(on_it) or 'none'}"
+        message = f"{why}; its ranks were {', '.join(on_it)}"
         return effects + self.coordinator.failed(Failure(cause, node=node, message=message), now, silent_s)
 
     def _start_failed(self, why: str, agents: tuple[str, ...], now: float) -> list[e.Effect]:
@@ -396,13 +403,17 @@ class MasterMachine:
                 self.granted = max(self.granted, until)
         return effects
 
-    def _persisted(self, part: m.Persisted) -> list[e.Effect]:
+    def _persisted(self, part: m.Persisted, now: float) -> list[e.Effect]:
         if part.step <= self.persisted:
             return []
         parts = self._parts.setdefault(part.step, {})
         parts[part.role, part.rank] = part
         if len(parts) < len(self.ranks) or self._completing >= part.step:
             return []
+        every = self.outline.metrics_every
+        since = self._whole_since.setdefault(part.step, now)
+        if self.published < (part.step + 1) // every * every - 1 and now < since + LINES_S:
+            return []  # who goes on from the disk knows nothing of the lines before
         self._completing = part.step
         return [e.CompleteSet(part.step, tuple(parts[key] for key in self.ranks))]
 
@@ -415,6 +426,7 @@ class MasterMachine:
             return []
         self.persisted = step
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
+        self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
         return [e.Record("persisted", {"step": step})]
 
     def roll_back(self, origin: Origin) -> None:
@@ -423,6 +435,7 @@ class MasterMachine:
         self.origin = origin
         self.committed = self.granted = self.persisted = origin.step
         self._parts.clear()
+        self._whole_since.clear()
         self._completing = -1
         for record in self.ranks.values():
             record.finished = record.safe = origin.step
@@ -461,7 +474,10 @@ class MasterMachine:
         self._suspect, self._moved = None, now
         record = self.ranks[verdict.role, verdict.rank]
         node = self.agents[record.agent].place.node
-        data = {"role": verdict.role, "rank": verdict.rank, "text": verdict.text, "chain": list(verdict.chain)}
+        data = {
+            "role": verdict.role, "rank": verdict.rank, "step": verdict.step, "operator": verdict.operator,
+            "text": verdict.text, "chain": list(verdict.chain),
+        }  # fmt: skip
         found = Failure(
             "hang", verdict.role, verdict.rank, node, verdict.operator, verdict.step, verdict.text, stacks,
             generation=record.launch.generation,

@@ -53,8 +53,9 @@ class RankRecord(msgspec.Struct):
 class Recovery(msgspec.Struct):
     """A recovery that is under way.
 
-    halting: what is left of the ranks is killed → origin (only from disk: the newest set that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are
-    started again → launching: the ranks start, in a new generation → gone, when all of them are ready.
+    halting: what is left of the ranks is killed → origin (only from disk: the newest set that is intact) → placing
+    (only where nodes are to be avoided) → agents: lost ones are started again → launching: the ranks start, in a new
+    generation → gone, when all of them are ready.
     """
 
     number: int

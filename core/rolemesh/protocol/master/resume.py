@@ -38,8 +38,8 @@ def resume_points(
     """A `Resume` for every rank of `groups`, or what is missing.
 
     `held`: by rank the steps that each agent's memory has, `copies` those that it keeps for another agent's ranks,
-    `agents` where the ranks are going to run. A step before `committed` will not do, because its inputs are not kept any more; the beginning of the timeline will where nothing
-    after it has been committed.
+    `agents` where the ranks are going to run. A step before `committed` will not do, because its inputs are not kept
+    any more; the beginning of the timeline will where nothing after it has been committed.
     """
     points: dict[RankKey, Resume] = {}
     for group in groups:

@@ -1,0 +1,382 @@
+"""What is restarted when something dies, who is blamed when nothing moves, and how a ladder ends; from the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.chaos.harness import ChaosJob
+from tests.e2e.harness import Job, until
+
+from rolemesh.control import ControlClient
+from rolemesh.observer import JobStatus
+
+Make = Callable[..., Job]
+LADDER = """
+failover:
+  - {use: process, options: {max_attempts: 20}}
+  - {use: job, options: {max_attempts: 5}}
+snapshots: {every: 1, persist_every: 5}
+hang: {after_s: 60}
+"""
+STEPS = 150
+SLOW = (f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.02")
+ENDLESS = ("steps=100000", "roles.work.options.kwargs.sleep=0.02")
+
+
+def total(steps: int) -> float:
+    return float(sum(x * x for x in range(6 * steps)))
+
+
+def pids(status: JobStatus) -> dict[str, int]:
+    return {f"{r.role}/{r.rank}": r.pid for r in status.ranks}
+
+
+def of_kind(job: Job, *kinds: str) -> list[dict[str, Any]]:
+    return [event for event in job.events() if event["kind"] in kinds]
+
+
+def recovered(job: Job, times: int = 1) -> JobStatus:
+    """Wait until as many recoveries have ended well."""
+    until(lambda: len(of_kind(job, "recovered")) >= times, 60, f"{times} recoveries")
+    return job.running()
+
+
+def launched(job: Job) -> list[list[str]]:
+    return [
+        sorted(f"{r['role']}/{r['rank']}" for r in event["data"]["ranks"])
+        for event in of_kind(job, "recovery_launched")
+    ]
+
+
+def ended_well(job: Job, process: subprocess.Popen[str], steps: int = STEPS) -> None:
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    assert [line["step"] for line in job.metrics()] == list(range(steps))
+    assert job.metrics()[-1]["reward"] == total(steps)
+    assert job.result()["committed_steps"] == steps
+
+
+# -------------------------------------------------------------------------------------------------------- blast radius
+
+
+@pytest.mark.parametrize("victim", ["work/1", "source/0", "sink/0"])
+def test_a_killed_independent_rank_is_restarted_alone(make_job: Make, victim: str) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    before = pids(job.running(10))
+    os.kill(before[victim], signal.SIGKILL)
+    after = pids(recovered(job))
+    assert {name for name in before if after[name] != before[name]} == {victim}
+    ended_well(job, process)
+    assert launched(job) == [[victim]]
+    (recovery,) = job.result()["recoveries"]
+    assert (recovery["level"], recovery["outcome"], recovery["restarted"]) == ("process", "recovered", [victim])
+
+
+def test_a_killed_rank_of_a_collective_group_takes_exactly_that_group_along(tmp_path: Any) -> None:
+    job = ChaosJob(tmp_path, "group", ("--backend", "local"))
+    process = job.start()
+    before = pids(job.running(3))
+    os.kill(before["trainer/1"], signal.SIGKILL)
+    after = pids(recovered(job))
+    assert {name for name in before if after[name] != before[name]} == {"trainer/0", "trainer/1"}
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    assert launched(job) == [["trainer/0", "trainer/1"]]
+
+
+def test_a_dead_master_costs_no_rank_and_steps_go_on_without_it(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    progress = job.folder / "progress"
+    roles = (job.folder / "roles.py").read_text()
+    (job.folder / "roles.py").write_text(
+        roles.replace(
+            "        self.calls += 1\n",
+            f"        self.calls += 1\n        print(self.calls, file=open({str(progress)!r}, 'w'))\n",
+        )
+    )
+    process = job.start(*SLOW)
+    status = job.running(5)
+    os.kill(status.master_pid, signal.SIGSTOP)
+    stopped_at = job.status()
+    assert stopped_at is None
+    reached = int(progress.read_text())
+    until(lambda: int(progress.read_text() or 0) >= reached + 10, 30, "ten steps without a master")
+    os.kill(status.master_pid, signal.SIGKILL)
+    until(lambda: of_kind(job, "master_recovered"), 30, "another master")
+    after = job.running()
+    assert after.epoch == 2
+    assert after.master_pid != status.master_pid
+    assert pids(after) == pids(status)
+    ended_well(job, process)
+    assert launched(job) == []
+    assert job.result()["recoveries"] == []
+
+
+# ------------------------------------------------------------------------------------------------------------- endings
+
+
+def test_an_exception_that_comes_again_at_the_same_step_ends_the_job_at_once(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    failed = job.run("roles.work.options.kwargs.fail_at=7", "roles.work.options.kwargs.on_rank=1")
+    assert failed.returncode == 1
+    result = job.result()
+    assert (result["failure"]["role"], result["failure"]["rank"], result["failure"]["step"]) == ("work", 1, 7)
+    assert "square" in result["failure"]["operator"]
+    assert "return self.broken(rows)" in result["failure"]["traceback"]
+    assert launched(job) == [["work/1"]]
+    out = failed.stdout + failed.stderr
+    assert "no such column" in out
+    assert "for the second time at step 7" in out
+    assert "process" in out
+    assert "roles.py" in out
+
+
+def test_an_exhausted_ladder_says_what_every_level_has_tried(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    failed = job.run(
+        "roles.work.options.kwargs.die_at=7",
+        "failover=[{use: process, options: {max_attempts: 2}}, {use: job, options: {max_attempts: 1}}]",
+    )
+    assert failed.returncode == 1
+    assert [r["level"] for r in job.result()["recoveries"]] == ["process", "process", "job"]
+    (exhausted,) = of_kind(job, "ladder_exhausted")
+    trail = "\n".join(exhausted["data"]["trail"])
+    assert "work, rank 0" in trail
+    assert "process" in trail
+    assert "job" in trail
+    for line in exhausted["data"]["trail"]:
+        assert line.split()[0] in failed.stdout + failed.stderr
+    assert job.result()["failure"]["role"] == "work"
+
+
+def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*ENDLESS)
+    status = job.running(5)
+    os.kill(status.agents[0].pid, signal.SIGKILL)
+    until(lambda: of_kind(job, "recovery_planned"), 30, "a recovery")
+    assert job.cli("stop", "squares").returncode == 0
+    process.communicate(timeout=60)
+    assert job.result()["status"] == "interrupted"
+
+
+def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start("steps=12", "roles.work.options.kwargs.sleep=0.5")
+    source = until(
+        lambda: next((r for r in job.running().ranks if r.role == "source" and r.state == "done"), None),
+        60,
+        "source is done",
+    )
+    os.kill(source.pid, signal.SIGKILL)
+    ended_well(job, process, 12)
+    assert of_kind(job, "failure")
+
+
+# -------------------------------------------------------------------------------------------------- failures in series
+
+
+def test_an_agent_that_is_killed_twice_in_a_row_comes_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    first = job.running(10).agents[0].pid
+    os.kill(first, signal.SIGKILL)
+    second = until(
+        lambda: next((e["data"]["pid"] for e in of_kind(job, "agent_up") if e["data"]["pid"] != first), 0),
+        30,
+        "a new agent",
+    )
+    os.kill(second, signal.SIGKILL)
+    ended_well(job, process)
+    assert len(of_kind(job, "agent_lost")) == 2
+
+
+def test_a_rank_that_is_killed_while_it_is_brought_back_comes_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    before = pids(job.running(10))
+    os.kill(before["work/0"], signal.SIGKILL)
+    second = until(
+        lambda: next((e["data"]["pid"] for e in of_kind(job, "rank_up") if e["data"]["generation"] == 1), 0),
+        30,
+        "the rank's second process",
+    )
+    os.kill(second, signal.SIGKILL)
+    os.kill(before["sink/0"], signal.SIGKILL)
+    ended_well(job, process)
+    assert {name for names in launched(job) for name in names} == {"work/0", "sink/0"}
+
+
+def test_master_agent_and_rank_that_die_together_come_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    status = job.running(10)
+    for pid in (status.ranks[0].pid, status.master_pid, status.agents[0].pid):
+        os.kill(pid, signal.SIGKILL)
+    ended_well(job, process)
+    assert of_kind(job, "master_recovered")
+
+
+def test_a_job_with_the_job_level_alone_goes_back_to_the_disk(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW, "failover=[{use: job}]")
+    before = pids(job.running(12))
+    os.kill(before["sink/0"], signal.SIGKILL)
+    after = pids(recovered(job))
+    assert all(after[name] != before[name] for name in before)
+    ended_well(job, process)
+    (back,) = of_kind(job, "rolled_back")
+    assert back["data"]["step"] % 5 == 4
+
+
+def test_a_job_can_be_watched_while_it_is_brought_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*ENDLESS)
+    status = job.running(5)
+    os.kill(status.agents[0].pid, signal.SIGKILL)
+    until(lambda: of_kind(job, "recovery_planned"), 30, "a recovery")
+    watcher = subprocess.Popen(job.command("attach", "squares"), cwd=job.folder, stdout=subprocess.PIPE, text=True)
+    shown = job.cli("status", "squares", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert {r["role"] for r in json.loads(shown.stdout)["ranks"]} == {"source", "work", "sink"}
+    events = job.cli("events", "squares")
+    assert "recovery" in events.stdout
+    recovered(job)
+    assert job.cli("stop", "squares").returncode == 0
+    process.communicate(timeout=60)
+    out, _ = watcher.communicate(timeout=60)
+    assert watcher.returncode is not None
+    assert "ready again" in out
+
+
+# --------------------------------------------------------------------------------------------------------------- hangs
+
+
+def test_a_stopped_rank_is_named_with_its_stacks_and_brought_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW, "hang.after_s=3")
+    before = pids(job.running(10))
+    os.kill(before["work/1"], signal.SIGSTOP)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    (hang,) = of_kind(job, "hang")
+    assert (hang["data"]["role"], hang["data"]["rank"]) == ("work", 1)
+    assert "roles.py" in hang["data"]["stacks"]
+    assert hang["data"]["text"] in out
+    assert launched(job) == [["work/1"]]
+    assert job.metrics()[-1]["reward"] == total(STEPS)
+
+
+BLOCKS = """
+        if self.ctx.step == 7 and self.ctx.rank == 0 and not (once and os.path.exists(once)):
+            import threading
+            once and open(once, "w").close()
+            held = threading.Lock()
+            held.acquire()
+            self.wait_forever(held)
+"""
+
+
+def blocking(job: Job, once: bool) -> None:
+    """Let rank 0 of work block in a lock of its own, the first time only or every time."""
+    roles = (job.folder / "roles.py").read_text()
+    marker = str(job.folder / "blocked") if once else ""
+    roles = roles.replace(
+        "        time.sleep(self.sleep)\n", f"        once = {marker!r}\n{BLOCKS}        time.sleep(self.sleep)\n"
+    ).replace("    def broken(", "    def wait_forever(self, held):\n        held.acquire()\n\n    def broken(")
+    (job.folder / "roles.py").write_text(roles)
+
+
+def test_an_operator_that_blocks_in_a_lock_is_found_and_restarted(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    blocking(job, once=True)
+    done = job.run("hang.after_s=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (hang,) = of_kind(job, "hang")
+    assert (hang["data"]["role"], hang["data"]["rank"], hang["data"]["step"]) == ("work", 0, 7)
+    assert "wait_forever" in hang["data"]["stacks"]
+    assert "wait_forever" in done.stdout + done.stderr
+    assert job.metrics()[-1]["reward"] == total(20)
+
+
+def test_an_operator_that_blocks_every_time_ends_the_job(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    blocking(job, once=False)
+    failed = job.run("hang.after_s=2", "failover=[{use: process, options: {max_attempts: 1}}]")
+    assert failed.returncode == 1
+    failure = job.result()["failure"]
+    assert (failure["cause"], failure["role"], failure["rank"], failure["step"]) == ("hang", "work", 0, 7)
+    assert "wait_forever" in failed.stdout + failed.stderr
+    assert len(of_kind(job, "hang")) == 2
+
+
+# ---------------------------------------------------------------------------------------------------------- rehearsals
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--chaos", "kills=many"), ("--chaos", "'many'", "kills=10")),
+        (("--chaos", "kils=3"), ("--chaos", "'kils'", "kills")),
+        (("--chaos", "targets=rank,agnet"), ("--chaos", "'agnet'", "agent")),
+        (("--chaos", "kills=1", "--detach"), ("--chaos", "--detach")),
+        (("--chaos", "kills=1", "--inline"), ("--chaos", "--inline")),
+        (("--chaos-compare",), ("--chaos-compare", "--chaos kills=5")),
+        (("--chaos", "targets=stop", "hang.after_s=null"), ("stopped rank", "hang.after_s")),
+        (("--chaos", "targets=node"), ("only node", "targets")),
+        (("--chaos", "kills=1", "failover=[]"), ("no failover level", "failover")),
+    ],
+)
+def test_a_rehearsal_that_makes_no_sense_is_refused(
+    make_job: Make, args: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    job = make_job(extra=LADDER)
+    if "--inline" in args:
+        job.backend = ()
+    refused = job.run(*args)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stderr
+    for word in words:
+        assert word in refused.stderr
+    assert not job.run_dir.exists()
+
+
+def test_a_rehearsal_with_every_target_ends_exactly_as_an_undisturbed_run(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    chaos = "kills=8,seed=5,targets=rank,agent,master,stop,disk,node"
+    done = job.run(
+        *SLOW,
+        "hang.after_s=2",
+        "--nodes",
+        "4x(cpu=1)",
+        "roles.sink.resources.cpu=0.9",
+        "snapshots.replicas=1",
+        "failover=[{use: process, options: {max_attempts: 20}}, {use: node, options: {when_full: fail}}, {use: job}]",
+        "--chaos",
+        chaos,
+        "--chaos-compare",
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended exactly as the undisturbed one" in done.stdout
+    assert "goodput" in done.stdout
+    assert f"{len(of_kind(job, 'injected'))} failures injected" in done.stdout
+
+
+def test_a_raised_and_an_exited_rank_are_brought_back(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW)
+    job.running(10)
+    for times, kind in enumerate(("raise", "exit"), start=1):
+        with ControlClient(job.run_dir) as client:
+            client.inject(kind, "work/0")
+        recovered(job, times)
+    ended_well(job, process)
+    assert [r["causes"] for r in job.result()["recoveries"]] == [["exception"], ["exit"]]

@@ -1,0 +1,301 @@
+"""Faults put into the real machines, each of which some invariant must catch: that shows that the simulation bites."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+from tests.simulation import checks
+from tests.simulation import rank as sim_rank
+
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import edge as edges
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.edge import InEdgeState
+from rolemesh.protocol import master as ms
+from rolemesh.protocol.master import commands, coordinator, ladder, machine
+from rolemesh.protocol.master.coordinator import Coordinator
+from rolemesh.protocol.master.machine import MasterMachine
+from rolemesh.protocol.merge import LineAssembler
+
+__all__ = ["MUTATIONS", "Mutation"]
+
+replay = importlib.import_module("rolemesh.protocol.master.replay")
+"""The module; the package has the function under its name."""
+
+
+class Mutation(NamedTuple):
+    """A fault: what it is, the invariant that catches it, in which family it shows, and how it is put in."""
+
+    name: str
+    invariant: str
+    family: str
+    apply: Callable[[], Any]
+
+
+def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: patch.object(owner, name, make(getattr(owner, name)))
+
+
+@contextlib.contextmanager
+def _all(*patches: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+def _no_epoch_fence(original: Any) -> Any:
+    def handle(self: Any, message: Any, now: float) -> Any:
+        self._epoch = -1
+        return original(self, message, now)
+
+    return handle
+
+
+def _commit_what_is_finished(original: Any) -> Any:
+    def commit(self: Any) -> Any:
+        before = {key: record.safe for key, record in self.ranks.items()}
+        for record in self.ranks.values():
+            record.safe = max(record.safe, record.finished, record.report.step if record.report else -1)
+        effects = original(self)
+        for key, safe in before.items():
+            self.ranks[key].safe = safe
+        return effects
+
+    return commit
+
+
+def _duplicates_are_taken(original: Any) -> Any:
+    def restart(self: Any, source: int, generation: int) -> int:
+        head = self._heads[self._position(source)]
+        if generation > head.generation >= 0 and head.step > 0 and not head.chunk:
+            head.generation = generation
+            head.step -= 1  # the last value is taken once more
+            if head.step in self._chunks:
+                self._ended[head.step] -= 1
+        return int(original(self, source, generation))
+
+    return restart
+
+
+def _no_hold(original: Any) -> Any:
+    return lambda *arguments: max(0, original(*arguments) - 1)
+
+
+def _asks_too_late(original: Any) -> Any:
+    def restart(self: Any, source: int, generation: int) -> int:
+        return int(original(self, source, generation)) + (generation > 0)
+
+    return restart
+
+
+def _launches_again(original: Any) -> Any:
+    def launch(self: Any, order: m.RankLaunch) -> Any:
+        self._halted.clear()
+        known = self.ranks.get((order.role, order.rank))
+        if known is not None and known.alive and order.generation > known.launch.generation:
+            return self._begin(order)  # without waiting for the end of the old process
+        return original(self, order)
+
+    return launch
+
+
+def _does_not_wait_for_the_dead(original: Any) -> Any:
+    return lambda self, key: True
+
+
+def _old_snapshots_do(original: Any) -> Any:
+    def points(groups: Any, held: Any, copies: Any, agents: Any, committed: int, origin: Any) -> Any:
+        found = original(groups, held, copies, agents, committed, origin)
+        if isinstance(found, str):
+            return found
+        for group in groups:
+            common = set.intersection(*({s for steps in held.get(k, {}).values() for s in steps} for k in group))
+            if common:
+                for key in group:
+                    found[key] = type(found[key])(min(common), found[key].restore, found[key].replica)
+        return found
+
+    return points
+
+
+def _no_budget(original: Any) -> Any:
+    def propose(found: Any, view: Any, rungs: Any, diagnosers: Any, floor: int = 0) -> Any:
+        return original(found, msgspec.structs.replace(view, attempts=()), rungs, diagnosers, floor)
+
+    return propose
+
+
+def _failures_meanwhile_are_lost(original: Any) -> Any:
+    def remember(self: Any, failure: Any, now: float) -> None:
+        if self.recovery is None:
+            original(self, failure, now)
+
+    return remember
+
+
+def _says_everything_once(original: Any) -> Any:
+    def send(self: Any, agent: Any, message: Any, now: float, again_s: float = 0.5) -> Any:
+        return original(self, agent, message, now, again_s if isinstance(message, m.Advance) else 1e9)
+
+    return send
+
+
+def _commit_is_not_replayed(original: Any) -> Any:
+    def apply(self: Any, kind: str, data: Any, now: float) -> None:
+        if kind != "committed":
+            original(self, kind, data, now)
+
+    return apply
+
+
+def _launch_is_not_replayed(original: Any) -> Any:
+    return lambda machine, started: None
+
+
+def _restored_is_safe(original: Any) -> Any:
+    def launch(self: Any, recovery: Any, now: float) -> Any:
+        effects = original(self, recovery, now)
+        for key in recovery.restart:
+            self.machine.ranks[key].safe = self.machine.ranks[key].launch.resume
+        return effects
+
+    return launch
+
+
+def _same_generation(original: Any) -> Any:
+    def launch(self: Any, recovery: Any, now: float) -> Any:
+        effects = original(self, recovery, now)
+        for key in recovery.restart:
+            record = self.machine.ranks[key]
+            record.launch = msgspec.structs.replace(record.launch, generation=record.launch.generation - 1)
+        return effects
+
+    return launch
+
+
+def _overwrites_at_once(original: Any) -> Any:
+    return lambda self, step: True
+
+
+def _timeline_is_forgotten(original: Any) -> Any:
+    def init(self: Any, *arguments: Any, timeline: int = 0, **more: Any) -> None:
+        original(self, *arguments, **more)
+
+    return init
+
+
+def _end_is_not_told_again(original: Any) -> Any:
+    def handle(self: Any, event: Any, now: float) -> Any:
+        return [] if self.phase == "ended" else original(self, event, now)
+
+    return handle
+
+
+def _without(*names: str) -> Any:
+    """Checks that would see the fault sooner are left out, so that the one behind them is tried."""
+    return _all(*(patch.object(checks.Checks, name, lambda self, *arguments: None) for name in names))
+
+
+def _set_without_parts(original: Any) -> Any:
+    def persisted(self: Any, part: Any, now: float) -> Any:
+        known, published = self._parts.setdefault(part.step, {}), self.published
+        for key in self.ranks:
+            known.setdefault(key, msgspec.structs.replace(part, role=key[0], rank=key[1]))
+        self.published = max(published, part.step)
+        effects = original(self, part, now)
+        self.published = published
+        return effects
+
+    return persisted
+
+
+def _goes_back_too_far(original: Any) -> Any:
+    def answered(self: Any, event: Any, now: float) -> Any:
+        if isinstance(event, ms.OriginFound) and event.step >= 0:
+            event = ms.OriginFound("", -1)
+        return original(self, event, now)
+
+    return answered
+
+
+def _restores_what_is_not_there(original: Any) -> Any:
+    def points(*arguments: Any) -> Any:
+        found = original(*arguments)
+        if isinstance(found, str):
+            return found
+        return {key: msgspec.structs.replace(resume, step=resume.step + 1) for key, resume in found.items()}
+
+    return points
+
+
+def _ends_without_a_word(original: Any) -> Any:
+    def propose(*arguments: Any) -> Any:
+        return msgspec.structs.replace(original(*arguments), trail=())
+
+    return propose
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
+             _method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
+    Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
+             _method(MasterMachine, "_commit", _commit_what_is_finished)),
+    Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
+             "process", _method(Coordinator, "_launch", _restored_is_safe)),
+    Mutation("a consumer takes the last value of a restarted producer again", "the state is the undisturbed run's",
+             "process", _method(InEdgeState, "restart_source", _duplicates_are_taken)),
+    Mutation("a consumer takes a value again, and only the shards are counted", "each shard once", "process",
+             lambda: _all(_method(InEdgeState, "restart_source", _duplicates_are_taken)(),
+                          _without("_as_undisturbed", "final_state"))),
+    Mutation("a consumer asks one step too late", "no deadlock", "process",
+             _method(InEdgeState, "restart_source", _asks_too_late)),
+    Mutation("values are held for one step less", "asks are answered", "storm",
+             lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of))),
+    Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
+             _method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
+    Mutation("an agent starts a rank beside its old process", "one process of a rank", "storm",
+             lambda: _all(_method(ag.AgentMachine, "_launch", _launches_again)(),
+                          _method(Coordinator, "_gone", _does_not_wait_for_the_dead)())),
+    Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
+             "storm", lambda: patch.object(coordinator, "resume_points", _old_snapshots_do(coordinator.resume_points))),
+    Mutation("ranks are restored from a snapshot that nobody has", "restored from what there is", "process",
+             lambda: patch.object(
+                 coordinator, "resume_points", _restores_what_is_not_there(coordinator.resume_points))),
+    Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
+             _method(Coordinator, "answered", _goes_back_too_far)),
+    Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
+             lambda: patch.object(replay, "_apply", _commit_is_not_replayed(replay._apply))),
+    Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
+             lambda: patch.object(replay, "_launched", _launch_is_not_replayed(None))),
+    Mutation("a rank is started again under the generation it had", "generations grow", "agents",
+             _method(Coordinator, "_launch", _same_generation)),
+    Mutation("levels have no budget", "the ladder ends", "endless",
+             lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
+    Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",
+             lambda: patch.object(coordinator, "propose", _ends_without_a_word(ladder.propose))),
+    Mutation("a failure during a recovery is lost", "the job ends as it must", "process",
+             _method(Coordinator, "remember", _failures_meanwhile_are_lost)),
+    Mutation("commands are said once", "the job ends as it must", "process",
+             _method(commands.Commands, "send", _says_everything_once)),
+    Mutation("a master that has heard nothing for a moment takes an agent for dead",
+             "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
+    Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
+             _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
+    Mutation("a new incarnation forgets a timeline's snapshots", "no deadlock", "all",
+             _method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
+    Mutation("the end is not told again after the master's death", "no deadlock", "master",
+             _method(MasterMachine, "handle", _end_is_not_told_again)),
+    Mutation("a set is complete before its parts are there", "sets are whole", "calm",
+             _method(MasterMachine, "_persisted", _set_without_parts)),
+    Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
+             lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
+    Mutation("a job ends before its last step is in safety", "no step is skipped", "nodes",
+             lambda: _all(patch.object(machine, "LAST_SET_S", 0.0), patch.object(machine, "LINES_S", 0.0),
+                          _without("every_line"))),
+)  # fmt: skip
