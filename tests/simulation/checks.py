@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.simulation.rank import SimRank, Way
     from tests.simulation.world import World
 
-    from rolemesh.graph.logical import OpCall
     from rolemesh.protocol.edge import Kept
 
 __all__ = ["INVARIANTS", "Checks"]

@@ -14,9 +14,9 @@ from tests.simulation import rank as sim_rank
 
 from rolemesh.protocol import agent as ag
 from rolemesh.protocol import edge as edges
+from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.edge import InEdgeState
-from rolemesh.protocol import master as ms
 from rolemesh.protocol.master import commands, coordinator, ladder, machine
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.machine import MasterMachine

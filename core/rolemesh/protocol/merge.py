@@ -147,8 +147,8 @@ class LineAssembler:
     def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
 
-        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` that has waited for 10 s for a part,
-        with every rank in its place, is built without it.
+        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` that has
+        waited for 10 s for a part, with every rank in its place, is built without it.
         """
         for line in lines if self._agents is None or agent in self._agents else ():
             if line.step > self.published:

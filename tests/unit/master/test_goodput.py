@@ -10,9 +10,7 @@ from rolemesh.observer import Event
 
 def journal(*entries: tuple[float, str, dict[str, Any]], epochs: dict[int, int] | None = None) -> list[Event]:
     """Events from (time, kind, data); `epochs` maps positions to epochs other than 1."""
-    return [
-        Event(i + 1, (epochs or {}).get(i, 1), time, kind, data) for i, (time, kind, data) in enumerate(entries)
-    ]
+    return [Event(i + 1, (epochs or {}).get(i, 1), time, kind, data) for i, (time, kind, data) in enumerate(entries)]
 
 
 def planned(number: int, *causes: str, restart: tuple[tuple[str, int], ...] = (("a", 0),)) -> dict[str, Any]:

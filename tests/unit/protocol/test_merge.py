@@ -58,3 +58,47 @@ def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ran
     (line,) = assembler.add("a0", [part("data", 2, 0.0)], 40.5, committed=0)
     assert (line.step, set(line.roles)) == (0, {"data"})
     assert [line.step for line in assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0)] == [1]
+
+
+def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node() -> None:
+    merger = MetricsMerger()
+    merger.expect("work", 2)
+    merger.add(2, [part("work", 4, 1.0)])
+    assert [line.ranks for line in merger.take()] == [1]
+    merger.expect("work", 0)
+    assert merger.lines() == ()
+    merger.add(0, [part("work", 4, 3.0)])
+    (line,) = merger.take()
+    assert (line.ranks, line.means["work.do"]["reward"]) == (2, [4.0, 2.0])
+
+
+def test_what_a_rank_has_told_leaves_with_it() -> None:
+    merger = MetricsMerger()
+    for rank in (0, 1):
+        merger.expect("work", rank)
+        merger.add(rank, [part("work", 0, float(rank)), part("work", 1, float(rank))])
+    merger.leave("work", 1)
+    assert [(line.step, line.ranks, line.means["work.do"]["reward"]) for line in merger.lines()] == [
+        (0, 1, [0.0, 1.0]),
+        (1, 1, [0.0, 1.0]),
+    ]
+    merger.leave("work", 0)
+    assert merger.lines() == ()
+
+
+def test_ranks_that_have_moved_count_where_they_are() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 2})
+    assembler.add("a0", [part("data", 0, 0.0)], 5.0)
+    assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0)
+    assembler.moved(["a0", "a2"])
+    assert assembler.add("a2", [part("work", 0, 0.5, tokens=2.0)], 5.0) == []
+    assert assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0) == []
+    (line,) = assembler.add("a2", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0)
+    assert line.operators["work.do"]["tokens"] == 5.0
+
+
+def test_a_line_waits_for_those_before_it_even_if_nothing_of_them_has_come_yet() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 0.0)], 5.0) == []
+    lines = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.0)], 5.0)
+    assert [line.step for line in lines] == [0, 1]

@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rolemesh.cli import main
 from rolemesh.cli.logs import BLOCK, Tail
 from rolemesh.control import StopJob, Watch
+from rolemesh.failures import Failure
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +109,9 @@ def test_a_run_can_be_named_by_its_folder(
 def test_events_are_read_from_the_journal_after_the_job(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
     master = start_master()
     master.journal("job_started", name="grpo")
-    master.journal("failure", role="trainer", rank=1, message="bad", traceback="Traceback:\n  line 1\nE: bad\n")
+    failed = Failure("exception", "trainer", 1, message="bad", traceback="Traceback:\n  line 1\nE: bad\n")
+    master.journal("failure", failure=msgspec.to_builtins(failed))
+    master.journal("noise", amount=3, text="one\ntwo\n")
     master.end("failed", 1)
 
     assert main(["events", "grpo"]) == 0
@@ -115,9 +119,11 @@ def test_events_are_read_from_the_journal_after_the_job(start_master: Any, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "1"
     assert lines[0].split()[2:] == ["job_started", "name=grpo"]
-    assert lines[1].split()[2:] == ["failure", "role=trainer", "rank=1", "message=bad"]
+    assert lines[1].split()[2:] == ["failure", "failure:", "role", "trainer,", "rank", "1:", "bad"]
     assert lines[2:5] == ["        Traceback:", "          line 1", "        E: bad"]
-    assert "job_ended" in lines[5]
+    assert lines[5].split()[2:] == ["noise", "amount=3"]
+    assert lines[6:8] == ["        one", "        two"]
+    assert "job_ended" in lines[8]
 
 
 def test_events_as_json_are_one_a_line_and_can_be_chosen_by_kind(

@@ -1,0 +1,134 @@
+"""The agent's machine, case by case; what it does among others is shown by ``tests/simulation``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rolemesh.failures import Failure
+from rolemesh.protocol import agent as ag
+from rolemesh.protocol import messages as m
+
+WORK = ("work", 0, 0)
+
+
+def order(role: str = "work", rank: int = 0, generation: int = 0, **more: Any) -> m.RankLaunch:
+    return m.RankLaunch(role, rank, 2, rank, 2, generation, {}, {}, **more)
+
+
+def started(*orders: m.RankLaunch, epoch: int = 1, lease_s: float = 5.0) -> ag.AgentMachine:
+    machine = ag.AgentMachine("a", "n", lease_s=lease_s)
+    machine.handle(ag.FromMaster(m.Launch(epoch, 0, orders or (order(),))), 0.0)
+    return machine
+
+
+def of(effects: list[ag.Effect], kind: type) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def reports(effects: list[ag.Effect]) -> list[m.Report]:
+    return [e.message for e in effects if isinstance(e, ag.ToMaster) and isinstance(e.message, m.Report)]
+
+
+def test_a_rank_is_started_once_however_often_it_is_ordered() -> None:
+    machine = ag.AgentMachine("a", "n", lease_s=5.0)
+    launch = ag.FromMaster(m.Launch(1, 0, (order(),)))
+    assert of(machine.handle(launch, 0.0), ag.Fork) == [ag.Fork(order())]
+    assert of(machine.handle(launch, 0.1), ag.Fork) == []
+
+
+def test_a_newer_generation_waits_for_the_end_of_the_older_one() -> None:
+    machine = started()
+    newer = order(generation=1)
+    effects = machine.handle(ag.FromMaster(m.Launch(1, 0, (newer,))), 0.1)
+    assert of(effects, ag.Kill) == [ag.Kill(*WORK)]
+    assert of(effects, ag.Fork) == []
+    assert of(machine.handle(ag.RankExited(*WORK, signal=9), 0.2), ag.Fork) == [ag.Fork(newer)]
+
+
+def test_an_order_that_a_halt_has_overtaken_starts_nothing() -> None:
+    machine = ag.AgentMachine("a", "n", lease_s=5.0)
+    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.0)
+    assert of(machine.handle(ag.FromMaster(m.Launch(1, 0, (order(),))), 0.1), ag.Fork) == []
+
+
+def test_a_rank_from_a_replica_starts_when_that_is_there_and_fails_when_it_is_not() -> None:
+    elsewhere = order(replica="tcp://n2:1")
+    machine = started(elsewhere)
+    assert of(machine.handle(ag.Fetched(*WORK), 0.1), ag.Fork) == [ag.Fork(elsewhere)]
+    machine = started(elsewhere)
+    effects = machine.handle(ag.Fetched(*WORK, error="the agent does not answer"), 0.1)
+    assert of(effects, ag.Fork) == []
+    (rank,) = reports(effects)[-1].ranks
+    assert rank.state == "failed"
+    assert rank.failure is not None
+    assert rank.failure.message == "the agent does not answer"
+
+
+def test_an_agent_that_does_not_hear_its_master_rouses_it_then_ends_its_ranks_and_itself() -> None:
+    machine = started(lease_s=5.0)
+    assert of(machine.handle(ag.Sampled(), 2.6), ag.RouseMaster)
+    assert of(machine.handle(ag.Sampled(), 4.9), ag.Kill) == []
+    assert of(machine.handle(ag.Sampled(), 5.1), ag.Kill) == [ag.Kill(*WORK)]
+    effects = machine.handle(ag.RankExited(*WORK, signal=9), 5.2)
+    assert of(effects, ag.CleanUp)
+    assert machine.ended
+    assert machine.handle(ag.FromMaster(m.Launch(1, 0, (order(generation=1),))), 5.3) == []
+
+
+@pytest.mark.parametrize("message", [m.Stop(1, 0.0), m.Halt(1, (WORK,)), m.Launch(1, 0, (order(generation=5),))])
+def test_masters_of_older_epochs_are_not_obeyed(message: Any) -> None:
+    machine = started(epoch=2)
+    effects = machine.handle(ag.FromMaster(message), 0.1)
+    assert [e for e in effects if not isinstance(e, ag.ToMaster)] == []
+    assert not machine.stopping
+
+
+def test_the_ranks_own_report_wins_over_its_exit_code() -> None:
+    machine = started()
+    machine.handle(ag.RankExited(*WORK, exit_code=1), 0.0)
+    told = Failure("exception", "work", 0, message="boom")
+    (report,) = reports(machine.handle(ag.FromRank(m.RankFailed(told)), 0.05))
+    assert report.ranks[0].failure is not None
+    assert report.ranks[0].failure.message == "boom"
+    later = reports(machine.handle(ag.Sampled(), 2.0))
+    assert later[-1].ranks[0].failure == report.ranks[0].failure
+
+
+def test_a_rank_that_exits_without_a_word_has_failed_and_one_that_was_halted_is_gone() -> None:
+    machine = started()
+    machine.handle(ag.RankExited(*WORK, exit_code=3), 0.0)
+    (report,) = reports(machine.handle(ag.Sampled(), 2.0))
+    assert report.ranks[0].state == "failed"
+    assert report.ranks[0].failure is not None
+    assert (report.ranks[0].failure.cause, report.ranks[0].failure.node) == ("exit", "n")
+
+    machine = started()
+    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.0)
+    (report,) = reports(machine.handle(ag.RankExited(*WORK, signal=9, snapshots=(3, 4)), 0.1))
+    assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (3, 4))
+
+
+def test_what_a_former_generation_says_is_not_heard() -> None:
+    machine = started(order(generation=1))
+    machine.handle(ag.FromRank(m.RankHello("work", 0, 0, 100, {})), 0.1)
+    (report,) = reports(machine.handle(ag.Sampled(), 2.0))
+    assert (report.ranks[0].state, report.ranks[0].pid) == ("starting", 0)
+
+
+def test_a_new_timeline_forgets_what_is_in_memory_once_and_older_orders_are_void() -> None:
+    machine = started()
+    assert of(machine.handle(ag.FromMaster(m.Launch(1, 1, ())), 0.1), ag.Forget) == [ag.Forget(1)]
+    assert of(machine.handle(ag.FromMaster(m.Launch(1, 1, ())), 0.2), ag.Forget) == []
+    assert of(machine.handle(ag.FromMaster(m.Launch(1, 0, (order("other"),))), 0.3), ag.Fork) == []
+
+
+def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
+    machine = started()
+    line = m.Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])
+    machine.handle(ag.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
+    sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ag.Sampled(), t))]
+    assert sent.count((line,)) >= 2
+    machine.handle(ag.FromMaster(m.Advance(1, 0, 5, 0, 0, -1, {})), 4.85)
+    assert [r.metrics for r in reports(machine.handle(ag.Sampled(), 8.0))] == [()]

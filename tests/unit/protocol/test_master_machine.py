@@ -1,0 +1,119 @@
+"""The master's machine, case by case; what it does among others is shown by ``tests/simulation``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh.cluster import AgentPlace
+from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.protocol import master as ms
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.master.machine import STOP_MARGIN_S
+from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+
+
+def job(ranks: int = 1, agents: int = 1, **settings: Any) -> ms.MasterMachine:
+    """A job whose master has heard its agents; `agents` beyond `ranks` have none."""
+    names = [f"a{i}" for i in range(agents)]
+    launches: dict[str, tuple[m.RankLaunch, ...]] = dict.fromkeys(names, ())
+    for i in range(ranks):
+        launches[names[i % agents]] += (m.RankLaunch("work", i, ranks, i, ranks, 0, {}, {}),)
+    graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
+    places = tuple(AgentPlace(name, f"n{i}", {"cpu": 1.0}) for i, name in enumerate(names))
+    known: dict[str, Any] = {
+        "start_timeout_s": 60.0,
+        "stop_grace_s": 1.0,
+        "owner_lease_s": None,
+        "snapshots": SnapshotPlan(enabled=False),
+    }
+    machine = ms.MasterMachine(JobOutline("job", 1, 10, 4, places, launches, graph=graph, **known | settings))
+    machine.handle(ms.Begin(), 0.0)
+    for name in names:
+        tell(machine, name, 0.1)
+    return machine
+
+
+def tell(machine: ms.MasterMachine, agent: str, now: float, *ranks: m.RankReport) -> list[ms.Effect]:
+    """A report of an agent."""
+    seq = int(now * 1000)
+    node = machine.agents[agent].place.node
+    incarnation = machine.agents[agent].incarnation
+    report = m.Report(agent, incarnation, seq, node, "h", 1, "", 1, -1, ranks, (), (), (), "", 0)
+    return machine.handle(ms.FromAgent(agent, report), now)
+
+
+def running(machine: ms.MasterMachine, now: float = 1.0) -> None:
+    for name, agent in machine.agents.items():
+        here = [key for key, rank in machine.ranks.items() if rank.agent == agent.place.agent]
+        tell(machine, name, now, *(m.RankReport(*key, 0, "up", 100) for key in here))
+        tell(machine, name, now + 0.1, *(m.RankReport(*key, 0, "ready", 100) for key in here))
+    assert machine.phase == "running"
+
+
+def records(effects: list[ms.Effect]) -> dict[str, dict[str, Any]]:
+    return {effect.kind: effect.data for effect in effects if isinstance(effect, ms.Record)}
+
+
+def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
+    machine = job(owner_lease_s=3.0)
+    running(machine)
+    machine.handle(ms.OwnerSeen(), 2.0)
+    assert "job_stopping" not in records(machine.handle(ms.Tick(), 4.9))
+    ended = records(machine.handle(ms.Tick(), 5.1))["job_stopping"]
+    assert ended["status"] == "interrupted"
+    assert "driver" in ended["message"]
+
+
+def test_a_detached_job_outlives_its_owner() -> None:
+    machine = job(owner_lease_s=3.0)
+    running(machine)
+    assert "job_detached" in records(machine.handle(ms.Disown(), 2.0))
+    tell(machine, "a0", 99.0)
+    assert "job_stopping" not in records(machine.handle(ms.Tick(), 99.1))
+
+
+def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
+    machine = job()
+    machine.handle(ms.StopAsked("enough"), 1.0)
+    assert machine.phase == "stopping"
+    effects = machine.handle(ms.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
+    assert ms.End("interrupted", "enough") in effects
+
+
+def test_a_job_whose_ranks_do_not_get_ready_in_time_fails_and_names_them() -> None:
+    machine = job(ranks=2)
+    tell(machine, "a0", 60.9)
+    stopping = records(machine.handle(ms.Tick(), 61.0))["job_stopping"]
+    assert stopping["status"] == "failed"
+    assert "work/0 (starting), work/1 (starting)" in stopping["message"]
+    assert "start_timeout_s" in stopping["message"]
+
+
+def test_a_step_is_committed_when_every_rank_has_finished_it_and_no_rank_may_run_far_ahead() -> None:
+    machine = job(ranks=2)
+    running(machine)
+    effects = tell(machine, "a0", 2.0, *(m.RankReport("work", n, 0, "ready", 100, finished=3 - n) for n in (0, 1)))
+    assert records(effects)["committed"] == {"step": 2}
+    (advance,) = [e.message for e in effects if isinstance(e, ms.ToAgent) and isinstance(e.message, m.Advance)]
+    assert (advance.committed, advance.granted) == (2, 6)
+
+
+def test_reports_that_come_late_or_twice_change_nothing() -> None:
+    machine = job()
+    running(machine)
+    tell(machine, "a0", 3.0, m.RankReport("work", 0, 0, "ready", 100, finished=5))
+    assert tell(machine, "a0", 2.0, m.RankReport("work", 0, 0, "failed", 100)) == []
+    assert machine.ranks["work", 0].state == "running"
+
+
+def test_an_agent_without_ranks_may_be_lost() -> None:
+    machine = job(ranks=1, agents=2)
+    running(machine)
+    found = records(machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.0))
+    assert set(found) == {"agent_lost"}
+    assert machine.phase == "running"
+    assert set(records(machine.handle(ms.AgentLost("a0", 1, "its node is gone", node_lost=True), 2.1))) >= {
+        "agent_lost",
+        "failure",
+        "job_stopping",
+    }
