@@ -13,7 +13,18 @@ from rich.console import Console
 
 from benchmarks.report import RESULTS, Report
 
-NAMES = ("chain", "chain_large", "controller", "weights", "start_ranks", "submit", "snapshot", "grpo")
+NAMES = (
+    "chain",
+    "chain_large",
+    "controller",
+    "weights",
+    "start_ranks",
+    "submit",
+    "snapshot",
+    "failover",
+    "goodput",
+    "grpo",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -132,8 +132,8 @@ class Disturbed:
         since = self._calm()
         before = self.boards.look()
         down = [key for key in before if key == (role, rank) or (group and key[0] == role)]
-        os.kill(before[role, rank].pid, signal.SIGKILL)
         wall, began = time.time(), time.monotonic()
+        os.kill(before[role, rank].pid, signal.SIGKILL)
         had = max(position.finished for position in self._same(before, down))
 
         def stepping() -> bool:
@@ -154,8 +154,8 @@ class Disturbed:
         before = self.boards.look()
         control = self.run.control()
         assert control is not None
-        os.kill(control.pid, signal.SIGKILL)
         wall = time.time()
+        os.kill(control.pid, signal.SIGKILL)
         trail = [(wall, self.boards.look())]
         looked = 0.0
         found: list[Event] = []

@@ -83,15 +83,16 @@ class Tick:
 
 
 class Count:
-    """Counts the rows it gets: that is its state. `imports`: a module that its setup imports."""
+    """Counts the rows it gets: that is its state. Its setup imports the module `imports`, its step takes `pause_s`."""
 
-    def __init__(self, imports: str = "") -> None:
+    def __init__(self, imports: str = "", pause_s: float = 0.0) -> None:
         if imports:
             importlib.import_module(imports)
-        self.rows = 0
+        self.rows, self.pause_s = 0, pause_s
 
     @operator(rows=Broadcast())
     def take(self, rows: Batch) -> None:
+        time.sleep(self.pause_s)
         self.rows += rows.rows
 
     def snapshot(self) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""What a SIGKILL costs: of a rank, of a rank of a group, of the master; ours, bare Ray actors, DLRover."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.actor_restarts import ActorKill, BareActors
+from benchmarks.disturbed import MasterKill, RankKill, disturbed
+from benchmarks.report import Report, ratios
+from benchmarks.running import JOBS, BenchmarkError
+from benchmarks.submit import DLROVER_ENV, ray_head
+
+JOB = JOBS / "failover.yaml"
+RANKS = 5
+VICTIMS = {"single": "a rank", "heavy": "a rank that imports torch", "trainer": "a rank of an FSDP2 group of 2"}
+"""Roles of the job, in words."""
+DLROVER_KINDS = {"simple": "a worker of a simple role", "elastic": "a worker of an elastic role of 2"}
+
+
+def measure(quick: bool) -> Report:
+    """A process in less than 1 s plus its own load time, the master in less than 2 s and nothing restarted."""
+    report = Report("failover", "seconds from SIGKILL to stepping again", quick)
+    rounds, kills, dlrover_rounds = (1, 1, 0) if quick else (3, 3, 2)
+    dlrover = os.environ.get(DLROVER_ENV)
+    if not dlrover:
+        report.skipped.append(
+            f"DLRover: {DLROVER_ENV} is not set; see benchmarks/README.md for the Python that it should point to"
+        )
+    found: dict[str, Ours] = {"local": Ours(), "Ray": Ours()}
+    bare: dict[str, list[ActorKill]] = {"single": [], "heavy": []}
+    theirs: dict[str, list[dict[str, Any]]] = {"simple": [], "elastic": [], "master": []}
+    for number in range(rounds):
+        found["local"].disturb(kills, "--backend", "local")
+        with ray_head(sys.executable) as address:
+            with BareActors(address) as actors:
+                for _ in range(kills):
+                    for name, into in bare.items():
+                        into.append(actors.kill(name))
+            found["Ray"].disturb(kills, "--address", address)
+        if dlrover and number < dlrover_rounds:
+            for kind, answers in theirs.items():
+                with ray_head(dlrover) as address:
+                    answers.append(dlrover_kill(dlrover, address, kind))
+    for backend, ours in found.items():
+        ours.tell(report, backend)
+    _tell_bare(report, bare)
+    report.claim(
+        "bare Ray actor / rolemesh on Ray: a rank",
+        ratios([kill.seconds for kill in bare["single"]], [kill.seconds for kill in found["Ray"].ranks["single"]]),
+        at_least=1,
+    )
+    if any(theirs.values()):
+        _tell_dlrover(report, theirs)
+        again = [(number, one["seconds"]) for number, one in enumerate(theirs["elastic"]) if one["seconds"]]
+        groups = [found["Ray"].ranks["trainer"][kills * number].seconds for number, _ in again]
+        if again:
+            share = ratios([seconds for _, seconds in again], groups)
+            report.claim("DLRover, elastic role / rolemesh on Ray, FSDP2 group", share, at_least=1)
+    report.settings = {"rounds": rounds, "kills of each kind in a round": kills, "ranks of the job": RANKS}
+    report.notes.append(
+        "rolemesh's times end when every rank that went down has finished a step that it had not finished before: "
+        "state and inputs are there again. A bare actor's end with its next step, which starts from nothing"
+    )
+    report.notes.append(
+        "what counts as a rank's own set-up is measured by the rank: imports, model, rendezvous of its group"
+    )
+    return report
+
+
+class Ours:
+    """What was measured of our job on one backend."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[str, list[RankKill]] = {role: [] for role in VICTIMS}
+        self.masters: list[MasterKill] = []
+
+    def disturb(self, kills: int, *backend: str) -> None:
+        """Run the job once, and kill each kind of thing so often, in turns."""
+        with disturbed(JOB, backend=backend) as job:
+            for _ in range(kills):
+                for role, into in self.ranks.items():
+                    into.append(job.kill_rank(role, 0, group=role == "trainer"))
+                self.masters.append(job.kill_master())
+
+    def tell(self, report: Report, backend: str) -> None:
+        """Rows and claims."""
+        for role, what in VICTIMS.items():
+            kills = self.ranks[role]
+            where = f"rolemesh, {backend}, {what}"
+            seconds, load = [kill.seconds for kill in kills], [kill.load_s for kill in kills]
+            report.row(f"{where}: until it steps again", "s", seconds)
+            report.row(f"{where}: its own set-up, part of it", "s", load)
+            restarted = [float(len(kill.restarted)) for kill in kills]
+            report.row(f"{where}: restarted, of {RANKS}", "ranks", restarted)
+            report.claim(f"{where}: without its own set-up", _less(seconds, load), at_most=1, unit="s")
+            report.claim(f"{where}: restarted", restarted, at_most=2 if role == "trainer" else 1, unit="ranks")
+        where = f"rolemesh, {backend}, the master"
+        report.row(f"{where}: until one is back", "s", [kill.recovered_s for kill in self.masters])
+        committed = [kill.committed_s for kill in self.masters]
+        report.row(f"{where}: until it commits steps", "s", committed)
+        report.row(f"{where}: steps of every rank until one is back", "steps", [float(k.steps) for k in self.masters])
+        restarted = [float(len(kill.restarted)) for kill in self.masters]
+        report.row(f"{where}: restarted, of {RANKS}", "ranks", restarted)
+        report.claim(f"{where}: until it commits steps", committed, at_most=2, unit="s")
+        report.claim(f"{where}: restarted", restarted, at_most=0, unit="ranks")
+
+
+def _tell_bare(report: Report, bare: dict[str, list[ActorKill]]) -> None:
+    for name, kills in bare.items():
+        where = "bare Ray actor" + (" that imports torch" if name == "heavy" else "")
+        report.row(f"{where}: until its next step", "s", [kill.seconds for kill in kills])
+        if name == "heavy":
+            report.row(f"{where}: its own set-up, part of it", "s", [kill.load_s for kill in kills])
+        report.row(f"{where}: steps whose state is lost", "steps", [float(kill.lost_steps) for kill in kills])
+
+
+def _tell_dlrover(report: Report, theirs: dict[str, list[dict[str, Any]]]) -> None:
+    for kind, what in DLROVER_KINDS.items():
+        again = [one["seconds"] for one in theirs[kind] if one["seconds"]]
+        if again:
+            report.row(f"DLRover, {what}: until it is called again", "s", again)
+        if len(again) < len(theirs[kind]):
+            report.notes.append(f"DLRover, {what}: {len(theirs[kind]) - len(again)} times not within a minute")
+        report.row(f"DLRover, {what}: restarted, of 4", "ranks", [float(one["restarted"]) for one in theirs[kind]])
+    lost = [float(one["restarted"]) for one in theirs["master"]]
+    report.row("DLRover, the master: workers dead or restarted after 10 s, of 4", "ranks", lost)
+    said = ", ".join(sorted({one["stage"] for one in theirs["master"]}))
+    report.notes.append(f"DLRover's master, 10 s after its SIGKILL, says: {said}")
+
+
+def dlrover_kill(python: str, address: str, kind: str) -> dict[str, Any]:
+    """One kill in a DLRover job, in DLRover's own environment; see ``dlrover_kills.py``."""
+    script = Path(__file__).parent / "dlrover_kills.py"
+    environ = {**os.environ, "PYTHONPATH": str(script.parent)}
+    done = subprocess.run(
+        [python, str(script), address, kind], capture_output=True, text=True, env=environ, timeout=400, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise BenchmarkError(f"DLRover ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def _less(seconds: Sequence[float], load: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(seconds, load, strict=True)]
