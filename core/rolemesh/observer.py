@@ -25,7 +25,10 @@ OBSERVER_API_VERSION = 1
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """A run: its name, folder, length and roles (world size by name), and the operator labels in the flow's order."""
+    """A run: its name, folder, length and roles (world size by name), and the operator labels in the flow's order.
+
+    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not.
+    """
 
     name: str
     run_dir: str
@@ -33,6 +36,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     roles: dict[str, int]
     operators: tuple[str, ...]
     backend: str = ""
+    origin: str = ""
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.errors import EXIT_NOT_STARTED
-from rolemesh.runs import find_run
+from rolemesh.runs import Run, find_run
 from rolemesh.snapshots import disk
 from rolemesh.snapshots.layout import SnapshotError
 
@@ -35,10 +35,11 @@ def find_source(reference: str, runs: Path) -> Source:
 def find_origin(source: Source, steps: int, stateful: Sequence[str]) -> tuple[disk.PersistedSet, list[str]]:
     """The newest intact snapshot of `source`, and what is wrong with newer ones.
 
-    `stateful` are the new job's roles that keep state; `steps` is how many it has in all.
+    A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. `stateful` are
+    the new job's roles that keep state; `steps` is how many it has in all.
     Raises `SnapshotError` if there is none, or if it does not fit the job.
     """
-    found, damaged = disk.newest_intact(source.run_dir, source.step)
+    found, damaged = _newest_intact(source)
     where = str(disk.snapshots_folder(source.run_dir))
     if found is None or found.manifest is None:
         what = "there is no intact snapshot" + (f" of step {source.step}" if source.step is not None else "")
@@ -58,6 +59,16 @@ def find_origin(source: Source, steps: int, stateful: Sequence[str]) -> tuple[di
     ]
     if errors:
         raise _not_started("the snapshot does not fit this job: " + "; ".join(errors), str(found.path))
+    return found, damaged
+
+
+def _newest_intact(source: Source) -> tuple[disk.PersistedSet | None, list[str]]:
+    found, damaged = disk.newest_intact(source.run_dir, source.step)
+    info = Run(source.run_dir).info()
+    if found is None and source.step is None and info is not None and info.origin:
+        origin = Path(info.origin)
+        found, older = disk.newest_intact(origin.parents[1], int(origin.name.removeprefix("step-")))
+        damaged += older
     return found, damaged
 
 

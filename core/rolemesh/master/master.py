@@ -70,6 +70,7 @@ class Master:
             bundle.config.world_sizes,
             tuple(op.label for op in graph.ops),
             bundle.backend,
+            bundle.outline.origin,
         )
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._zmq = zmq.Context()
@@ -199,6 +200,7 @@ class Master:
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
         lines = tuple(self._lines.add(agent, metrics, time.time(), self._machine.committed))
         if lines:
+            self._context.verify()  # a master that was stopped for a while would write lines that are there already
             self._recent.extend(lines)
             self._observers.broadcast("steps_finished", metrics=lines)
             step = self._lines.published
