@@ -14,17 +14,21 @@ import pytest
 from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
 
 
+def job_in(folder: Path, name: str, backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:
+    """A job of the three roles in `folder`; `extra` are more lines of its job file."""
+    folder.mkdir(exist_ok=True)
+    (folder / "roles.py").write_text(ROLES)
+    (folder / "flow.py").write_text(FLOW)
+    (folder / "job.yaml").write_text(JOB.format(name=name) + textwrap.dedent(extra))
+    return Job(folder, name, backend)
+
+
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def make(name: str = "squares", backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "roles.py").write_text(ROLES)
-        (folder / "flow.py").write_text(FLOW)
-        (folder / "job.yaml").write_text(JOB.format(name=name) + textwrap.dedent(extra))
-        jobs.append(Job(folder, name, backend))
+        jobs.append(job_in(tmp_path / name, name, backend, extra))
         return jobs[-1]
 
     yield make

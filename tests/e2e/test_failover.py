@@ -12,54 +12,22 @@ from typing import Any
 import pytest
 from tests.chaos.harness import ChaosJob
 from tests.e2e.harness import Job, until
+from tests.e2e.ladder import (
+    ENDLESS,
+    LADDER,
+    SLOW,
+    STEPS,
+    ended_well,
+    launched,
+    of_kind,
+    pids,
+    recovered,
+    total,
+)
 
 from rolemesh.control import ControlClient
-from rolemesh.observer import JobStatus
 
 Make = Callable[..., Job]
-LADDER = """
-failover:
-  - {use: process, options: {max_attempts: 20}}
-  - {use: job, options: {max_attempts: 5}}
-snapshots: {every: 1, persist_every: 5}
-hang: {after_s: 60}
-"""
-STEPS = 150
-SLOW = (f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.02")
-ENDLESS = ("steps=100000", "roles.work.options.kwargs.sleep=0.02")
-
-
-def total(steps: int) -> float:
-    return float(sum(x * x for x in range(6 * steps)))
-
-
-def pids(status: JobStatus) -> dict[str, int]:
-    return {f"{r.role}/{r.rank}": r.pid for r in status.ranks}
-
-
-def of_kind(job: Job, *kinds: str) -> list[dict[str, Any]]:
-    return [event for event in job.events() if event["kind"] in kinds]
-
-
-def recovered(job: Job, times: int = 1) -> JobStatus:
-    """Wait until as many recoveries have ended well."""
-    until(lambda: len(of_kind(job, "recovered")) >= times, 60, f"{times} recoveries")
-    return job.running()
-
-
-def launched(job: Job) -> list[list[str]]:
-    return [
-        sorted(f"{r['role']}/{r['rank']}" for r in event["data"]["ranks"])
-        for event in of_kind(job, "recovery_launched")
-    ]
-
-
-def ended_well(job: Job, process: subprocess.Popen[str], steps: int = STEPS) -> None:
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode == 0, out
-    assert [line["step"] for line in job.metrics()] == list(range(steps))
-    assert job.metrics()[-1]["reward"] == total(steps)
-    assert job.result()["committed_steps"] == steps
 
 
 # -------------------------------------------------------------------------------------------------------- blast radius

@@ -1,0 +1,309 @@
+"""`--resume`: what was on disk when a job ended, or was ended, is what another one goes on from; damage is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.conftest import job_in
+from tests.e2e.harness import Job, until
+from tests.e2e.ladder import LADDER, of_kind, pids, recovered, total
+
+from rolemesh.snapshots import disk
+
+Make = Callable[..., Job]
+STEPS = 60
+SLOW = ("roles.work.options.kwargs.sleep=0.05",)
+SINK = "sink/rank-0-of-1.safetensors"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sink's sha256 after `STEPS` steps in one go."""
+    job = job_in(tmp_path_factory.mktemp("undisturbed"), "squares", extra=LADDER)
+    done = job.run(f"steps={STEPS}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(job.result()["state_sha256"]["sink"])
+
+
+@pytest.fixture(scope="module")
+def ten_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs folder of a job of ten steps: there are snapshots of steps 4 and 9."""
+    job = job_in(tmp_path_factory.mktemp("ten"), "squares", extra=LADDER)
+    done = job.run("steps=10")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return job.folder / "runs"
+
+
+@pytest.fixture
+def ten(make_job: Make, ten_steps: Path) -> Job:
+    """A job of which ten steps have been run."""
+    job = make_job(extra=LADDER)
+    shutil.copytree(ten_steps, job.folder / "runs")
+    return job
+
+
+def newest(job: Job) -> int:
+    found, damaged = disk.newest_intact(job.run_dir)
+    assert found is not None
+    assert damaged == []
+    return found.step
+
+
+def goes_on(job: Job, undisturbed: str, after: int, *args: str, reference: str = "squares") -> str:
+    """Resume; the end must be that of an undisturbed run, and what was on disk must not be run again."""
+    done = job.run("--resume", reference, f"steps={STEPS}", *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"resuming after step {after} from" in done.stderr
+    assert [line["step"] for line in job.metrics()] == list(range(after + 1, STEPS))
+    assert job.metrics()[0]["reward"] == total(after + 2)
+    result = job.result()
+    assert (result["status"], result["committed_steps"]) == ("done", STEPS)
+    assert result["state_sha256"]["sink"] == undisturbed
+    return done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------- where it was
+
+
+def test_a_job_that_was_stopped_goes_on(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}", *SLOW)
+    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    assert job.cli("stop", "squares").returncode == 0
+    process.communicate(timeout=60)
+    assert job.result()["status"] == "interrupted"
+    goes_on(job, undisturbed, newest(job))
+
+
+def test_a_job_that_failed_goes_on_when_its_mistake_is_corrected(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra=LADDER)
+    failed = job.run(f"steps={STEPS}", *SLOW, "roles.work.options.kwargs.fail_at=23")
+    assert failed.returncode == 1
+    goes_on(job, undisturbed, newest(job))
+
+
+def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}", *SLOW)
+    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    status = job.running()
+    supervisor = psutil.Process(status.master_pid).ppid()
+    process.kill()
+    os.kill(supervisor, signal.SIGKILL)
+    process.communicate(timeout=60)
+    gone = [status.master_pid, *pids(status).values(), *(agent.pid for agent in status.agents)]
+    until(lambda: not any(map(psutil.pid_exists, gone)), 30, "every process is gone")
+    assert not (job.run_dir / "result.json").exists()
+    goes_on(job, undisturbed, newest(job))
+
+
+def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: Job, undisturbed: str) -> None:
+    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOW, "snapshots.persist_every=50")
+    ten.running(11)
+    assert ten.cli("stop", "squares").returncode == 0
+    process.communicate(timeout=60)
+    goes_on(ten, undisturbed, 9)
+
+
+@pytest.mark.parametrize(
+    "sizes", [("roles.work.world_size=1",), ("roles.work.world_size=3", "roles.source.world_size=2")]
+)
+def test_roles_may_have_other_world_sizes(ten: Job, undisturbed: str, sizes: tuple[str, ...]) -> None:
+    goes_on(ten, undisturbed, 9, *sizes)
+
+
+@pytest.mark.parametrize(
+    ("reference", "args", "after"),
+    [
+        ("runs/squares", (), 9),
+        ("runs/squares/snapshots/step-4", (), 4),
+        ("runs/squares/snapshots/step-9", ("--nodes", "4x(cpu=1)", "roles.sink.resources.cpu=1"), 9),
+    ],
+)
+def test_a_path_names_a_run_or_one_of_its_snapshots(
+    ten: Job, undisturbed: str, reference: str, args: tuple[str, ...], after: int
+) -> None:
+    goes_on(ten, undisturbed, after, *args, reference=reference)
+
+
+def test_another_job_goes_on_from_the_run_of_one_that_is_left_as_it_is(ten: Job, undisturbed: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in ten.run_dir.rglob("*")}
+    other = Job(ten.folder, "other", ten.backend)
+    goes_on(other, undisturbed, 9, "name=other", reference="runs/squares")
+    assert {path: path.stat().st_mtime_ns for path in ten.run_dir.rglob("*")} == before
+
+
+def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, undisturbed: str) -> None:
+    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOW)
+    os.kill(pids(ten.running())["sink/0"], signal.SIGKILL)
+    recovered(ten)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert ten.result()["state_sha256"]["sink"] == undisturbed
+    assert [line["step"] for line in ten.metrics()] == list(range(10, STEPS))
+
+
+@pytest.mark.parametrize(
+    ("reference", "args", "words"),
+    [
+        ("cubes", (), ("cubes", "squares")),
+        ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
+        ("runs/squares/snapshots/step-5", (), ("step-5",)),
+        ("squares", ("--inline",), ("--inline", "resume")),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
+    ten: Job, reference: str, args: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    before = ten.result()
+    if "--inline" in args:
+        ten.backend = ()
+    refused = ten.run("--resume", reference, *args)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stderr
+    for word in words:
+        assert word in refused.stderr
+    assert ten.result() == before
+
+
+# -------------------------------------------------------------------------------------------------------------- damage
+
+
+def torn(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 0x10
+    path.write_bytes(data)
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "word"),
+    [
+        (torn, SINK, "bytes, not"),
+        (emptied, SINK, "0 bytes, not"),
+        (flipped, SINK, "checksum"),
+        (missing, SINK, "missing"),
+        (torn, "manifest.json", "manifest"),
+        (flipped, "source/rank-0-of-1.safetensors", "checksum"),
+    ],
+)
+def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(
+    ten: Job, undisturbed: str, damage: Callable[[Path], None], file: str, word: str
+) -> None:
+    damage(disk.step_folder(ten.run_dir, 9) / file)
+    verified = ten.cli("checkpoint", "verify", "squares")
+    assert verified.returncode == 1
+    assert word in verified.stdout
+    assert "resumes from step 4" in verified.stderr
+    told = goes_on(ten, undisturbed, 4)
+    assert "snapshot of step 9" in told
+    assert word in told
+
+
+def test_where_every_snapshot_is_damaged_nothing_is_started(ten: Job) -> None:
+    for step in (4, 9):
+        flipped(disk.step_folder(ten.run_dir, step) / SINK)
+    refused = ten.run("--resume", "squares", f"steps={STEPS}")
+    assert refused.returncode == 2
+    assert "no intact snapshot" in refused.stderr
+    assert "step 4" in refused.stderr
+    assert "step 9" in refused.stderr
+    assert ten.result()["committed_steps"] == 10
+    verified = ten.cli("checkpoint", "verify", "squares")
+    assert verified.returncode == 1
+    assert "no snapshot is left" in verified.stderr
+
+
+def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}", *SLOW, "failover=[{use: job}]")
+    running = pids(job.running())
+    until(lambda: len(of_kind(job, "persisted")) > 1, 60, "two snapshots on disk")
+    os.kill(running["source/0"], signal.SIGSTOP)  # no other snapshot than these from here on
+    at = until(lambda: steady(job), 30, "no step is made any more")
+    before, last = [event["data"]["step"] for event in of_kind(job, "persisted")][-2:]
+    assert last <= at
+    flipped(disk.step_folder(job.run_dir, last) / SINK)
+    os.kill(running["source/0"], signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    (back,) = of_kind(job, "rolled_back")
+    assert back["data"]["step"] == before
+    (damaged,) = of_kind(job, "snapshot_damaged")
+    assert f"step {last} is damaged: {SINK}" in damaged["data"]["message"]
+    assert damaged["data"]["message"] in out
+    assert job.result()["state_sha256"]["sink"] == undisturbed
+    assert [line["step"] for line in job.metrics()] == list(range(STEPS))
+
+
+def steady(job: Job) -> int | None:
+    """The last committed step if that does not change for a while, and its snapshots are complete."""
+    status = job.status()
+    if status is None:
+        return None
+    seen = job.running(status.committed).committed
+    sets = disk.find_sets(job.run_dir)
+    return seen if seen == status.committed and all(each.manifest is not None for each in sets) else None
+
+
+# ------------------------------------------------------------------------------------------------- rolemesh checkpoint
+
+
+def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_export(ten: Job) -> None:
+    listed = ten.cli("checkpoint", "list", "squares", "--json")
+    assert listed.returncode == 0, listed.stderr
+    rows = json.loads(listed.stdout)
+    assert [(row["step"], row["complete"]) for row in rows] == [(9, True), (4, True)]
+    assert rows[0]["world_sizes"] == {"source": 1, "work": 2, "sink": 1}
+    shown = ten.cli("checkpoint", "list", "runs/squares")
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[1:]] == [["9", "complete"], ["4", "complete"]]
+    sound = ten.cli("checkpoint", "verify", "squares", "--json")
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    assert [(row["step"], row["problems"]) for row in json.loads(sound.stdout)] == [(9, []), (4, [])]
+    flipped(disk.step_folder(ten.run_dir, 9) / SINK)
+    damaged = ten.cli("checkpoint", "verify", "squares", "--json")
+    assert damaged.returncode == 1
+    assert [[p["file"] for p in row["problems"]] for row in json.loads(damaged.stdout)] == [[SINK], []]
+    refused = ten.cli("checkpoint", "export", "squares", "--out", "model")
+    assert refused.returncode == 2
+    assert "export" in refused.stderr
+    assert not (ten.folder / "model").exists()
+    unknown = ten.cli("checkpoint", "list", "cubes")
+    assert unknown.returncode == 2
+    assert "squares" in unknown.stderr
+
+
+def test_a_run_without_snapshots_has_none_to_verify(make_job: Make) -> None:
+    job = make_job()
+    assert job.run("steps=5").returncode == 0
+    assert job.cli("checkpoint", "list", "squares").returncode == 0
+    verified = job.cli("checkpoint", "verify", "squares")
+    assert verified.returncode == 2
+    assert "snapshots.enabled" in verified.stderr
+    refused = job.run("--resume", "squares")
+    assert refused.returncode == 2
+    assert "snapshots.enabled" in refused.stderr
+
+
+def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra="snapshots: {enabled: true, persist_every: 5}\n")
+    assert job.run("steps=7").returncode == 0
+    goes_on(job, undisturbed, 6)
