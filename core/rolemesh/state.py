@@ -117,6 +117,14 @@ class Store:
             connection.execute(table.insert(), [_row(self._job, event) for event in events])
         return events
 
+    def verify(self, epoch: int) -> None:
+        """Raises `StateError` if another epoch has claimed the job since."""
+        jobs = self._tables.tables["rolemesh_jobs"]
+        with self._errors(), self._engine.connect() as connection:
+            row = connection.execute(jobs.select().where(jobs.c.job_id == self._job)).one_or_none()
+        if row is None or row.epoch != epoch:
+            raise self._fenced(epoch, row)
+
     def events(self, since: int = 0) -> list[Event]:
         """All events after number `since`, in order.
 

@@ -132,7 +132,12 @@ class SimMaster:
             case ms.ToAgent(agent, incarnation, message):
                 backend.send(agent, incarnation, message)
             case ms.Publish(agent, metrics):
-                for line in self.lines.add(agent, metrics, world.now, self.machine.committed):
+                lines = self.lines.add(agent, metrics, world.now, self.machine.committed)
+                if lines and self.epoch != self.journal.epoch:
+                    world.note(f"master {self.epoch}", "is no longer the master")
+                    self.die()
+                    return
+                for line in lines:
                     world.checks.published(line)
                 self.handle_soon(ms.Published(self.lines.published))
             case ms.Replan(lost):

@@ -81,7 +81,10 @@ def test_a_master_of_an_older_epoch_is_refused_and_writes_nothing(store: Store, 
 
         with pytest.raises(StateError, match=r"epoch 1.*epoch 2 has taken the job over"):
             store.append(old, [(1.0, "committed", {"step": 7})])
+        with pytest.raises(StateError, match="epoch 2 has taken the job over"):
+            store.verify(old)
         assert successor.events() == []
+        successor.verify(2)
 
 
 def test_writing_without_a_claim_is_refused(store: Store, tmp_path: Path) -> None:

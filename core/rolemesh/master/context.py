@@ -34,6 +34,10 @@ class JobContext:
         self.recent.extend(events)
         return events
 
+    def verify(self) -> None:
+        """Raises `StateError` if a newer master has taken over."""
+        self._store.verify(self.epoch)
+
     def since(self, seq: int) -> tuple[Event, ...]:
         """Events after number `seq`, as far back as memory reaches or else from the store."""
         if self.recent and self.recent[0].seq > seq + 1:

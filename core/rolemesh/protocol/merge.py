@@ -140,9 +140,13 @@ class LineAssembler:
     def moved(self, agents: Iterable[str]) -> None:
         """Ranks have moved, and only `agents` have some now: whoever has moved tells its new agent all that is open."""
         self._agents = frozenset(agents)
-        for by_role in self._parts.values():
-            for role, by_agent in by_role.items():
+        for step, by_role in list(self._parts.items()):
+            for role, by_agent in list(by_role.items()):
                 by_role[role] = {agent: part for agent, part in by_agent.items() if agent in self._agents}
+                if not by_role[role]:
+                    del by_role[role]
+            if not by_role:
+                del self._parts[step], self._since[step]
 
     def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
@@ -180,8 +184,6 @@ class LineAssembler:
     def _merged(parts: dict[str, dict[str, Metrics]]) -> dict[str, Metrics]:
         merged: dict[str, Metrics] = {}
         for role, by_agent in parts.items():
-            if not by_agent:
-                continue
             first, *others = by_agent.values()
             if others:
                 first = _copy(first)

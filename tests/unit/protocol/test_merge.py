@@ -102,3 +102,10 @@ def test_a_line_waits_for_those_before_it_even_if_nothing_of_them_has_come_yet()
     assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 0.0)], 5.0) == []
     lines = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.0)], 5.0)
     assert [line.step for line in lines] == [0, 1]
+
+
+def test_a_line_of_which_nothing_is_left_is_not_written() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assembler.add("a1", [part("data", 0, 0.0)], 5.0, committed=0)
+    assembler.moved(["a0"])
+    assert assembler.add("a0", [], 99.0, committed=0) == []

@@ -281,8 +281,9 @@ class MasterMachine:
         effects: list[e.Effect] = []
         if before is None or _place(before) != _place(seen):
             self._moved = now
-        record.finished = max(record.finished, seen.finished)
-        record.safe = max(record.safe, seen.safe if self.outline.snapshots.enabled else seen.finished)
+        if record.state != "halting":  # it is going back, maybe to before what it had reached
+            record.finished = max(record.finished, seen.finished)
+            record.safe = max(record.safe, seen.safe if self.outline.snapshots.enabled else seen.finished)
         if record.state == "starting" and seen.state in ("up", "ready", "done"):
             record.state = "up"
             node = self.agents[record.agent].place.node
