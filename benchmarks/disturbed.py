@@ -157,19 +157,16 @@ class Disturbed:
         wall = time.time()
         os.kill(control.pid, signal.SIGKILL)
         trail = [(wall, self.boards.look())]
-        looked = 0.0
         found: list[Event] = []
 
         def committed() -> Event | None:
-            nonlocal looked, found
+            nonlocal found
             trail.append((time.time(), self.boards.look()))
-            if time.monotonic() > looked + JOURNAL_S:
-                looked = time.monotonic()
-                found = self.store.events(since)
+            found = self.store.events(since)
             again = next((event.seq for event in found if event.kind == "master_recovered"), None)
             return next((e for e in found if e.kind == "committed" and again is not None and e.seq > again), None)
 
-        first = self._until("a master commits again", committed)
+        first = self._until("a master commits again", committed, look_s=JOURNAL_S)
         recovered = next(event for event in found if event.kind == "master_recovered")
         then = max((seen for seen in trail if seen[0] <= recovered.time), key=lambda seen: seen[0], default=trail[0])[1]
         steps = min(then[key].finished - trail[0][1][key].finished for key in then)

@@ -67,7 +67,7 @@ def measure(quick: bool) -> Report:
 @contextmanager
 def ray_head(python: str) -> Iterator[str]:
     """A Ray of another process; its address."""
-    environ = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    environ = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "DLROVER_EVENT_ENABLE": "false"}
     cpus = len(os.sched_getaffinity(0))
     head = subprocess.Popen(
         [python, "-c", HEAD.format(cpus=cpus)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ,
