@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -30,8 +30,13 @@ from rolemesh import (
     Verdict,
     hookspecs,
 )
+from rolemesh.batch import Shard
 from rolemesh.observer import RoleTimes, RunInfo, StepMetrics
 from rolemesh.plugins.manager import hooks_of
+from rolemesh.protocol.master import MasterMachine
+from rolemesh.protocol.master.records import RankRecord, Recovery
+from rolemesh.rehearsal.spec import TARGETS
+from rolemesh.snapshots.memory import MemorySnapshots
 from rolemesh.spec import load
 from rolemesh.spec.model import JobSpec, Use
 
@@ -164,7 +169,7 @@ def test_every_job_file_key_is_documented_with_its_type_and_default() -> None:
     assert sorted(documented) == sorted(key_rows(JobSpec))
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/job-file.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/job-file.md", "docs/fault-tolerance.md"])
 def test_documented_job_files_are_valid(document: str, tmp_path: Path) -> None:
     jobs = [block for block in blocks(document, "yaml") if block.startswith("name:")]
     assert jobs
@@ -217,6 +222,51 @@ def test_the_tutorial_workload_continues_from_its_snapshot_as_if_nothing_had_hap
     restarted.restore(killed.snapshot())
     assert before + run(restarted, 3, 3) == undisturbed
     assert sorted([line for step in undisturbed for line in step][:5]) == [f"line {i}" for i in range(5)]
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def test_the_documented_lines_read_the_snapshot_of_two_ranks_without_rolemesh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = tmp_path / "runs/sft/snapshots/step-59/trainer"
+    role.mkdir(parents=True)
+    whole = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for rank in range(2):
+        memory = MemorySnapshots(tmp_path, "trainer", rank)
+        block = Shard(whole[2 * rank : 2 * rank + 2], (4, 3), (2 * rank, 0))
+        memory.write(59, {"model": {"weight": block}, "updates": 60}, log=0, persist=False)
+        image = memory.image(59)
+        assert image is not None
+        assert image.path is not None
+        (role / f"rank-{rank}-of-2.safetensors").write_bytes(image.path.read_bytes()[: image.size])
+        memory.close()
+    monkeypatch.chdir(tmp_path)
+    weights = defined(blocks("docs/fault-tolerance.md", "python")[0], "weights")
+    assert weights.keys() == {"model.weight"}
+    np.testing.assert_array_equal(weights["model.weight"].numpy(), whole)
+
+
+def test_the_drawn_state_machines_have_the_states_of_the_code() -> None:
+    drawn = [
+        {state for arrow in re.findall(r"(\w+) --> (\w+)", block.replace("[*]", "")) for state in arrow}
+        for block in blocks("docs/fault-tolerance.md", "mermaid")
+    ]
+    phases = re.search(r"self\.phase: Literal\[(.*?)\]", inspect.getsource(MasterMachine))
+    assert phases
+    job = set(re.findall(r"\w+", phases[1]))
+    recovery = set(get_args(get_type_hints(Recovery)["phase"]))
+    rank = set(get_args(get_type_hints(RankRecord)["state"]))
+    assert drawn == [job, recovery, rank]
+
+
+def test_every_target_of_a_rehearsal_and_every_failover_level_is_in_its_table() -> None:
+    text = (ROOT / "docs/fault-tolerance.md").read_text()
+    table = text.partition("| target |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|\n", "|\n", table))) == set(TARGETS)
+    levels = {path.name for path in (ROOT / "plugins/failover").iterdir() if (path / "pyproject.toml").is_file()}
+    assert levels == set(re.findall(r"^\| \[`(\w+)`\]", text, flags=re.MULTILINE))
 
 
 # --------------------------------------------------------------------------------------------------------- the project
