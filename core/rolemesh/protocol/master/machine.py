@@ -412,6 +412,8 @@ class MasterMachine:
         if len(parts) < len(self.ranks) or self._completing >= part.step:
             return []
         every = self.outline.metrics_every
+        if self.coordinator.busy:
+            self._whole_since[part.step] = now  # what is missing will be told again
         since = self._whole_since.setdefault(part.step, now)
         if self.published < (part.step + 1) // every * every - 1 and now < since + LINES_S:
             return []  # who goes on from the disk knows nothing of the lines before
