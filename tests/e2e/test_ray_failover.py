@@ -1,0 +1,232 @@
+"""Failover on a Ray of several nodes: nodes, agents and masters are lost, and sometimes no other place is left.
+
+The sink needs a resource that only some nodes have, which are lost and replaced; everything else stays on the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import job_in
+from tests.e2e.harness import Job, until
+from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
+
+from rolemesh.observer import JobStatus
+
+pytestmark = pytest.mark.ray
+
+Make = Callable[..., Job]
+LADDER = """
+failover:
+  - {use: process}
+  - {use: node, options: {node_wait_s: 120}}
+  - {use: job}
+snapshots: {every: 1, persist_every: 5, replicas: 1}
+hang: {after_s: 60}
+"""
+ON_AWAY = "roles.sink.resources.custom.away=1"
+IN_MEMORY_ONLY = "snapshots.persist_every=1000"
+WAIT_WORDS = ("waiting up to", "sink/0", "away")
+
+
+class AwayNodes:
+    """The nodes with the resource `away`."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster = cluster
+        self.nodes: dict[str, Any] = {}
+
+    def have(self, count: int) -> None:
+        """Add nodes, or take them away in good order, until there are as many."""
+        while len(self.nodes) > count:
+            self.cluster.remove_node(self.nodes.popitem()[1])
+        while len(self.nodes) < count:
+            node = self.cluster.add_node(num_cpus=1, resources={"away": 1})
+            self.nodes[node.node_id] = node
+        self.cluster.wait_for_nodes()
+
+    def lose(self, node: str) -> float:
+        """Kill everything of Ray on this node at once; returns when."""
+        at = time.time()
+        self.cluster.remove_node(self.nodes.pop(node), allow_graceful=False)
+        return at
+
+
+@pytest.fixture(scope="module")
+def away(ray_cluster: Any) -> Iterator[AwayNodes]:
+    nodes = AwayNodes(ray_cluster)
+    yield nodes
+    nodes.have(0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sink's sha256 at the end of a run in which nothing fails."""
+    job = job_in(tmp_path_factory.mktemp("undisturbed"), "squares", extra=LADDER)
+    done = job.run(f"steps={STEPS}", "snapshots.replicas=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(job.result()["state_sha256"]["sink"])
+
+
+@pytest.fixture
+def on_ray(make_job: Make, ray_address: str) -> Job:
+    return make_job(backend=("--address", ray_address), extra=LADDER)
+
+
+def node_of(status: JobStatus, role: str) -> str:
+    return next(rank.node for rank in status.ranks if rank.role == role)
+
+
+def committed_before(job: Job, kind: str) -> int:
+    """The last step that the journal has as committed before the first event of this kind."""
+    found = -1
+    for event in job.events():
+        if event["kind"] == kind:
+            return found
+        found = event["data"]["step"] if event["kind"] == "committed" else found
+    raise AssertionError(f"no event of kind {kind}")
+
+
+def as_undisturbed(job: Job, sha256: str) -> None:
+    assert job.result()["state_sha256"]["sink"] == sha256
+
+
+# ----------------------------------------------------------------------------------------------------------- lost nodes
+
+
+@pytest.mark.parametrize("master_too", [False, True], ids=["node", "node and master"])
+def test_ranks_of_a_lost_node_move_to_a_spare_one_and_go_on_from_their_replica(
+    on_ray: Job, away: AwayNodes, undisturbed: str, master_too: bool
+) -> None:
+    away.have(2)
+    process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
+    before = on_ray.running(20)
+    lost = node_of(before, "sink")
+    if master_too:
+        os.kill(before.master_pid, signal.SIGKILL)
+    away.lose(lost)
+    after = recovered(on_ray)
+    assert node_of(after, "sink") in away.nodes
+    unmoved = {name: pid for name, pid in pids(before).items() if name != "sink/0"}
+    assert unmoved.items() <= pids(after).items()
+    ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    assert of_kind(on_ray, "rolled_back") == []
+    assert launched(on_ray) == [["sink/0"]]
+    (started,) = of_kind(on_ray, "recovery_launched")[0]["data"]["ranks"]
+    assert (started["restore"], started["replica"] != "") == ("memory", True)
+    assert started["resume"] >= committed_before(on_ray, "recovery_planned") > 0
+    (recovery,) = on_ray.result()["recoveries"]
+    assert (recovery["level"], recovery["outcome"], recovery["restarted"]) == ("node", "recovered", ["sink/0"])
+    assert bool(of_kind(on_ray, "master_recovered")) == master_too
+
+
+def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
+    on_ray: Job, away: AwayNodes, undisturbed: str
+) -> None:
+    away.have(2)
+    process = on_ray.start(*SLOW, ON_AWAY, "snapshots.replicas=0")
+    until(lambda: of_kind(on_ray, "persisted") if on_ray.running() else [], 60, "a snapshot on disk")
+    away.lose(node_of(on_ray.running(), "sink"))
+    out = ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    (back,) = of_kind(on_ray, "rolled_back")
+    assert back["data"]["step"] % 5 == 4
+    assert "the whole job goes on after step" in out
+    levels = [(r["level"], r["outcome"]) for r in on_ray.result()["recoveries"]]
+    assert levels == [("node", "failed"), ("job", "recovered")]
+    assert sorted(launched(on_ray)[-1]) == ["sink/0", "source/0", "work/0", "work/1"]
+
+
+def test_where_no_place_is_left_the_job_says_so_within_five_seconds_and_goes_on_when_there_is_one(
+    on_ray: Job, away: AwayNodes, undisturbed: str
+) -> None:
+    away.have(1)
+    process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
+    before = on_ray.running(20)
+    lost_at = away.lose(node_of(before, "sink"))
+    (waiting,) = until(lambda: of_kind(on_ray, "waiting_for_nodes"), 30, "the job says what is missing")
+    assert waiting["time"] - lost_at < 5.0
+    assert "sink/0" in waiting["data"]["missing"]
+    assert "away" in waiting["data"]["missing"]
+    assert waiting["data"]["wait_s"] == 120
+    status = json.loads(on_ray.cli("status", "squares", "--json").stdout)
+    assert {r["role"] for r in status["ranks"]} == {"source", "work", "sink"}
+    away.have(1)
+    out = ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    for word in WAIT_WORDS:
+        assert word in out
+    assert launched(on_ray) == [["sink/0"]]
+    (recovery,) = on_ray.result()["recoveries"]
+    assert (recovery["level"], recovery["outcome"]) == ("node", "recovered")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [("when_full: fail", "there is no place"), ("node_wait_s: 2", "waited 2 s for one")]
+)
+def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
+    on_ray: Job, away: AwayNodes, options: str, says: str
+) -> None:
+    away.have(1)
+    ladder = f"failover=[{{use: process}}, {{use: node, options: {{{options}}}}}]"
+    process = on_ray.start(*ENDLESS, ON_AWAY, IN_MEMORY_ONLY, ladder)
+    before = on_ray.running(5)
+    lost = node_of(before, "sink")
+    away.lose(lost)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, out
+    failure = on_ray.result()["failure"]
+    assert (failure["cause"], failure["node"]) == ("node_lost", lost)
+    (exhausted,) = of_kind(on_ray, "ladder_exhausted")
+    trail = "\n".join(exhausted["data"]["trail"])
+    for text in (trail, out):
+        assert "node" in text
+        assert "sink/0" in text
+        assert says in text
+        assert "away" in text
+    assert bool(of_kind(on_ray, "waiting_for_nodes")) == ("wait" in says)
+
+
+# ------------------------------------------------------------------------------------------------- masters and agents
+
+
+def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
+    process = on_ray.start(*SLOW, "snapshots.replicas=0")
+    before = on_ray.running(10)
+    os.kill(before.master_pid, signal.SIGKILL)
+    until(lambda: of_kind(on_ray, "master_recovered"), 30, "another master")
+    after = on_ray.running()
+    assert (after.epoch, pids(after)) == (2, pids(before))
+    assert after.master_pid != before.master_pid
+    ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    assert launched(on_ray) == []
+    assert on_ray.result()["recoveries"] == []
+
+
+def test_a_killed_agent_actor_costs_its_ranks_only_and_they_go_on_where_they_were(
+    on_ray: Job, away: AwayNodes, undisturbed: str
+) -> None:
+    away.have(1)
+    process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
+    before = on_ray.running(20)
+    node = node_of(before, "sink")
+    agent = next(agent for agent in before.agents if agent.node == node)
+    os.kill(agent.pid, signal.SIGKILL)
+    after = recovered(on_ray)
+    assert node_of(after, "sink") == node
+    assert {name for name, pid in pids(before).items() if pids(after)[name] != pid} == {"sink/0"}
+    ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    assert launched(on_ray) == [["sink/0"]]
+    (started,) = of_kind(on_ray, "recovery_launched")[0]["data"]["ranks"]
+    assert (started["restore"], started["replica"]) == ("memory", "")
+    (recovery,) = on_ray.result()["recoveries"]
+    assert (recovery["level"], recovery["outcome"]) == ("process", "recovered")
