@@ -1,10 +1,16 @@
-"""Restarts of bare Ray actors: a driver calls their steps, and one of them is killed."""
+"""Restarts of bare Ray actors: a driver calls their steps, and one of them is killed; for `failover`.
+
+``python -m benchmarks.actor_restarts ADDRESS KILLS`` prints ``{"single": [ActorKill, …], "heavy": […]}``: a process of
+its own, because Ray tells a driver's standard output of each actor that has died.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
+import sys
 import time
 from types import TracebackType
 from typing import NamedTuple
@@ -72,3 +78,17 @@ class Count:
         """Its process, how many steps it has made, and how long its set-up took."""
         self.steps += 1
         return os.getpid(), self.steps, self.load_s
+
+
+def main(address: str, kills: int) -> dict[str, list[ActorKill]]:
+    """Kill both actors in turns, each so often."""
+    found: dict[str, list[ActorKill]] = {"single": [], "heavy": []}
+    with BareActors(address) as actors:
+        for _ in range(kills):
+            for name, into in found.items():
+                into.append(actors.kill(name))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))), flush=True)

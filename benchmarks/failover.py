@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.actor_restarts import ActorKill, BareActors
+from benchmarks.actor_restarts import ActorKill
 from benchmarks.disturbed import MasterKill, RankKill, disturbed
 from benchmarks.report import Report, ratios
-from benchmarks.running import JOBS, BenchmarkError
+from benchmarks.running import JOBS, ROOT, BenchmarkError
 from benchmarks.submit import DLROVER_ENV, ray_head
 
 JOB = JOBS / "failover.yaml"
@@ -38,10 +38,8 @@ def measure(quick: bool) -> Report:
     for number in range(rounds):
         found["local"].disturb(kills, "--backend", "local")
         with ray_head(sys.executable) as address:
-            with BareActors(address) as actors:
-                for _ in range(kills):
-                    for name, into in bare.items():
-                        into.append(actors.kill(name))
+            for name, actor_kills in bare_kills(address, kills).items():
+                bare[name] += actor_kills
             if "Ray" in found:
                 found["Ray"].disturb(kills, "--address", address)
         if dlrover and number < dlrover_rounds:
@@ -134,16 +132,26 @@ def _tell_dlrover(report: Report, theirs: dict[str, list[dict[str, Any]]]) -> No
     report.notes.append(f"DLRover's master, 10 s after its SIGKILL, says: {said}")
 
 
+def bare_kills(address: str, kills: int) -> dict[str, list[ActorKill]]:
+    """Kills of bare actors, by name; see ``actor_restarts.py``."""
+    answer = _answer([sys.executable, "-m", "benchmarks.actor_restarts", address, str(kills)], ROOT)
+    return {name: [ActorKill(*one) for one in found] for name, found in answer.items()}
+
+
 def dlrover_kill(python: str, address: str, kind: str) -> dict[str, Any]:
     """One kill in a DLRover job, in DLRover's own environment; see ``dlrover_kills.py``."""
     script = Path(__file__).parent / "dlrover_kills.py"
-    environ = {**os.environ, "PYTHONPATH": str(script.parent), "DLROVER_EVENT_ENABLE": "false"}
-    done = subprocess.run(
-        [python, str(script), address, kind], capture_output=True, text=True, env=environ, timeout=400, check=False
-    )
+    return _answer([python, str(script), address, kind], script.parent)
+
+
+def _answer(command: Sequence[str], path: Path) -> dict[str, Any]:
+    environ = {**os.environ, "PYTHONPATH": str(path), "DLROVER_EVENT_ENABLE": "false"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=400, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise BenchmarkError(f"DLRover ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise BenchmarkError(
+            f"{command[1:]} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 

@@ -20,7 +20,7 @@ from rolemesh.driver import Backend, prepare
 from rolemesh.planning import check_placed, plan_selected, request_of
 from rolemesh.runs import Run
 
-__all__ = ["JOBS", "BenchmarkError", "run_job", "start_job", "times"]
+__all__ = ["JOBS", "ROOT", "BenchmarkError", "run_job", "start_job", "times"]
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = Path(__file__).parent / "jobs"
