@@ -29,7 +29,7 @@ from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, last_line, write_json
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, last_line, write_json
 from rolemesh.state import JournalDamagedError
 
 __all__ = ["Master"]
@@ -116,7 +116,25 @@ class Master:
     def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
         self._put(machine.AgentLost(agent, incarnation, why, node_lost))
 
+    def _check_journal(self) -> None:
+        """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
+        newest = self._context.history[-1].seq if self._context.history else 0
+        told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", 0))
+        earlier = Run(self.run_dir).control()
+        if told > newest:
+            what = f"the journal ends with event {newest}, but event {told} has been told already"
+        elif self._context.epoch == 1 and earlier is not None and earlier.job_id == self.bundle.job_id:
+            what = f"the master with pid {earlier.pid} had a journal, and it is gone"
+        else:
+            return
+        raise JournalDamagedError(
+            what,
+            where=str(self.run_dir / EVENTS_FILE),
+            remedy="restore the database from a backup, or start the job again with --resume",
+        )
+
     def _announce(self) -> None:
+        self._check_journal()
         write_json(self.run_dir / RUN_FILE, self._run)
         control = Control(
             self.bundle.config.name,
@@ -134,12 +152,6 @@ class Master:
             # What the last master journalled and then had no time to tell anybody.
             newest = self._context.history[-1].seq
             told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", newest))
-            if told > newest:
-                raise JournalDamagedError(
-                    f"the journal ends with event {newest}, but event {told} has been told already",
-                    where=str(self.run_dir / EVENTS_FILE),
-                    remedy="restore the database from a backup, or start the job again with --resume",
-                )
             for event in self._context.history:
                 if event.seq > told:
                     self._observers.broadcast("event", event=event)
