@@ -1,0 +1,177 @@
+"""The journal of real jobs: in PostgreSQL, with a server that dies, and damaged, which is refused as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.e2e.conftest import job_in
+from tests.e2e.harness import Job, until
+from tests.e2e.ladder import ENDLESS, LADDER, SLOW, ended_well, launched, of_kind, pids, recovered
+
+from rolemesh.state import SQLITE_FILE
+
+Make = Callable[..., Job]
+
+
+# ---------------------------------------------------------------------------------------------------------- PostgreSQL
+
+
+def slain(server: Any) -> None:
+    """SIGKILL the database's server with all its processes."""
+    parent = psutil.Process(server.get_pid())
+    processes = [parent, *parent.children(recursive=True)]
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, 10)
+
+
+def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Make, postgres: str) -> None:
+    job = make_job(extra=LADDER + f'state: "{postgres}"\n')
+    process = job.start(*SLOW)
+    before = job.running(10)
+    for times in (1, 2):
+        os.kill(job.running().master_pid, signal.SIGKILL)
+        until(lambda times=times: len(of_kind(job, "master_recovered")) == times, 30, "another master")  # type: ignore[misc]
+    after = job.running()
+    assert (after.epoch, pids(after)) == (3, pids(before))
+    os.kill(after.master_pid, signal.SIGKILL)
+    os.kill(pids(after)["work/1"], signal.SIGKILL)
+    recovered(job)
+    ended_well(job, process)
+    assert launched(job) == [["work/1"]]
+    assert not (job.run_dir / SQLITE_FILE).exists()
+    shown = [json.loads(line) for line in job.cli("events", "squares", "--json").stdout.splitlines()]
+    assert shown == job.events()
+    assert [event["seq"] for event in shown] == list(range(1, len(shown) + 1))
+
+
+def test_a_job_goes_on_when_the_server_of_its_journal_is_back(
+    make_job: Make, postgres: str, postgres_server: Any
+) -> None:
+    job = make_job(extra=LADDER + f'state: "{postgres}"\n')
+    process = job.start(*SLOW, "lease_s=60")
+    before = job.running(10)
+    slain(postgres_server)
+    until(lambda: not psutil.pid_exists(before.master_pid), 30, "the master has noticed")
+    postgres_server.ensure_postgres_running()
+    until(lambda: of_kind(job, "master_recovered"), 30, "another master")
+    assert pids(job.running()) == pids(before)
+    ended_well(job, process)
+    assert launched(job) == []
+    assert [event["seq"] for event in job.events()] == list(range(1, len(job.events()) + 1))
+
+
+def test_a_job_whose_journal_stays_away_ends_and_says_why(make_job: Make, postgres: str, postgres_server: Any) -> None:
+    job = make_job(extra=LADDER + f'state: "{postgres}"\n')
+    process = job.start(*ENDLESS)
+    job.running(5)
+    slain(postgres_server)
+    try:
+        out, _ = process.communicate(timeout=90)
+    finally:
+        postgres_server.ensure_postgres_running()
+    assert process.returncode == 1, out
+    assert job.result()["status"] == "failed"
+    assert "master" in job.result()["message"]
+    assert "journal cannot be reached" in (job.run_dir / "logs" / "master.log").read_text()
+
+
+# -------------------------------------------------------------------------------------------------------------- damage
+
+
+def flipped(folder: Path) -> None:
+    """A bit of one event's text, in the database and in what is still in its log."""
+    for path in folder.glob(f"{SQLITE_FILE}*"):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"job_running", b"job_runnimg"))
+
+
+def zeroed(folder: Path) -> None:
+    path = folder / SQLITE_FILE
+    path.write_bytes(path.read_bytes()[:4096] + bytes(path.stat().st_size - 4096))
+
+
+def torn(folder: Path) -> None:
+    os.truncate(folder / SQLITE_FILE, (folder / SQLITE_FILE).stat().st_size // 2)
+
+
+def headless(folder: Path) -> None:
+    path = folder / SQLITE_FILE
+    path.write_bytes(bytes(100) + path.read_bytes()[100:])
+
+
+def emptied(folder: Path) -> None:
+    os.truncate(folder / SQLITE_FILE, 0)
+
+
+def short(folder: Path) -> None:
+    """Its last rows are not there."""
+    connection = sqlite3.connect(folder / SQLITE_FILE, isolation_level=None)
+    connection.execute("delete from rolemesh_events where seq > 7")
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs folder of a job that has ended."""
+    job = job_in(tmp_path_factory.mktemp("ended"), "squares", extra=LADDER)
+    assert job.run("steps=10").returncode == 0
+    return job.folder / "runs"
+
+
+@pytest.mark.parametrize("damage", [flipped, zeroed, torn, headless, emptied, short])
+def test_a_damaged_journal_is_not_shown_in_part(make_job: Make, ended: Path, damage: Callable[[Path], None]) -> None:
+    job = make_job(extra=LADDER)
+    shutil.copytree(ended, job.folder / "runs")
+    damage(job.run_dir)
+    shown = job.cli("events", "squares")
+    assert shown.returncode == 1, shown.stdout
+    assert shown.stdout == ""
+    assert "journal" in shown.stderr
+    assert SQLITE_FILE in shown.stderr
+    assert "→" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def log_torn(folder: Path) -> None:
+    """SQLite itself takes what is left of its log for all there is."""
+    log = folder / f"{SQLITE_FILE}-wal"
+    os.truncate(log, log.stat().st_size // 2)
+
+
+def removed(folder: Path) -> None:
+    for path in folder.glob(f"{SQLITE_FILE}*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [flipped, log_torn, removed])
+def test_a_master_does_not_go_on_from_a_damaged_journal_and_the_job_can_be_resumed(
+    make_job: Make, damage: Callable[[Path], None]
+) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*ENDLESS)
+    until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
+    status = job.running()
+    os.kill(status.master_pid, signal.SIGSTOP)
+    told = job.events()
+    damage(job.run_dir)
+    os.kill(status.master_pid, signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, out
+    assert "journal" in out
+    assert "Traceback" not in out
+    result = job.result()
+    assert (result["status"], result["exit_code"]) == ("failed", 1)
+    assert "journal" in result["message"]
+    assert job.events() == told
+    resumed = job.run("--resume", "squares", "steps=200")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
