@@ -33,9 +33,16 @@ def curve_keys() -> CurveKeys:
 
 
 def job_config(
-    job: JobFile, selection: Selection, graph: LogicalGraph, *, job_id: str, run_dir: str, several_nodes: bool
+    job: JobFile,
+    selection: Selection,
+    graph: LogicalGraph,
+    *,
+    job_id: str,
+    run_dir: str,
+    several_nodes: bool,
+    resumes: bool = False,
 ) -> JobConfig:
-    """What every process of the job must know."""
+    """What every process of the job must know. `resumes`: it starts from a persisted snapshot."""
     spec = job.spec
     retention = spec.edges.retention
     return JobConfig(
@@ -54,15 +61,15 @@ def job_config(
         remote=plugin_use(selection.transports["remote"]),
         several_nodes=several_nodes,
         keys=curve_keys(),
-        snapshots=snapshot_plan(job),
+        snapshots=snapshot_plan(job, resumes=resumes),
         stateful=tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options)),
     )
 
 
-def snapshot_plan(job: JobFile) -> SnapshotPlan:
-    """When ranks write their state: by default, where somebody might restart them."""
+def snapshot_plan(job: JobFile, *, resumes: bool) -> SnapshotPlan:
+    """When ranks write their state: by default, where somebody might restart them, or has."""
     spec = job.spec.snapshots
-    enabled = bool(job.spec.failover) if spec.enabled is None else spec.enabled
+    enabled = bool(job.spec.failover) or resumes if spec.enabled is None else spec.enabled
     return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas)
 
 
@@ -91,7 +98,9 @@ def bundle_job(
     places = tuple(AgentPlace(agents[node], node, plan.held(node)) for node in nodes)
     may_move = bool(spec.failover) and (backend == "ray" or len(cluster.nodes) > 1)
     several = len(nodes) > 1 or may_move
-    config = job_config(job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=several)
+    config = job_config(
+        job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=several, resumes=bool(origin[0])
+    )
     outline = JobOutline(
         name=spec.name,
         epoch=0,

@@ -135,6 +135,12 @@ def _rehearse(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
             where=prepared.job.where(("failover",)),
             remedy="add failover: [{use: process}, {use: node}, {use: job}]",
         )
+    if "node" in rehearsal.targets and options.backend == "ray":
+        raise JobFileError(
+            "the nodes of a Ray cluster are not ours to take away",
+            where="--chaos",
+            remedy="rehearse it with --backend local --nodes 3x(cpu=2), or take a node away yourself",
+        )
     if "stop" in rehearsal.targets and (spec.hang.after_s is None or spec.hang.after_s > 60):
         raise JobFileError(
             f"a stopped rank is noticed after hang.after_s = {spec.hang.after_s} s",
@@ -208,8 +214,15 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehe
 def _origin(reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
     """Folder and step of the snapshot to start from."""
     roles = prepared.selection.roles
+    if prepared.job.spec.snapshots.enabled is False:
+        raise JobFileError(
+            "a job that resumes restores its ranks from snapshots, and takes some itself",
+            where=prepared.job.where(("snapshots", "enabled")),
+            remedy="leave snapshots.enabled out",
+        )
     stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
-    found, damaged = find_origin(find_source(reference, runs), prepared.job.spec.steps, stateful)
+    source = find_source(reference, runs)
+    found, damaged = find_origin(source, prepared.job.spec.steps, stateful, prepared.graph.lines)
     for text in damaged:
         print(f"warning: {text}", file=sys.stderr)
     print(f"resuming after step {found.step} from {found.path}", file=sys.stderr)

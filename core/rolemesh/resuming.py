@@ -32,11 +32,13 @@ def find_source(reference: str, runs: Path) -> Source:
     return Source(find_run(reference, runs).path.resolve(), None)
 
 
-def find_origin(source: Source, steps: int, stateful: Sequence[str]) -> tuple[disk.PersistedSet, list[str]]:
+def find_origin(
+    source: Source, steps: int, stateful: Sequence[str], flow: Sequence[str]
+) -> tuple[disk.PersistedSet, list[str]]:
     """The newest intact snapshot of `source`, and what is wrong with newer ones.
 
-    A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. `stateful` are
-    the new job's roles that keep state; `steps` is how many it has in all.
+    A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. Of the new job,
+    `stateful` are the roles that keep state, `steps` is how many it has in all, and `flow` are the lines of its graph.
     Raises `SnapshotError` if there is none, or if it does not fit the job.
     """
     found, damaged = _newest_intact(source)
@@ -57,6 +59,9 @@ def find_origin(source: Source, steps: int, stateful: Sequence[str]) -> tuple[di
         for role in stateful
         if not any(name.startswith(f"{role}/") for name in found.manifest.files)
     ]
+    before = found.manifest.flow
+    errors += [f"its flow had {line}" for line in before if line not in flow]
+    errors += [f"the flow has {line}, which it does not know" for line in flow if before and line not in before]
     if errors:
         raise _not_started("the snapshot does not fit this job: " + "; ".join(errors), str(found.path))
     return found, damaged

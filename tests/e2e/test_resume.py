@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
-from tests.e2e.ladder import LADDER, of_kind, pids, recovered, total
+from tests.e2e.ladder import LADDER, launched, of_kind, pids, recovered, total
 
+from rolemesh.control import ControlClient
 from rolemesh.snapshots import disk
 
 Make = Callable[..., Job]
@@ -157,6 +161,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
         ("runs/squares/snapshots/step-5", (), ("step-5",)),
         ("squares", ("--inline",), ("--inline", "resume")),
+        ("squares", (f"steps={STEPS}", "snapshots.enabled=false"), ("snapshots.enabled", "resumes")),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
@@ -307,3 +312,98 @@ def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: M
     job = make_job(extra="snapshots: {enabled: true, persist_every: 5}\n")
     assert job.run("steps=7").returncode == 0
     goes_on(job, undisturbed, 6)
+
+
+def test_a_job_that_resumes_without_a_ladder_restores_its_ranks_all_the_same(ten: Job, undisturbed: str) -> None:
+    goes_on(ten, undisturbed, 9, "failover=[]")
+
+
+def test_a_snapshot_of_another_flow_is_refused_and_the_difference_named(ten: Job) -> None:
+    flow = ten.folder / "flow.py"
+    flow.write_text(
+        flow.read_text().replace("job.work.square(", "job.work.square(job.work.square(", 1).rstrip() + ")\n"
+    )
+    refused = ten.run("--resume", "squares", f"steps={STEPS}")
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "its flow had edge 1: work.square → sink.add(" in refused.stderr
+    assert "the flow has call 2: work.square#2" in refused.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------ full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[Job], Path]]:
+    """Gives a job that has just been started a file system of its own for its snapshots, full to the last byte."""
+    mounted: list[Path] = []
+
+    def mount(job: Job) -> Path:
+        folder = disk.snapshots_folder(job.run_dir)
+        until(job.run_dir.is_dir, 30, "the run's folder")
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"this user may not mount file systems: {done.stderr.decode().strip()}")
+        mounted.append(folder)
+        ballast = folder / "ballast"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        return ballast
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
+    make_job: Make, undisturbed: str, small_disk: Callable[[Job], Path]
+) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}", *SLOW)
+    ballast = small_disk(job)
+    job.running()
+    (trouble, *_) = until(lambda: of_kind(job, "snapshot_trouble"), 60, "the full disk is told")
+    assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
+    assert str(disk.snapshots_folder(job.run_dir)) in trouble["data"]["message"]
+    at = job.running().committed
+    job.running(at + 5)
+    ballast.unlink()
+    until(lambda: of_kind(job, "snapshot_trouble_over"), 30, "there is room")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert f"warning: {trouble['data']['message']}" in out
+    assert "persisted again" in out
+    assert job.result()["state_sha256"]["sink"] == undisturbed
+    assert newest(job) == STEPS - 1
+    assert launched(job) == []
+
+
+def test_a_job_whose_disk_stays_full_ends_done_without_snapshots(
+    make_job: Make, undisturbed: str, small_disk: Callable[[Job], Path]
+) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}")
+    small_disk(job)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    assert os.strerror(errno.ENOSPC) in out
+    assert job.result()["state_sha256"]["sink"] == undisturbed
+    verified = job.cli("checkpoint", "verify", "squares")
+    assert verified.returncode == 2
+
+
+def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make, undisturbed: str) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(f"steps={STEPS}", *SLOW)
+    job.running()
+    with ControlClient(job.run_dir) as client:
+        client.inject("disk", "sink/0")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    (trouble,) = of_kind(job, "snapshot_trouble")
+    assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
+    assert len(of_kind(job, "snapshot_trouble_over")) == 1
+    assert f"warning: {trouble['data']['message']}" in out
+    assert job.result()["state_sha256"]["sink"] == undisturbed
+    assert newest(job) == STEPS - 1

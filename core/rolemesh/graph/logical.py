@@ -76,6 +76,17 @@ class LogicalGraph(msgspec.Struct, frozen=True):
         return tuple(op for op in self.ops if op.role == role)
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """The flow in words, a line for each call and each edge: equal where steps mean the same."""
+        calls = [f"call {op.id}: {op.label}, every {op.every} at {op.at}" for op in self.ops]
+        edges = [
+            f"edge {edge.id}: {self.ops[edge.src].label} → {self.ops[edge.dst].label}({edge.param}), lag {edge.lag}, "
+            f"{type(edge.src_partition).__name__} → {type(edge.dst_partition).__name__}"
+            for edge in self.edges
+        ]
+        return (*calls, *edges)
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """Roles in the order of their first call."""
         return tuple(dict.fromkeys(op.role for op in self.ops))

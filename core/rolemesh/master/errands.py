@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ class Errands:
                 files,
                 plugins,
                 config.base,
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                config.graph.lines,
             )
             disk.write_manifest(self._run_dir, manifest)
             disk.prune(self._run_dir, config.snapshots.keep)

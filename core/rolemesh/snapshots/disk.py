@@ -50,11 +50,12 @@ UNFINISHED = 2
 _STEP = re.compile(r"step-(\d+)")
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What belongs to a set. `files` maps names, relative to the set's folder, to [bytes, sha256].
 
     `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that
-    have no file are stateless. `sha256` is of the manifest without it.
+    have no file are stateless. `flow` is the traced flow in lines, `written` when the set became whole (ISO 8601, UTC).
+    `sha256` is of the manifest without it.
     """
 
     job: str
@@ -66,6 +67,7 @@ class Manifest(msgspec.Struct, frozen=True):
     plugins: dict[str, str] = {}
     base: str = ""
     written: str = ""
+    flow: tuple[str, ...] = ()
     format: int = FORMAT
     sha256: str = ""
 

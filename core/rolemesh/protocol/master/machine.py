@@ -422,11 +422,11 @@ class MasterMachine:
 
     def _set_completed(self, step: int, error: str) -> list[e.Effect]:
         self._completing = -1
+        if step <= self.persisted:
+            return []  # a newer one was faster, which has removed what there was of this one
         if error:
             self._parts.pop(step, None)
             return [e.Record("snapshot_trouble", {"step": step, "message": error})]
-        if step <= self.persisted:
-            return []
         self.persisted = step
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
