@@ -190,7 +190,7 @@ class Job:
         except MasterGoneError:
             return None
 
-    def running(self, step: int = 0) -> JobStatus:
+    def running(self, step: int = 0, timeout_s: float = 60.0) -> JobStatus:
         """Wait until the job runs and has committed `step`."""
 
         def check() -> JobStatus | None:
@@ -200,7 +200,7 @@ class Job:
             status = self.status()
             return status if status and status.state == "running" and status.committed >= step else None
 
-        found: JobStatus = until(check, 60, "the job runs")
+        found: JobStatus = until(check, timeout_s, "the job runs")
         return found
 
     def result(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.harness import Job, leftovers, until
+from tests.e2e.ladder import launched, of_kind, pids
 
 ROOT = Path(__file__).parents[2]
 SMALL_GRPO = (
@@ -104,12 +104,19 @@ def test_sft_runs_inline_with_one_rank(example: Any) -> None:
     assert "roles.trainer.world_size=1" in refused.stderr
 
 
-@pytest.mark.slow
-def test_grpo_on_the_real_model_is_on_policy_and_reproducible(example: Any, smollm2: Path) -> None:
+@pytest.fixture(scope="module")
+def grpo(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Example:
+    """The GRPO job after a run in which nothing failed."""
     assert (smollm2 / "config.json").exists()
-    job = example("grpo")
+    job = Example(tmp_path_factory.mktemp("grpo"), "grpo", ("--backend", "local"))
     done = job.run(*SMALL_GRPO)
     assert done.returncode == 0, done.stdout + done.stderr
+    return job
+
+
+@pytest.mark.slow
+def test_grpo_on_the_real_model_is_on_policy(grpo: Example) -> None:
+    job = grpo
     metrics = job.metrics()
     assert [line["step"] for line in metrics] == [0, 1, 2]
     assert all(0.0 <= line["reward"] <= 1.0 for line in metrics)
@@ -119,10 +126,28 @@ def test_grpo_on_the_real_model_is_on_policy_and_reproducible(example: Any, smol
     assert "eval_accuracy" in metrics[-1]
     assert metrics[0]["records"]["eval_answers"]
     assert (job.run_dir / "reward.png").stat().st_size > 1000
-    first = job.result()["state_sha256"]
-    shutil.rmtree(job.run_dir)
-    assert job.run(*SMALL_GRPO).returncode == 0
-    assert job.result()["state_sha256"] == first
+    assert not leftovers(job.ids())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_are_killed(
+    example: Any, grpo: Example
+) -> None:
+    job = example("grpo")
+    process = job.start(*SMALL_GRPO, "failover=[{use: process}, {use: job}]", "snapshots.persist_every=100")
+    for victim, times in (("rollout/0", 1), ("trainer/1", 2)):
+        status = job.running(0, timeout_s=200)
+        os.kill(pids(status)[victim], signal.SIGKILL)
+        until(lambda times=times: len(of_kind(job, "recovered")) >= times, 200, "it is brought back")  # type: ignore[misc]
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    assert launched(job) == [["rollout/0"], ["trainer/0", "trainer/1"]]
+    assert [r["level"] for r in job.result()["recoveries"]] == ["process", "process"]
+    assert job.result()["state_sha256"] == grpo.result()["state_sha256"]
+    for line, other in zip(job.metrics(), grpo.metrics(), strict=True):
+        for name in ("reward", "logprob_diff", "eval_accuracy", "completion_length"):
+            assert line.get(name) == other.get(name), (line["step"], name)
 
 
 @pytest.mark.slow
