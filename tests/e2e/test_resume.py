@@ -265,8 +265,8 @@ def steady(job: Job) -> int | None:
     if status is None:
         return None
     seen = job.running(status.committed).committed
-    sets = disk.find_sets(job.run_dir)
-    return seen if seen == status.committed and all(each.manifest is not None for each in sets) else None
+    complete = [each.step for each in disk.find_sets(job.run_dir) if each.manifest is not None]
+    return seen if seen == status.committed and (seen + 1) // 5 * 5 - 1 in complete else None
 
 
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint

@@ -144,6 +144,9 @@ class SimMaster:
                 world.at(world.between(0.01, 0.3), self._replan, lost)
             case ms.FindOrigin():
                 world.at(world.between(0.01, 0.3), self._find_origin)
+            case ms.FindSets(after):
+                if world.disk.newest() > after:
+                    world.at(world.between(0.01, 0.3), self.handle, ms.SetCompleted(world.disk.newest(), ""))
             case ms.CompleteSet(step, parts):
                 world.at(world.between(0.01, 0.3), self._complete, step, tuple((p.role, p.rank) for p in parts))
             case ms.End(status, message):

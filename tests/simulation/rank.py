@@ -60,6 +60,14 @@ class Way:
         for item in kept:
             self.rank.send_chunk(self, consumer, item.step, item.chunk, item.last, item.item)
 
+    def acked(self, consumer: int, generation: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+        waiting = self.pending.get(consumer)
+        if waiting is not None and waiting[0] == generation:
+            self.pending[consumer] = (generation, waiting[1], max(waiting[2], step))
+        else:
+            self.state.acked(consumer, generation, step)
+
     def rewire(self) -> None:
         """Addresses have changed."""
         for send in self.sends:
@@ -252,8 +260,10 @@ class SimRank:
                     return
                 self.ways[edge].asked(consumer, generation, from_step, released)
             case ("ack", edge, consumer, generation, step):
-                if self.opened:
-                    self.ways[edge].state.acked(consumer, generation, step)
+                if not self.opened:
+                    self._early.append(frame)
+                    return
+                self.ways[edge].acked(consumer, generation, step)
 
     def _control(self, message: m.AgentToRank) -> None:
         match message:

@@ -91,6 +91,16 @@ class Errands:
 
         self._run("find-origin", errand, lambda error: machine.OriginFound("", -1, (error,)))
 
+    def find_sets(self, after: int) -> None:
+        """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
+
+        def errand() -> None:
+            found, _ = disk.newest_intact(self._run_dir)
+            if found is not None and found.step > after and found.manifest is not None:
+                self._answer(machine.SetCompleted(found.step))
+
+        self._run("find-sets", errand, lambda error: machine.SetCompleted(after))
+
     def complete(self, effect: machine.CompleteSet) -> None:
         """Make a persisted set whole, and remove the oldest ones."""
 

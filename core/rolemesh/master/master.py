@@ -200,6 +200,8 @@ class Master:
                     self._errands.replan(lost, homes, alive)
                 case machine.FindOrigin():
                     self._errands.find_origin()
+                case machine.FindSets(after):
+                    self._errands.find_sets(after)
                 case machine.CompleteSet():
                     self._errands.complete(effect)
                 case machine.Publish(agent, metrics):

@@ -130,7 +130,7 @@ class Endpoint:
         self._takers: dict[int, Taker] = {}
         self._givers: dict[int, Giver] = {}
         self._early: list[tuple[bytes, list[Buffer]]] = []
-        self._early_asks: list[bytes] = []
+        self._early_words: list[bytes] = []
         self.keep_slots = False
         """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
         self._dirty: list[Taker] = []
@@ -199,9 +199,9 @@ class Endpoint:
             self._data(frame, more)
 
     def register_giver(self, edge: int, giver: Giver) -> None:
-        """Asks and acknowledgements of `edge` go to `giver`, including asks that came before."""
+        """Asks and acknowledgements of `edge` go to `giver`, including what came before."""
         self._givers[edge] = giver
-        early, self._early_asks = self._early_asks, []
+        early, self._early_words = self._early_words, []
         for frame in early:
             self._handle(frame)
 
@@ -269,6 +269,8 @@ class Endpoint:
             giver = self._givers.get(edge)
             if giver is not None:
                 giver.acked(consumer, generation, step)
+            else:
+                self._early_words.append(frame)
         elif tag == CONTROL:
             message = decode_agent_to_rank(memoryview(frame)[1:])
             if isinstance(message, Stop):
@@ -281,7 +283,7 @@ class Endpoint:
             if giver is not None:
                 giver.asked(consumer, generation, from_step, released)
             else:
-                self._early_asks.append(frame)
+                self._early_words.append(frame)
         else:
             raise TransportError(f"a frame of {len(frame)} bytes with tag {tag}", remedy="only ranks may send here")
 

@@ -139,6 +139,10 @@ class Way:
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
         """A consumer has released everything up to `step`."""
+        waiting = self._pending.get(consumer)
+        if waiting is not None and waiting[0] == generation:
+            self._pending[consumer] = (generation, waiting[1], max(waiting[2], step))
+            return
         free(self.state.acked(consumer, generation, step))
 
     def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:

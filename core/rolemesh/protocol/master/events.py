@@ -19,6 +19,7 @@ __all__ = [
     "End",
     "Event",
     "FindOrigin",
+    "FindSets",
     "FromAgent",
     "Incarnation",
     "InjectAsked",
@@ -219,6 +220,12 @@ class FindOrigin(msgspec.Struct, frozen=True):
     """Find the newest persisted snapshot that is intact; answer with `OriginFound`."""
 
 
+class FindSets(msgspec.Struct, frozen=True):
+    """The last master may have made a set whole after step `after` without saying so: answer with `SetCompleted`."""
+
+    after: int
+
+
 class CompleteSet(msgspec.Struct, frozen=True):
     """All parts of the persisted snapshot of `step` are on disk: make it a whole; answer with `SetCompleted`."""
 
@@ -234,5 +241,5 @@ class End(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    StartAgents | Attach | KillAgent | ToAgent | Record | Publish | Replan | FindOrigin | CompleteSet | End
+    StartAgents | Attach | KillAgent | ToAgent | Record | Publish | Replan | FindOrigin | FindSets | CompleteSet | End
 )

@@ -160,6 +160,8 @@ class MasterMachine:
         effects.append(e.Attach(tuple(known)))
         if self.phase == "stopping":
             return effects + self._end_if_gone()
+        if self.outline.snapshots.enabled:
+            effects.append(e.FindSets(self.persisted))
         wanted = [name for name, agent in self.agents.items() if agent.state == "wanted"]
         return effects + (self.start_agents(wanted, now) if wanted else [])
 
