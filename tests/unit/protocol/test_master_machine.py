@@ -8,7 +8,7 @@ from rolemesh.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
-from rolemesh.protocol.master.machine import STOP_MARGIN_S
+from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
 
@@ -62,6 +62,14 @@ def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
     ended = records(machine.handle(ms.Tick(), 5.1))["job_stopping"]
     assert ended["status"] == "interrupted"
     assert "driver" in ended["message"]
+
+
+def test_a_driver_that_is_still_loading_has_longer() -> None:
+    machine = job(owner_lease_s=3.0)
+    running(machine)
+    tell(machine, "a0", OWNER_START_S - 0.2)
+    assert "job_stopping" not in records(machine.handle(ms.Tick(), OWNER_START_S - 0.1))
+    assert "driver" in records(machine.handle(ms.Tick(), OWNER_START_S + 0.1))["job_stopping"]["message"]
 
 
 def test_a_detached_job_outlives_its_owner() -> None:
