@@ -37,6 +37,8 @@ LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
 """The same where an agent says that it cannot be."""
+STALL_S = 1.0
+"""A master that has had no turn for longer cannot say who has been silent meanwhile."""
 OWNER_START_S = 15.0
 """How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
 LINES_S = 15.0
@@ -74,6 +76,7 @@ class MasterMachine:
         self.replayed = False
         self.deadline = float("inf")
         self._owner_seen, self._owner_known = 0.0, False
+        self._ticked = 0.0
         self._commands = Commands()
         self._wire: m.Wire | None = None
         self._wired_for: tuple[object, ...] = ()
@@ -137,7 +140,7 @@ class MasterMachine:
     # -------------------------------------------------------------------------------------------------- life and time
 
     def _begin(self, now: float) -> list[e.Effect]:
-        self._owner_seen = self._moved = now
+        self._owner_seen = self._moved = self._ticked = now
         o = self.outline
         if self.phase != "new":
             return self._begin_again(now)
@@ -182,6 +185,10 @@ class MasterMachine:
 
     def _tick(self, now: float) -> list[e.Effect]:
         lease = self.outline.owner_lease_s
+        if now > self._ticked + STALL_S:
+            # This process, or the whole machine, has stood still: nobody else's silence.
+            self._owner_seen += now - self._ticked
+        self._ticked = now
         if self.phase == "stopping":
             return self._end("agents did not confirm their end in time") if now >= self.deadline else []
         if lease and not self._owner_known:
