@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.boards import Boards, RankKey
-from benchmarks.running import BenchmarkError
+from benchmarks.running import ROOT, BenchmarkError
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.observer import Event, JobStatus
 from rolemesh.rank.board import Position
@@ -39,12 +39,10 @@ T = TypeVar("T")
 class RankKill:
     """`seconds` from SIGKILL until every rank that went down with it has finished a step that it had not finished.
 
-    `noticed_s` until the master had journalled the failure, `load_s` the longest `setup` of the restarted ranks,
-    `restarted` the ranks that have another process than before.
+    `load_s`: the longest `setup` of the restarted ranks; `restarted`: the ranks that have another process than before.
     """
 
     seconds: float
-    noticed_s: float
     load_s: float
     restarted: tuple[RankKey, ...]
 
@@ -69,9 +67,7 @@ def disturbed(job: Path, *overrides: str, backend: Sequence[str] = ("--backend",
         command = [sys.executable, "-m", "rolemesh.cli", "run", str(job), *overrides, *backend, "--runs-dir", folder]
         log = Path(folder, ".driver.log")
         with log.open("wb") as out:
-            driver = subprocess.Popen(
-                command, cwd=Path(__file__).resolve().parents[1], stdout=out, stderr=out, start_new_session=True
-            )
+            driver = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
         try:
             running = Disturbed(driver, Path(folder), log)
             try:
@@ -132,7 +128,7 @@ class Disturbed:
         since = self._calm()
         before = self.boards.look()
         down = [key for key in before if key == (role, rank) or (group and key[0] == role)]
-        wall, began = time.time(), time.monotonic()
+        began = time.monotonic()
         os.kill(before[role, rank].pid, signal.SIGKILL)
         had = max(position.finished for position in self._same(before, down))
 
@@ -144,9 +140,8 @@ class Disturbed:
         seconds = time.monotonic() - began
         self._calm()
         events = self.store.events(since)
-        noticed = next(event.time for event in events if event.kind == "failure")
         loads = [event.data["setup_s"] for event in events if event.kind == "rank_ready"]
-        return RankKill(seconds, noticed - wall, max(loads), self._changed(before))
+        return RankKill(seconds, max(loads), self._changed(before))
 
     def kill_master(self) -> MasterKill:
         """SIGKILL the master's process, and watch."""

@@ -14,7 +14,6 @@ from rolemesh.plugins.discovery import discover, find
 from rolemesh.protocol.job import CurveKeys, JobBundle, JobConfig, PluginUse
 from rolemesh.protocol.messages import RankLaunch
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
-from rolemesh.snapshots.disk import snapshots_folder
 from rolemesh.spec import JobFile
 
 if TYPE_CHECKING:
@@ -115,7 +114,6 @@ def bundle_job(
         lease_s=max(spec.lease_s, 5.0),
         snapshots=config.snapshots,
         stateful=config.stateful,
-        snapshot_root=str(snapshots_folder(run_dir)),
         origin=origin[0],
         origin_step=origin[1],
         hang_after_s=spec.hang.after_s,

@@ -16,7 +16,7 @@ import numpy as np
 from rolemesh.codec import Buffer
 from rolemesh.errors import TransportError
 
-__all__ = ["ALIGNMENT", "Slot", "SlotPool", "SlotReader", "aligned_size"]
+__all__ = ["ALIGNMENT", "Slot", "SlotPool", "SlotReader", "aligned_size", "new_file"]
 
 ALIGNMENT = 64
 _PAGE = 2 << 20
@@ -28,6 +28,23 @@ def aligned_size(sizes: Sequence[int]) -> int:
     return sum((size + ALIGNMENT - 1) & -ALIGNMENT for size in sizes)
 
 
+def new_file(path: Path, size: int, what: str, remedy: str) -> mmap.mmap:
+    """Make a file of `size` bytes that are all there, and map it. Raises `TransportError` if there is no memory."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    except OSError as error:
+        os.unlink(path)
+        raise TransportError(
+            f"no shared memory for {size >> 20} MiB{what}: {error.strerror}",
+            where=str(path),
+            remedy=f"give /dev/shm more room (docker --shm-size), {remedy}",
+        ) from error
+    finally:
+        os.close(fd)
+
+
 class Slot:
     """A writable segment of `capacity` bytes in the file `name` of the pool's directory."""
 
@@ -35,19 +52,7 @@ class Slot:
 
     def __init__(self, path: Path, capacity: int) -> None:
         """Make the file. Raises `TransportError` if there is no memory for it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, capacity)
-            mapped = mmap.mmap(fd, capacity, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        except OSError as error:
-            os.unlink(path)
-            raise TransportError(
-                f"no shared memory for {capacity >> 20} MiB: {error.strerror}",
-                where=str(path),
-                remedy="give /dev/shm more room (docker --shm-size), lower the edge's credits, or send smaller values",
-            ) from error
-        finally:
-            os.close(fd)
+        mapped = new_file(path, capacity, "", "lower the edge's credits, or send smaller values")
         self._take(path.name, mapped)
 
     @classmethod

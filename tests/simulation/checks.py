@@ -53,7 +53,6 @@ class Checks:
         self.committed = -1
         self.timeline = 0
         self.epoch = 0
-        self.done_sha: dict[RankKey, str] = {}
         self.lines: list[int] = []
         self.recoveries = 0
         self.levels: list[str] = []

@@ -148,7 +148,6 @@ class Scenario:
             lease_s=10.0,
             snapshots=self.plan,
             stateful=self.job.stateful,
-            snapshot_root="snapshots",
             hang_after_s=self.hang_after,
         )
         return ms.MasterMachine(outline, self.ladder, self.diagnosers)

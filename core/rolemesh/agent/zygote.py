@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Broken", "Exited", "Fork", "Forked", "Ready", "ZygoteMessage"]
+__all__ = ["Broken", "Exited", "Fork", "Forked", "Ready", "ZygoteMessage", "die_with_parent", "write_to"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
@@ -72,6 +72,14 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def write_to(log: str | os.PathLike[str]) -> None:
+    """From now on this process's output is appended to the file `log`."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
 
 
 def main() -> None:
@@ -143,10 +151,7 @@ def _become_rank(request: Fork, control: socket.socket, wake: tuple[int, int]) -
         for fd in wake:
             os.close(fd)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        write_to(request.log)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.environ.update(request.env)
         from rolemesh.rank.main import main as rank_main

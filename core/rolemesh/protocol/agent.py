@@ -374,8 +374,6 @@ class AgentMachine:
         if not rank.alive:
             rank.state = "gone"
             return []
-        if rank.state == "starting" and rank.launch.replica and rank.hello is None:
-            return [Kill(role, n, rank.launch.generation)]
         return [Kill(role, n, rank.launch.generation)]
 
     def _stored(self, key: RankKey) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
 class JobOutline(msgspec.Struct, frozen=True):
     """A job as its master's machine sees it. `launches` maps each agent to its ranks as they are first started.
 
-    `snapshot_root` is the folder of the persisted snapshots; `origin` (a folder) and `origin_step` name the one that
-    the job starts from, "" and -1 if it starts anew. Times are in seconds. `lease_s` is how long an agent lives without
+    `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
+    anew. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
     that give snapshots. A line of metrics covers `metrics_every` steps.
     """
@@ -55,7 +55,6 @@ class JobOutline(msgspec.Struct, frozen=True):
     lease_s: float = 10.0
     snapshots: SnapshotPlan = SnapshotPlan()
     stateful: tuple[str, ...] = ()
-    snapshot_root: str = ""
     origin: str = ""
     origin_step: int = -1
     hang_after_s: float | None = None

@@ -8,8 +8,6 @@ leave nothing of it that could be needed. A record that was being written when t
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -19,8 +17,7 @@ from zlib import crc32
 import msgspec
 
 from rolemesh.codec import Buffer, flat_buffers, unflatten
-from rolemesh.errors import TransportError
-from rolemesh.shm import SlotReader
+from rolemesh.shm import SlotReader, new_file
 
 __all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "OutLog"]
 
@@ -231,19 +228,7 @@ class OutLog:
         path = self._directory / f"{self._name}{number}"
         self._size = max(SEGMENT_BYTES, _OPENING.size + _FRAME.size + room)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, self._size)
-            self._map = mmap.mmap(fd, self._size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        except OSError as error:
-            os.unlink(path)
-            raise TransportError(
-                f"no shared memory for {self._size >> 20} MiB of what was sent: {error.strerror}",
-                where=str(path),
-                remedy="give /dev/shm more room (docker --shm-size), or lower edges.retention.max_bytes",
-            ) from error
-        finally:
-            os.close(fd)
+        self._map = new_file(path, self._size, " of what was sent", "or lower edges.retention.max_bytes")
         self._map[: _OPENING.size] = _OPENING.pack(_MAGIC, self._generation, 0, self._resume, self.position)
         self._at = _OPENING.size
         self._current = _Segment(path, number, self._generation, self._resume, self.position)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rolemesh.agent.zygote import die_with_parent
+from rolemesh.agent.zygote import die_with_parent, write_to
 
 __all__ = ["fork", "how_it_ended"]
 
@@ -33,10 +33,7 @@ def fork(name: str, run: Callable[[], int], log: Path, keep: int = -1) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _keep_only(keep)
         Path("/proc/self/comm").write_text(name)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.close(out)
+        write_to(log)
         code = run()
     except BaseException:
         traceback.print_exc()

@@ -73,7 +73,6 @@ class MasterMachine:
         self.owned = outline.owner_lease_s is not None
         self.coordinator = Coordinator(self)
         self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
-        self.replayed = False
         self.deadline = float("inf")
         self._owner_seen, self._owner_known = 0.0, False
         self._ticked = 0.0
