@@ -1,4 +1,4 @@
-"""What tests of several kinds need: a PostgreSQL server of this test run's own."""
+"""What tests of several kinds need: a PostgreSQL server and a Ray of this test run's own, each started once."""
 
 from __future__ import annotations
 
@@ -29,3 +29,28 @@ def postgres_server() -> Iterator[Any]:
 def postgres(postgres_server: Any) -> str:
     """The URL of a database, as `state` in a job file takes it. Its tests share it: use job ids of your own."""
     return str(postgres_server.get_uri()).replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """The one Ray of all tests, since a process can be connected to only one: two nodes of two CPUs, and short waits
+    until a node counts as lost. Tests add nodes and take them away again."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    health = {f"health_check_{name}_ms": 500 for name in ("initial_delay", "period", "timeout")}
+    system = {**health, "health_check_failure_threshold": 3}
+    head = {"num_cpus": 2, "include_dashboard": False, "_system_config": system}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    ray.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def ray_address(ray_cluster: Any) -> str:
+    """What `--address` takes to join it."""
+    return str(ray_cluster.address)

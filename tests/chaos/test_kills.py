@@ -7,7 +7,7 @@ tests/chaos/post_training/job.yaml --backend local --chaos kills=6,seed=N --chao
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from tests.chaos.harness import ChaosJob, End, as_if_nothing_had_happened, injec
 Make = Callable[..., ChaosJob]
 KILLS = 6
 TWO_NODES = ("--nodes", "2x(cpu=1)", "roles.trainer.resources.cpu=0.7", "snapshots.replicas=1")
-ON_RAY = ("roles.trainer.resources.cpu=0.7", "snapshots.replicas=1")
+ON_RAY = ("roles.trainer.resources.cpu=1.4", "snapshots.replicas=1")
 
 
 def disturbed(job: ChaosJob, seed: int, undisturbed: End, *args: str) -> dict[str, Any]:
@@ -36,21 +36,6 @@ def test_kills_leave_no_trace(make_job: Make, undisturbed: End, tally: Any, seed
 @pytest.mark.parametrize("seed", range(15, 20))
 def test_kills_leave_no_trace_on_two_nodes(make_job: Make, undisturbed: End, tally: Any, seed: int) -> None:
     tally["local"].append(disturbed(make_job(f"chaos-{seed}"), seed, undisturbed, *TWO_NODES))
-
-
-@pytest.fixture(scope="module")
-def ray_address() -> Iterator[str]:
-    """A Ray of two nodes that all jobs of this file share."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    ray.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
-    yield str(cluster.address)
-    ray.shutdown()
-    cluster.shutdown()
 
 
 @pytest.mark.slow

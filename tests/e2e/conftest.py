@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
@@ -56,38 +55,6 @@ def ray_leftovers() -> set[str]:
     actors = {str(entry) for entry in ray.util.list_named_actors(all_namespaces=True)}
     groups = {str(group["name"]) for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"}
     return actors | groups
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Any]:
-    """One Ray with two nodes for all tests of the session, to be joined by address; this process is connected to it."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 2,
-            "include_dashboard": False,
-            "_system_config": {
-                "health_check_initial_delay_ms": 500,
-                "health_check_period_ms": 500,
-                "health_check_timeout_ms": 500,
-                "health_check_failure_threshold": 3,
-            },
-        },
-    )
-    cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
-    ray.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
-@pytest.fixture
-def ray_address(ray_cluster: Any) -> str:
-    return str(ray_cluster.address)
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])

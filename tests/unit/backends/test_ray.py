@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
 from rolemesh.backends.ray import launcher as launchers
 from rolemesh.backends.ray.actors import rouse_master
@@ -24,8 +23,6 @@ from rolemesh.cluster import AgentPlace, AgentStart
 from rolemesh.errors import BackendError
 
 pytestmark = pytest.mark.ray
-
-TUNED = {f"health_check_{name}_ms": 500 for name in ("initial_delay", "period", "timeout")}
 
 
 class SmallMaster:
@@ -62,16 +59,13 @@ class SmallAgent:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    system = {**TUNED, "health_check_failure_threshold": 3}
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "_system_config": system})
-    for _ in range(2):
-        nodes.add_node(num_cpus=2)
-    nodes.wait_for_nodes()
-    ray.init(nodes.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
-    yield nodes
-    ray.shutdown()
-    nodes.shutdown()
+def cluster(ray_cluster: Any) -> Iterator[Any]:
+    """Three nodes of two CPUs."""
+    third = ray_cluster.add_node(num_cpus=2)
+    ray_cluster.wait_for_nodes()
+    yield ray_cluster
+    ray_cluster.remove_node(third)
+    ray_cluster.wait_for_nodes()
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
