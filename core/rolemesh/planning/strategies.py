@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -11,14 +11,15 @@ from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest, Unplaced
+from rolemesh.graph.routes import route
+from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Unplaced
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.replanning import ask
 from rolemesh.spec import JobFile
 from rolemesh.workload import NoOptions
 
-__all__ = ["Strategy", "check_placed", "plan_job", "plan_selected", "request_of"]
+__all__ = ["Strategy", "check_placed", "flows_of", "plan_job", "plan_selected", "request_of"]
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
@@ -42,8 +43,10 @@ def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, clust
     return plan_job(request_of(job, selection, graph), cluster, strategies)
 
 
-def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> PlacementRequest:
-    """What the roles of a job ask for, and which of them talk."""
+def request_of(
+    job: JobFile, selection: Selection, graph: LogicalGraph, sizes: Mapping[int, float] | None = None
+) -> PlacementRequest:
+    """What the roles of a job ask for, and what flows between them (`sizes`: see `flows_of`)."""
     roles = tuple(
         RoleRequest(
             name,
@@ -55,8 +58,24 @@ def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> Place
         )
         for name, role in job.spec.roles.items()
     )
-    pairs = [(graph.ops[edge.src].role, graph.ops[edge.dst].role) for edge in graph.edges]
-    return PlacementRequest(roles, tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1])))
+    return PlacementRequest(roles, flows_of(graph, {role.role: role.world_size for role in roles}, sizes or {}))
+
+
+def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
+    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids, as far as known."""
+    found: dict[tuple[str, str, str], float | None] = {}
+    for edge in graph.edges:
+        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+        if src == dst:
+            continue
+        path = route(edge.src_partition, world_sizes[src], edge.dst_partition, world_sizes[dst])
+        everybody = all(len(sources) == world_sizes[src] for sources in path.sources)
+        key = (src, dst, "all" if everybody else "aligned")
+        known, size = found.get(key, 0.0), sizes.get(edge.id)
+        found[key] = None if known is None or size is None else known + size
+    return tuple(
+        Flow(src, dst, "all" if pattern == "all" else "aligned", size) for (src, dst, pattern), size in found.items()
+    )
 
 
 def plan_job(

@@ -1,0 +1,36 @@
+"""Placement: what roles ask for, what a plan is, and the tools that strategies make plans with. All of it is pure."""
+
+from rolemesh.placement.builder import PlanBuilder, broken
+from rolemesh.placement.capacity import Capacity
+from rolemesh.placement.conflict import smallest_conflict
+from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe
+from rolemesh.placement.plan import (
+    Assignment,
+    Flow,
+    PlacementPlan,
+    PlacementRequest,
+    RoleRequest,
+    Slot,
+    Strategy,
+    Unplaced,
+)
+
+__all__ = [
+    "Apart",
+    "Assignment",
+    "Capacity",
+    "Constraint",
+    "Flow",
+    "PlacementPlan",
+    "PlacementRequest",
+    "PlanBuilder",
+    "RoleRequest",
+    "Slot",
+    "Spread",
+    "Strategy",
+    "Unplaced",
+    "Within",
+    "broken",
+    "describe",
+    "smallest_conflict",
+]
