@@ -157,7 +157,8 @@ def _problems(
         constraint, a = found
         node = after.slots[a.slot].node
         if a in set(before.assignments):
-            yield f"demands what the plan before does not meet: {describe(constraint)}, but {_rank(a)} is on {node}"
+            where = f"{_rank(a)} is on {node} ({a.rule})"
+            yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
         else:
             yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
 

@@ -57,9 +57,10 @@ def _place(role: RoleRequest, builder: PlanBuilder) -> None:
     for rank in ranks:
         member = [(role.role, rank)]
         beside = _near(role, rank, builder)
-        if not any(builder.put(member, role.needs, f"pack: beside {who}", (node,)) for node, who in beside.items()):
-            if not builder.put(member, role.needs, "pack: first fit"):
-                builder.refuse(member, role.needs)
+        if any(builder.put(member, role.needs, f"pack: beside {who}", (node,)) for node, who in beside.items()):
+            continue
+        if not builder.put(member, role.needs, "pack: first fit"):
+            builder.refuse(member, role.needs)
 
 
 def _together(role: RoleRequest, count: int, builder: PlanBuilder) -> list[str]:

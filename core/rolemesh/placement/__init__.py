@@ -1,6 +1,6 @@
 """Placement: what roles ask for, what a plan is, and the tools that strategies make plans with. All of it is pure."""
 
-from rolemesh.placement.builder import PlanBuilder, broken
+from rolemesh.placement.builder import PlanBuilder, Wish, broken
 from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.conflict import smallest_conflict
 from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe
@@ -29,6 +29,7 @@ __all__ = [
     "Spread",
     "Strategy",
     "Unplaced",
+    "Wish",
     "Within",
     "broken",
     "describe",

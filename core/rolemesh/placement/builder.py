@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rolemesh.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
@@ -15,10 +16,20 @@ from rolemesh.placement.conflict import smallest_conflict
 from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe, domain_of
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
 
-__all__ = ["PlanBuilder", "broken"]
+__all__ = ["PlanBuilder", "Wish", "broken"]
 
 Member = tuple[str, int]
 """A rank: its role and number."""
+
+
+class Wish(NamedTuple):
+    """A slot that is wanted: who is to sit on it, what it needs, and the rest that `PlanBuilder.put` takes."""
+
+    members: Sequence[Member]
+    needs: Mapping[str, float]
+    rule: str
+    shares: Mapping[str, float] | None = None
+    peers: Mapping[Member, tuple[Member, ...]] | None = None
 
 
 class Occupancy:
@@ -28,7 +39,7 @@ class Occupancy:
         self._nodes = {node.id: node for node in cluster.nodes}
         self._constraints: list[Constraint] = []
         self._in: dict[tuple[str, str], Counter[str]] = {}
-        self._on: dict[tuple[str, int], set[str]] = {}
+        self._on: dict[tuple[str, int], Counter[str]] = {}
         self._domains: dict[str, dict[str, str | None]] = {}
 
     def constrain(self, constraint: Constraint) -> None:
@@ -43,15 +54,19 @@ class Occupancy:
                     if known and where is not None:
                         self._in.setdefault((domain, where), Counter()).update(known)
 
-    def add(self, role: str, slot: Slot) -> None:
+    def add(self, role: str, slot: Slot, count: int = 1) -> None:
         """A rank of `role` is on `slot`."""
-        self._in.setdefault(("node", slot.node), Counter())[role] += 1
+        self._in.setdefault(("node", slot.node), Counter())[role] += count
         for domain, where in self._domains.items():
             here = where.get(slot.node)
             if domain not in ("node", "device") and here is not None:
-                self._in.setdefault((domain, here), Counter())[role] += 1
+                self._in.setdefault((domain, here), Counter())[role] += count
         for index, _ in slot.gpus:
-            self._on.setdefault((slot.node, index), set()).add(role)
+            self._on.setdefault((slot.node, index), Counter())[role] += count
+
+    def remove(self, role: str, slot: Slot) -> None:
+        """A rank of `role` is not on `slot` after all."""
+        self.add(role, slot, -1)
 
     def forbidden(self, roles: Mapping[str, int], node: str) -> list[Constraint]:
         """The constraints that keep so many ranks of `roles` from being together on `node`."""
@@ -92,7 +107,8 @@ class Occupancy:
                     enemies |= set(constraint.right)
                 if mine & set(constraint.right):
                     enemies |= set(constraint.left)
-                found |= {index for (where, index), there in self._on.items() if where == node and there & enemies}
+                here = [(index, there) for (where, index), there in self._on.items() if where == node]
+                found |= {index for index, there in here if any(there[role] for role in enemies)}
         return frozenset(found)
 
 
@@ -169,7 +185,8 @@ class PlanBuilder:
         None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see `Assignment`.
         """
         counts = Counter(role for role, _ in members)
-        for node in self._candidates(counts, needs) if nodes is None else nodes:
+        key = (tuple(counts.items()), tuple(needs.items()))
+        for node in self._candidates(key) if nodes is None else nodes:
             slot = self._take(counts, needs, node)
             if slot is not None:
                 for member in members:
@@ -180,10 +197,33 @@ class PlanBuilder:
                 return slot
         return None
 
-    def refuse(self, members: Sequence[Member], needs: Mapping[str, float], why: str = "") -> None:
+    def put_together(self, wishes: Sequence[Wish], nodes: Iterable[str] | None = None) -> str | None:
+        """Put several slots on one node, the first of `nodes` (None: any) that takes all of them; its name, or None."""
+        counts = Counter(role for wish in wishes for role, _ in wish.members)
+        key = tuple((tuple(Counter(role for role, _ in w.members).items()), tuple(w.needs.items())) for w in wishes)
+        for node in self._candidates(key) if nodes is None else nodes:
+            foreign = self._occupancy.foreign_devices(counts, node)
+            if self._occupancy.forbidden(counts, node):
+                continue
+            if self._capacity.fits(node, [wish.needs for wish in wishes], foreign):
+                for wish in wishes:
+                    self.put(wish.members, wish.needs, wish.rule, (node,), shares=wish.shares, peers=wish.peers)
+                return node
+        return None
+
+    def put_across(self, wishes: Sequence[Wish], nodes: Sequence[str]) -> bool:
+        """Put several slots on `nodes`, each on the first with room for it; all of them, or none."""
+        for done, wish in enumerate(wishes):
+            if not self.put(wish.members, wish.needs, wish.rule, nodes, shares=wish.shares, peers=wish.peers):
+                for before in reversed(wishes[:done]):
+                    self._undo(len(before.members))
+                return False
+        return True
+
+    def refuse(self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "") -> None:
         """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is found to be in the way.
 
-        No later strategy will place them.
+        `rule` is the one that could not be followed, as for `put`. No later strategy will place them.
         """
         self._decided.update(members)
         if why:
@@ -192,9 +232,16 @@ class PlanBuilder:
         counts = Counter(role for role, _ in members)
         key = (tuple(counts.items()), tuple(needs.items()))
         if key not in self._refused:
-            self._refused[key] = _Refusal(dict(needs), self._conflict(counts, needs))
+            self._refused[key] = _Refusal(dict(needs), self._conflict(counts, needs), rule)
         self._refused[key].members.extend(members)
         self._refused[key].slots += 1
+
+    def refuse_together(self, wishes: Sequence[Wish], rule: str) -> None:
+        """These slots, which were to be on one node, get no place: `rule` says what belongs together."""
+        needs: Counter[str] = Counter()
+        for wish in wishes:
+            needs.update(wish.needs)
+        self.refuse([member for wish in wishes for member in wish.members], needs, f"{rule} belongs on one node")
 
     def build(self) -> PlacementPlan:
         """The new plan. How much the cluster misses is told last, when it is known what is left."""
@@ -204,6 +251,16 @@ class PlanBuilder:
             unplaced += [Unplaced(*member, reason) for member in refusal.members]
         return PlacementPlan(tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints))
 
+    def _undo(self, members: int) -> None:
+        """Take the last slot back, on which there are so many."""
+        slot = self._slots.pop()
+        self._capacity.give_back(slot)
+        for _ in range(members):
+            assignment = self._assignments.pop()
+            self._occupancy.remove(assignment.role, slot)
+            del self._node_of[assignment.role, assignment.rank]
+            self._decided.discard((assignment.role, assignment.rank))
+
     def _take(self, counts: Counter[str], needs: Mapping[str, float], node: str) -> Slot | None:
         if self._occupancy.forbidden(counts, node):
             return None
@@ -212,9 +269,8 @@ class PlanBuilder:
             self._slots.append(slot)
         return slot
 
-    def _candidates(self, counts: Counter[str], needs: Mapping[str, float]) -> Iterable[str]:
-        """All nodes but those at the beginning that were full before: what does not fit now never will."""
-        key = (tuple(counts.items()), tuple(needs.items()))
+    def _candidates(self, key: object) -> Iterable[str]:
+        """All nodes but those at the beginning that were full for `key` before: what does not fit now never will."""
         for index in range(self._full.get(key, 0), len(self.nodes)):
             self._full[key] = index
             yield self.nodes[index]
@@ -235,7 +291,7 @@ class PlanBuilder:
             forbidden = map(describe, self._occupancy.forbidden(counts, node))
             violated.append(frozenset({*self._capacity.short(node, needs, foreign), *forbidden}))
         if not all(violated):
-            return "what it has to be with leaves no place for it"
+            return "every node that has enough in sum has it in pieces that do not fit"
         return {
             demand: self._shortage(demand, needs[demand]) if demand in needs else demand
             for demand in smallest_conflict(violated)
@@ -250,9 +306,11 @@ class PlanBuilder:
 
     def _reason(self, refusal: _Refusal) -> str:
         if isinstance(refusal.conflict, str):
-            return refusal.conflict
+            return f"{refusal.rule}, but {refusal.conflict}" if refusal.rule else refusal.conflict
         told = [f"needs {text}" if name in refusal.needs else text for name, text in refusal.conflict.items()]
         reason = told[0] if len(told) == 1 else f"no node meets all of this: it {'; '.join(told)}"
+        if refusal.rule:
+            reason = f"{refusal.rule}, but {reason}"
         for name in refusal.conflict.keys() & refusal.needs.keys():
             free = sum(self._capacity.free(node).get(name, 0.0) for node in self.nodes)
             wanted = sum(other.needs.get(name, 0.0) * other.slots for other in self._refused.values())
@@ -267,8 +325,8 @@ class PlanBuilder:
 class _Refusal:
     """Ranks without a place that need the same, and what was in the way of the first of them."""
 
-    def __init__(self, needs: dict[str, float], conflict: dict[str, str] | str) -> None:
-        self.needs, self.conflict = needs, conflict
+    def __init__(self, needs: dict[str, float], conflict: dict[str, str] | str, rule: str) -> None:
+        self.needs, self.conflict, self.rule = needs, conflict, rule
         self.members: list[Member] = []
         self.slots = 0
 

@@ -62,13 +62,24 @@ class Capacity:
         self._amounts[node], self._devices[node] = amounts, devices
         return count
 
-    def _use(self, slot: Slot) -> None:
+    def fits(self, node: str, slots: Iterable[Mapping[str, float]], forbidden: Collection[int] = frozenset()) -> bool:
+        """Whether slots with all of these needs fit on `node` together."""
+        amounts, devices = dict(self._amounts[node]), list(self._devices[node])
+        fits = all(self.take(0, node, needs, forbidden) is not None for needs in slots)
+        self._amounts[node], self._devices[node] = amounts, devices
+        return fits
+
+    def give_back(self, slot: Slot) -> None:
+        """A slot that was taken is free again."""
+        self._use(slot, -1)
+
+    def _use(self, slot: Slot, sign: int = 1) -> None:
         amounts, devices = self._amounts[slot.node], self._devices[slot.node]
         for name, amount in {"cpu": slot.cpu, **slot.custom}.items():
-            amounts[name] = round(amounts.get(name, 0.0) - amount, EXACT)
+            amounts[name] = round(amounts.get(name, 0.0) - sign * amount, EXACT)
         for index, share in slot.gpus:
             if index < len(devices):
-                devices[index] = round(devices[index] - share, EXACT)
+                devices[index] = round(devices[index] - sign * share, EXACT)
 
     def _choose(self, node: str, gpu: float, forbidden: Collection[int]) -> tuple[tuple[int, float], ...] | None:
         if not gpu:

@@ -63,9 +63,7 @@ def test_a_group_that_does_not_fit_is_not_placed_apart() -> None:
     plan = place([["a", "b"]], "(cpu=2,gpu=1),(cpu=1,gpu=1),(cpu=2)", *roles)
     assert {(u.role, u.rank) for u in plan.unplaced} == {("a", 1), ("b", 1)}
     assert slots(plan, "c") == [1]
-    reason = (
-        r"rank 1 cannot be placed: no node meets all of this: it needs cpu 2, the most .* 2 \(node-2\).*; needs gpu 1"
-    )
+    reason = r"rank 1 cannot be placed: collocation: a/1 \+ b/1 share a slot, but no node meets all of this: it needs cpu 2, .* 2 \(node-2\).*; needs gpu 1"
     with pytest.raises(Problems, match=f"role a: {reason}"):
         check_placed(plan)
 
@@ -111,7 +109,7 @@ def test_with_shares_all_run_at_once_so_cores_are_added_and_the_gpu_is_divided()
         (
             {"a": 4, "b": 3},
             {"a": 8, "b": 6},
-            "'b' has 3 ranks, which cannot be spread evenly over the 4 slots of a unit",
+            "'b' has 3 ranks, which cannot be spread evenly over the 4 slots of a",
         ),
         ({"a": 4, "b": 2}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),
         ({"a": 3, "b": 1}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),

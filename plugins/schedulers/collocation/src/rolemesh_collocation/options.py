@@ -17,8 +17,8 @@ class Group(BaseModel, extra="forbid"):
     roles: Annotated[list[str], Field(min_length=2)] = Field(description="Who shares.")
     ratio: dict[str, PositiveInt] | None = Field(
         default=None,
-        description="Ranks of each role in a unit, e.g. {trainer: 4, rollout: 2}: two rollout ranks beside each four of "
-        "the trainer. A unit stays on one node where one has room. Default: all ranks are one unit.",
+        description="Ranks of each role in a unit, e.g. {trainer: 4, rollout: 2}: two rollout ranks beside each four "
+        "of the trainer. A unit stays on one node where one has room. Default: all ranks are one unit.",
     )
     shares: dict[str, Share] | None = Field(
         default=None,

@@ -47,9 +47,7 @@ def _roles(
         if builder.node_of(name, 0) is not None:
             by = next(a.rule.partition(":")[0] for a in plan.assignments if a.role == name)
             what = f"collocation: role {name!r} of [{told}] was placed by {by or 'an earlier strategy'}"
-            raise PlacementError(
-                what, where="placement", remedy="put collocation before it, or take the role out of one"
-            )
+            raise PlacementError(what, where="placement", remedy="put collocation first, or take the role out of one")
     roles = [known[name] for name in group.roles]
     sizes = group.ratio or {role.role: role.world_size for role in roles}
     slots = max(sizes.values())
@@ -82,7 +80,7 @@ def _place_group(group: Group, sizes: list[tuple[RoleRequest, int]], builder: Pl
             names = " + ".join(f"{role}/{rank}" for role, rank in members)
             rule = f"collocation: {names} share a slot" if len(members) > 1 else "collocation: a slot of its group"
             if not builder.put(members, needs, rule, nodes, shares=group.shares):
-                builder.refuse(members, needs)
+                builder.refuse(members, needs, rule)
 
 
 def _needs(group: Group, roles: list[RoleRequest]) -> dict[str, float]:
