@@ -80,7 +80,7 @@ def _near(role: RoleRequest, rank: int, builder: PlanBuilder) -> dict[str, str]:
             other = flow.dst if flow.src == role.role else flow.src
             peer = rank * builder.request.role(other).world_size // role.world_size
             node = builder.node_of(other, peer)
-            if node is not None and node in builder.nodes:
+            if node is not None and node in builder.known:
                 near.setdefault(node, f"{other}/{peer}")
     return near
 

@@ -14,6 +14,7 @@ from rolemesh.placement.plan import (
     Strategy,
     Unplaced,
 )
+from rolemesh.placement.traffic import Traffic, crossing, pairs
 
 __all__ = [
     "Apart",
@@ -28,10 +29,13 @@ __all__ = [
     "Slot",
     "Spread",
     "Strategy",
+    "Traffic",
     "Unplaced",
     "Wish",
     "Within",
     "broken",
+    "crossing",
     "describe",
+    "pairs",
     "smallest_conflict",
 ]

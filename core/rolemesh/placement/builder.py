@@ -118,6 +118,7 @@ class PlanBuilder:
     def __init__(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> None:
         self.request, self.cluster = request, cluster
         self.nodes = tuple(node.id for node in cluster.nodes)
+        self.known = frozenset(self.nodes)
         self._capacity = Capacity(cluster, plan.slots)
         self._occupancy = Occupancy(cluster)
         self._slots, self._assignments = list(plan.slots), list(plan.assignments)
@@ -136,7 +137,7 @@ class PlanBuilder:
         slot = self._slots[assignment.slot]
         self._node_of[assignment.role, assignment.rank] = slot.node
         self._decided.add((assignment.role, assignment.rank))
-        if slot.node in self._capacity.nodes:
+        if slot.node in self.known:
             self._occupancy.add(assignment.role, slot)
 
     # ----------------------------------------------------------------------------------------------- what is known
