@@ -5,7 +5,7 @@ from __future__ import annotations
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
-from rolemesh.placement import PlanBuilder
+from rolemesh.placement import PlanBuilder, Wish
 from rolemesh_collocation.options import CollocationOptions, Group
 
 __all__ = ["CollocationScheduler"]
@@ -71,16 +71,22 @@ def _place_group(group: Group, sizes: list[tuple[RoleRequest, int]], builder: Pl
     slots = max(size for _, size in sizes)
     needs = _needs(group, [role for role, _ in sizes])
     first, size = sizes[0]
+    together = group.ratio is not None or any(role.group == "collective" for role, _ in sizes)
     for unit in range(first.world_size // size):
-        nodes = _nodes(group, sizes, needs, builder)
+        wishes = []
         for slot in range(slots):
             members = [
                 (role.role, unit * size + slot * size // slots) for role, size in sizes if slot % (slots // size) == 0
             ]
             names = " + ".join(f"{role}/{rank}" for role, rank in members)
             rule = f"collocation: {names} share a slot" if len(members) > 1 else "collocation: a slot of its group"
-            if not builder.put(members, needs, rule, nodes, shares=group.shares):
-                builder.refuse(members, needs, rule)
+            wishes.append(Wish(members, needs, rule, group.shares))
+        if together and builder.put_together(wishes) is not None:
+            continue
+        nodes = _roomiest(sizes, needs, builder) if together else None
+        for wish in wishes:
+            if not builder.put(wish.members, needs, wish.rule, nodes, shares=group.shares):
+                builder.refuse(wish.members, needs, wish.rule)
 
 
 def _needs(group: Group, roles: list[RoleRequest]) -> dict[str, float]:
@@ -92,16 +98,8 @@ def _needs(group: Group, roles: list[RoleRequest]) -> dict[str, float]:
     return needs
 
 
-def _nodes(
-    group: Group, sizes: list[tuple[RoleRequest, int]], needs: dict[str, float], builder: PlanBuilder
-) -> list[str] | None:
-    """The first node that takes a whole unit, if the unit belongs together; else those first that take most of it."""
-    if not (group.ratio or any(role.group == "collective" for role, _ in sizes)):
-        return None
+def _roomiest(sizes: list[tuple[RoleRequest, int]], needs: dict[str, float], builder: PlanBuilder) -> list[str]:
+    """All nodes, those first that take most of a unit that none takes whole."""
     largest, slots = max(((role.role, size) for role, size in sizes), key=lambda each: each[1])
-    room: dict[str, int] = {}
-    for node in builder.nodes:
-        room[node] = builder.room(largest, needs, node, slots)
-        if room[node] == slots:
-            return [node]
+    room = {node: builder.room(largest, needs, node, slots) for node in builder.nodes}
     return sorted(builder.nodes, key=lambda node: -room[node])
