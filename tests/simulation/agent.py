@@ -62,10 +62,11 @@ class SimAgent:
             self._do(effect)
 
     def _look_into(self, message: m.MasterToAgent) -> None:
-        if isinstance(message, m.Wire):
-            self.agents = dict(message.agents)
-        elif isinstance(message, m.Advance):
-            self.covered = max(self.covered, message.persisted)
+        machine = self.machine
+        if isinstance(message, m.Wire) and machine.wire is not None:
+            self.agents = dict(machine.wire.agents)
+        elif isinstance(message, m.Advance) and machine.advance is not None:
+            self.covered = max(self.covered, machine.advance.persisted)
             self.persisted = {at: part for at, part in self.persisted.items() if at[1] > self.covered}
             for snaps in self.memory.snaps.values():
                 for step, snap in snaps.items():

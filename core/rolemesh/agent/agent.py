@@ -70,7 +70,6 @@ class Agent:
         self._reports.bind(self._address)
         self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
         self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
-        self._covered = -1
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
@@ -103,8 +102,9 @@ class Agent:
                 message = m.decode_master_to_agent(self._inbox.get_nowait())
             except Empty:
                 break
-            self._hear(message)
             self._do(machine.FromMaster(message))
+            if isinstance(message, m.Wire) and self._machine.wire is not None:
+                self._memory.peers(self._machine.wire.agents)
         if self._reports in ready:
             while not self._over and self._reports.poll(0):
                 report = m.decode_rank_to_agent(self._reports.recv())
@@ -122,12 +122,6 @@ class Agent:
             self._do(machine.StacksTaken(stacks))
         if not self._over:
             self._do(self._sample())
-
-    def _hear(self, message: m.MasterToAgent) -> None:
-        if isinstance(message, m.Wire):
-            self._memory.peers(message.agents)
-        elif isinstance(message, m.Advance):
-            self._covered = message.persisted
 
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
         for death in self._nursery.read(control):
@@ -249,7 +243,8 @@ class Agent:
             self._sampled(role, rank, board.read(), launch.generation, now)
             for (role, rank), (board, launch) in self._boards.items()
         )
-        persisted = self._memory.persisted(self._covered)
+        advance = self._machine.advance
+        persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
         return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble)
 
     def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:

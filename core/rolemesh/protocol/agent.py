@@ -246,8 +246,10 @@ class AgentMachine:
         self._roused = float("-inf")
         self._kill_at = float("inf")
         self._halted: dict[RankKey, int] = {}
-        self._advance: m.Advance | None = None
-        self._wire: m.Wire | None = None
+        self.advance: m.Advance | None = None
+        """How far everything is, in the present timeline."""
+        self.wire: m.Wire | None = None
+        """Who is where: the newest version."""
         self._metrics = MetricsMerger()
         self._metrics_sent = float("-inf")
         self._seq = 0
@@ -301,8 +303,8 @@ class AgentMachine:
                     return []
                 effects = self._new_timeline(timeline)
                 self._metrics.forget(message.published)
-                self._advance = message
-                return effects + self._to_connected(message)
+                self.advance = _newest(self.advance, message)
+                return effects + self._to_connected(self.advance)
             case m.Dump(role=role, rank=n, generation=generation):
                 rank = self._current(role, n, generation)
                 return [TakeStacks(role, n, generation)] if rank is not None and rank.alive else []
@@ -315,7 +317,7 @@ class AgentMachine:
         if timeline <= self._timeline:
             return []
         self._timeline = timeline
-        self._advance = None
+        self.advance = None
         return [Forget(timeline)]
 
     def _launch(self, launch: m.RankLaunch) -> list[Effect]:
@@ -380,13 +382,13 @@ class AgentMachine:
         return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
 
     def _rewire(self, wire: m.Wire) -> list[Effect]:
-        if self._wire is not None and wire.version <= self._wire.version:
+        if self.wire is not None and wire.version <= self.wire.version:
             return []
-        self._wire, self._urgent = wire, True
+        self.wire, self._urgent = wire, True
         return [effect for key, rank in self.ranks.items() if rank.hello for effect in self._wired(key, rank)]
 
     def _wired(self, key: RankKey, rank: _Rank) -> list[Effect]:
-        wire = self._wire
+        wire = self.wire
         if wire is None or not rank.alive:
             return []
         mine = next((p for p in wire.peers if (p.role, p.rank) == key), None)
@@ -453,7 +455,7 @@ class AgentMachine:
                 if self.stopping or rank.halted:
                     return [Kill(*key, rank.launch.generation)]
                 rank.state = "up" if rank.state == "starting" else rank.state
-                advance: list[Effect] = [ToRank(*key, self._advance)] if self._advance is not None else []
+                advance: list[Effect] = [ToRank(*key, self.advance)] if self.advance is not None else []
                 return self._wired(key, rank) + advance
             case m.RankReady(setup_s=setup_s):
                 if rank.state in ("starting", "up"):
@@ -554,7 +556,7 @@ class AgentMachine:
         self._seq += 1
         return m.Report(
             self.agent, self.incarnation, self._seq, self.node, self._host, self._pid, self._address, self._epoch,
-            self._wire.version if self._wire is not None else -1,
+            self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
         )  # fmt: skip
@@ -580,6 +582,18 @@ class AgentMachine:
 
 
 _FROM_BOARD = ("finished", "safe", "step", "op", "phase", "edge", "since_s", "frozen", "busy_s")
+
+
+def _newest(known: m.Advance | None, message: m.Advance) -> m.Advance:
+    """What both say together: these numbers never go back in one timeline, and one may have overtaken the other."""
+    if known is None:
+        return message
+    return msgspec.structs.replace(
+        message, **{name: max(getattr(known, name), getattr(message, name)) for name in _NUMBERS}
+    )
+
+
+_NUMBERS = ("epoch", "granted", "committed", "published", "persisted")
 
 
 def _unknown(role: str, n: int) -> m.RankLaunch:

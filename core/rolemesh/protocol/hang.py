@@ -91,7 +91,8 @@ class _Picture:
         collective: Collection[str],
     ) -> None:
         self.graph, self.reports, self.sizes, self.collective = graph, reports, world_sizes, collective
-        self.live = {key: report for key, report in reports.items() if report.state != "done"}
+        # A rank that is done still gives what a restarted one asks for, unless it is stopped.
+        self.live = {key: report for key, report in reports.items() if report.state != "done" or report.frozen}
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
 

@@ -211,7 +211,7 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
 
     Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
     of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk. `groups`: for
-    collective roles, the newest step that all of its ranks have in safety. Nothing in it goes back, except where
+    collective roles, the newest step that all of its ranks have in safety. Nothing but `groups` goes back, except where
     `timeline` (see `Launch`) goes on.
     """
 

@@ -282,3 +282,13 @@ def test_whoever_hangs_is_named_whatever_the_graph(
     assert suspect in named
     assert f"{suspect[0]}/{suspect[1]}" in verdict.text.partition(";")[0]
     assert verdict.step == reports[suspect].step
+
+
+def test_a_stopped_rank_that_was_done_is_at_fault_when_a_restarted_one_asks_it_in_vain() -> None:
+    verdict = blame(
+        at("rollout", 0, IDLE, 8, 4, finished=8, state="done"),
+        at("reward", 0, IDLE, 8, 1, finished=8, state="done", frozen=True),
+        at("trainer", 0, WAITING, 8, 2, finished=7, edge=1),
+        at("trainer", 1, WAITING, 8, 2, finished=7, edge=1),
+    )
+    assert verdict[:2] == ("reward", 0)
