@@ -259,7 +259,8 @@ def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
 
 def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:
     (run_dir / JOB_FILE).write_text(prepared.job.dump())
-    write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster))
+    request = request_of(prepared.job, prepared.selection, prepared.graph)
+    write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster, request))
 
 
 def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:

@@ -9,9 +9,10 @@ import msgspec
 
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView
-from rolemesh.errors import PlacementError, raise_all
+from rolemesh.errors import JobFileError, PlacementError, nearest, raise_all
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
+from rolemesh.partition import Broadcast
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Unplaced
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
@@ -43,10 +44,11 @@ def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, clust
     return plan_job(request_of(job, selection, graph), cluster, strategies)
 
 
-def request_of(
-    job: JobFile, selection: Selection, graph: LogicalGraph, sizes: Mapping[int, float] | None = None
-) -> PlacementRequest:
-    """What the roles of a job ask for, and what flows between them (`sizes`: see `flows_of`)."""
+def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> PlacementRequest:
+    """What the roles of a job ask for, and what flows between them.
+
+    Raises `JobFileError` if ``edges.sizes`` names a call that the flow does not have.
+    """
     roles = tuple(
         RoleRequest(
             name,
@@ -58,20 +60,37 @@ def request_of(
         )
         for name, role in job.spec.roles.items()
     )
-    return PlacementRequest(roles, flows_of(graph, {role.role: role.world_size for role in roles}, sizes or {}))
+    labels = {op.label: op.id for op in graph.ops}
+    for label in job.spec.edges.sizes:
+        if label not in labels:
+            raise JobFileError(
+                f"the flow has no call {label!r}",
+                where=job.where(("edges", "sizes", label)),
+                remedy=f"{nearest(label, labels)}; calls: {', '.join(labels)}",
+            )
+    known = {labels[label]: float(size) for label, size in job.spec.edges.sizes.items()}
+    sizes = {edge.id: known[edge.src] for edge in graph.edges if edge.src in known}
+    return PlacementRequest(roles, flows_of(graph, {role.role: role.world_size for role in roles}, sizes))
 
 
 def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
-    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids, as far as known."""
+    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids, as far as known.
+
+    A value that every consumer gets whole counts once for each of them.
+    """
     found: dict[tuple[str, str, str], float | None] = {}
     for edge in graph.edges:
         src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
         if src == dst:
             continue
-        path = route(edge.src_partition, world_sizes[src], edge.dst_partition, world_sizes[dst])
-        everybody = all(len(sources) == world_sizes[src] for sources in path.sources)
+        m, n = world_sizes[src], world_sizes[dst]
+        path = route(edge.src_partition, m, edge.dst_partition, n)
+        everybody = all(len(sources) == m for sources in path.sources) and m > 1
+        size = sizes.get(edge.id)
+        if size is not None and isinstance(edge.dst_partition, Broadcast):
+            size *= n
         key = (src, dst, "all" if everybody else "aligned")
-        known, size = found.get(key, 0.0), sizes.get(edge.id)
+        known = found.get(key, 0.0)
         found[key] = None if known is None or size is None else known + size
     return tuple(
         Flow(src, dst, "all" if pattern == "all" else "aligned", size) for (src, dst, pattern), size in found.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 __all__ = [
     "EdgesSpec",
@@ -86,6 +86,11 @@ class EdgesSpec(_Strict):
     local: str = Field(default="shm", description="Transport between ranks on one node.")
     remote: str = Field(default="tcp", description="Transport between ranks on different nodes.")
     retention: RetentionSpec = Field(default_factory=RetentionSpec)
+    sizes: dict[str, ByteSize] = Field(
+        default_factory=dict,
+        description="What a step's call of an operator returns, all ranks together, by its label, e.g. "
+        "{rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile` measures it.",
+    )
 
 
 class MetricsSpec(_Strict):
