@@ -308,8 +308,9 @@ class PlanBuilder:
     def _reason(self, refusal: _Refusal) -> str:
         if isinstance(refusal.conflict, str):
             return f"{refusal.rule}, but {refusal.conflict}" if refusal.rule else refusal.conflict
-        told = [f"needs {text}" if name in refusal.needs else text for name, text in refusal.conflict.items()]
-        reason = told[0] if len(told) == 1 else f"no node meets all of this: it {'; '.join(told)}"
+        told = [f"needs {text}" for name, text in refusal.conflict.items() if name in refusal.needs]
+        told += [text for name, text in refusal.conflict.items() if name not in refusal.needs]
+        reason = told[0] if len(told) == 1 else f"no node meets all of this: {'; '.join(told)}"
         if refusal.rule:
             reason = f"{refusal.rule}, but {reason}"
         for name in refusal.conflict.keys() & refusal.needs.keys():

@@ -35,13 +35,27 @@ def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, clust
         plugins.create(name, selected.record, selected.cls, selected.options, selected.where)
 
         def place(
-            request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, name: str = name
+            request: PlacementRequest,
+            cluster: ClusterView,
+            plan: PlacementPlan,
+            name: str = name,
+            where: str = selected.where,
         ) -> PlacementPlan | None:
-            answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+            try:
+                answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+            except PlacementError as error:
+                if error.where == "placement":  # a strategy does not know in which line it was asked for
+                    error.where = where
+                raise
             return answer
 
         strategies.append((selected.record.name, place))
-    return plan_job(request_of(job, selection, graph), cluster, strategies)
+    try:
+        return plan_job(request_of(job, selection, graph), cluster, strategies)
+    except PlacementError as error:
+        if error.where == "placement":
+            error.where = job.where(("placement",))
+        raise
 
 
 def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> PlacementRequest:
