@@ -27,7 +27,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 def pairs(flow: Flow, producers: int, consumers: int) -> Iterator[tuple[int, int]]:
-    """The ranks that give to each other in an aligned flow: max(`producers`, `consumers`) pairs, which share it evenly."""
+    """The ranks that give to each other in an aligned flow: max(m, n) pairs, which share it evenly."""
     most = max(producers, consumers)
     return ((i * producers // most, i * consumers // most) for i in range(most))
 

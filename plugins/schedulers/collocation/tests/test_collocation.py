@@ -63,7 +63,7 @@ def test_a_group_that_does_not_fit_is_not_placed_apart() -> None:
     plan = place([["a", "b"]], "(cpu=2,gpu=1),(cpu=1,gpu=1),(cpu=2)", *roles)
     assert {(u.role, u.rank) for u in plan.unplaced} == {("a", 1), ("b", 1)}
     assert slots(plan, "c") == [1]
-    reason = r"rank 1 cannot be placed: collocation: a/1 \+ b/1 share a slot, but no node meets all of this: needs cpu 2, .* 2 \(node-2\).*; needs gpu 1"
+    reason = r"rank 1 cannot be placed: .* share a slot, but no node meets all of this: needs cpu 2, .*; needs gpu 1"
     with pytest.raises(Problems, match=f"role a: {reason}"):
         check_placed(plan)
 

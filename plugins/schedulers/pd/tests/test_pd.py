@@ -48,9 +48,7 @@ def test_ratios(m: int, n: int, ratio: str) -> None:
 
 def test_a_unit_that_no_node_takes_goes_to_nodes_with_one_label_or_nowhere() -> None:
     racks = "(cpu=8,gpu=1,label.rack=a),2x(cpu=8,gpu=1,label.rack=b)"
-    with pytest.raises(
-        Problems, match="a unit of 1:1 belongs on one node, but needs gpu 2, the most that is free on a node is 1"
-    ):
+    with pytest.raises(Problems, match="a unit of 1:1 belongs on one node, but needs gpu 2, the most that is free"):
         check_placed(place("3x(cpu=8,gpu=1)", 1, 1))
     plan = place(racks, 1, 1, near="label.rack")
     assert units(plan) == [{"node-1", "node-2"}]
@@ -59,9 +57,7 @@ def test_a_unit_that_no_node_takes_goes_to_nodes_with_one_label_or_nowhere() -> 
 def test_a_unit_is_placed_whole_or_not_at_all() -> None:
     plan = place("(cpu=8,gpu=2),(cpu=8,gpu=1)", 2, 2)
     assert {(u.role, u.rank) for u in plan.unplaced} == {("prefill", 1), ("decode", 1)}
-    with pytest.raises(
-        Problems, match="a unit of 1:1 belongs on one node, but needs gpu 2, the most that is free on a node is 1"
-    ):
+    with pytest.raises(Problems, match="a unit of 1:1 belongs on one node, but needs gpu 2, the most that is free"):
         check_placed(plan)
 
 
