@@ -49,9 +49,7 @@ class VLLMOptions(EngineOptions):
 class PrefillOptions(EngineOptions):
     """Options of the `vllm-prefill` workload."""
 
-    lease: int = Field(
-        30, ge=10, description="seconds for which a prompt's KV cache is kept for a decode rank that has not asked for it"
-    )
+    lease: int = Field(30, ge=10, description="seconds for which a prompt's KV cache waits to be fetched")
     host: str | None = Field(
         None,
         description="address at which decode ranks reach this rank; by default 127.0.0.1 on the backend `local`, "
