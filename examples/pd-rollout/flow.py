@@ -1,4 +1,4 @@
-"""The GRPO example with its rollout in two halves: one makes the prompts' KV caches, the other fetches and generates."""
+"""The GRPO example with a rollout in two halves: one makes the KV caches, the other fetches them and generates."""
 
 from rolemesh import flow
 
