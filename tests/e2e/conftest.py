@@ -45,7 +45,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
                 process.stdout.close()
     ids = {job_id for job in jobs for job_id in job.ids()}
     until(lambda: not leftovers(ids), 15, "nothing is left of the jobs")
-    assert ray_leftovers() == set()
+    until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")
 
 
 def ray_leftovers() -> set[str]:

@@ -137,7 +137,10 @@ def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make)
 
 def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job: Make) -> None:
     job = make_job(extra=LADDER)
-    process = job.start("steps=12", "roles.work.options.kwargs.sleep=0.5")
+    roles = job.folder / "roles.py"
+    slow = roles.read_text().replace("    def add(self, rows):\n", "    def add(self, rows):\n        time.sleep(0.8)\n")
+    roles.write_text(slow)
+    process = job.start("steps=12")
     source = until(
         lambda: next((r for r in job.running().ranks if r.role == "source" and r.state == "done"), None),
         60,

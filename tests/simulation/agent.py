@@ -154,6 +154,8 @@ class SimAgent:
 
     def _forget(self, effect: ag.Forget) -> None:
         self.world.note(self.label, "forgets what is in memory")
+        if effect.timeline <= self.memory.timeline:
+            self.world.fail("memory is forgotten once a timeline", f"{self.label}: timeline {effect.timeline} is here")
         for rank in self.ranks.values():
             if rank.alive:
                 self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")

@@ -25,6 +25,7 @@ INVARIANTS = (
     "each line once",
     "each shard once",
     "generations grow",
+    "memory is forgotten once a timeline",
     "no deadlock",
     "no step is skipped",
     "nothing is restored before the commit",

@@ -287,7 +287,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
-    Mutation("a new incarnation forgets a timeline's snapshots", "no deadlock", "all",
+    Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              _method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
              _method(MasterMachine, "handle", _end_is_not_told_again)),

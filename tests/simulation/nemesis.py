@@ -25,6 +25,9 @@ DELICATE = (
 )
 """Records after which a failure finds a recovery in the middle."""
 
+LAST = ("job_stopping", "agent_stopped")
+"""Records after which the next one may be the job's last: a master that dies with it has to be followed by another."""
+
 
 class Nemesis:
     """A plan of failures: `times` of them at random, then no more."""
@@ -35,6 +38,8 @@ class Nemesis:
         self.spares = spares
         self.endless = count > 1000
         self.last = 0.0
+        self.at_commit: int | None = None
+        """A node is lost when this step is committed, before any other failure."""
         self.done: list[str] = []
 
     def begin(self, world: World) -> None:
@@ -42,7 +47,7 @@ class Nemesis:
         if self.endless:
             world.at(1.0, self._strike_on, world)
             return
-        for _ in range(self.left if self.weights else 0):
+        for _ in range(self.left if self.weights and self.at_commit is None else 0):
             world.at(self.rng.random() * self.until, self.strike, world)
         world.at(self.until, self._over, world)
 
@@ -59,15 +64,22 @@ class Nemesis:
 
     def recorded(self, world: World, event: Event) -> None:
         """A transition is in the journal: now and then the next failure comes just then."""
-        if self.left > 0 and self.weights and event.kind in DELICATE and self.rng.random() < 0.15:
+        if event.kind in LAST and "master" in self.weights and self.rng.random() < 0.2:
+            world.backend.master.dies_at = self.rng.choice(("before", "after the journal, before", "within"))
+            self.last = max(self.last, world.now)
+        if self.at_commit is not None:
+            if event.kind == "committed" and event.data["step"] >= self.at_commit:
+                self.at_commit = None
+                world.at(self.rng.random() * 0.3, self.strike, world, "node")
+        elif self.left > 0 and self.weights and event.kind in DELICATE and self.rng.random() < 0.15:
             world.at(self.rng.random() * self.rng.choice((0.001, 0.05, 0.3)), self.strike, world)
 
-    def strike(self, world: World) -> None:
-        """One failure."""
+    def strike(self, world: World, kind: str = "") -> None:
+        """One failure: of this kind, or of any that there are weights for."""
         if self.left <= 0 or world.ended:
             return
         kinds = list(self.weights)
-        kind = self.rng.choices(kinds, [self.weights[k] for k in kinds])[0]
+        kind = kind or self.rng.choices(kinds, [self.weights[k] for k in kinds])[0]
         self.left -= 1
         if getattr(self, f"_{kind}")(world):
             self.last = max(self.last, world.now)

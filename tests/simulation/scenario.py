@@ -33,6 +33,7 @@ FAMILIES: dict[str, dict[str, float]] = {
             "freeze_master": 1, "disk": 0.5},
     "storm": {"rank": 4, "ranks": 2, "agent": 3, "master": 4, "zombie": 1},
     "lost": {"node": 1},
+    "back": {"node": 2, "agent": 4, "rank": 1},
     "hang": {"freeze_rank": 3, "rank": 1, "master": 1},
     "endless": {"rank": 3, "agent": 1, "master": 0.2},
     "poison": {"master": 1, "agent": 0.5},
@@ -42,7 +43,7 @@ FAMILIES: dict[str, dict[str, float]] = {
 TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
-    "lost", "lost", "agents", "storm",
+    "lost", "lost", "agents", "storm", "back", "back",
 )  # fmt: skip
 
 
@@ -72,13 +73,15 @@ class Scenario:
         self.copy_s = rng.choice((0.05, 0.2, 1.0))
         self.disk_failures = rng.choice((0, 0, 0.2)) if self.family in ("all", "storm") else 0
         self.start_failures = rng.choice((0, 0, 0.05)) if self.family in ("all", "storm", "process") else 0
-        several = self.family in ("nodes", "lost", "all", "storm", "agents") or rng.random() < 0.5
+        if self.family == "lost":
+            self.pace, self.copy_s = rng.choice((0.02, 0.1)), rng.choice((0.2, 1.0))  # copies are behind
+        several = self.family in ("nodes", "lost", "back", "all", "storm", "agents") or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
         self.room = -(-len(self.job.keys) // count)
         self._nodes = [f"n{i}" for i in range(count)]
-        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "all") else 0
+        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "back", "all") else 0
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
-        likely = {"nodes": 0.8, "lost": 1.0}.get(self.family, 0.3)
+        likely = {"nodes": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
         self.plan = SnapshotPlan(True, rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3, 10)), 2, replicas)
         self.homes: dict[RankKey, str] = {}
@@ -87,7 +90,7 @@ class Scenario:
         for index, key in enumerate(keys):
             self.homes[key] = f"node{index % count}"
         weights = dict(FAMILIES[self.family])
-        faults = {"calm": 0, "lost": 1, "endless": 10_000, "poison": rng.randint(0, 1)}.get(
+        faults = {"calm": 0, "lost": 1, "back": 6, "endless": 10_000, "poison": rng.randint(0, 1)}.get(
             self.family, rng.randint(1, 5)
         )
         self.raises: set[tuple[RankKey, int]] = set()
@@ -95,6 +98,8 @@ class Scenario:
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
+        if self.family in ("lost", "back"):
+            self.nemesis.at_commit = rng.randrange(self.steps - 1)
         self.hang_after = 4.0 if self.family == "hang" else None
         self.max_recoveries = 60
         self.ladder = self._ladder()

@@ -69,7 +69,7 @@ def line(event: Event) -> Text:
     text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
     said = sentence(event)
     if said is not None:
-        first, *rest = [*said.splitlines(), *_traceback(event)]
+        first, *rest = [*said.removeprefix(f"{event.kind}: ").splitlines(), *_traceback(event)]
         return text.append(f" {first}").append("".join(f"\n        {part}" for part in rest))
     below = ""
     for key, value in event.data.items():

@@ -101,9 +101,9 @@ class Master:
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
                 self._launcher.beat()
-                self._turn()
                 if self._control in ready:
-                    self._answer()
+                    self._answer()  # before the turn: a driver that has been waiting for an answer is alive
+                self._turn()
         finally:
             self._close()
 

@@ -8,7 +8,7 @@ from rolemesh.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
-from rolemesh.protocol.master.machine import STOP_MARGIN_S
+from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
 
@@ -54,22 +54,50 @@ def records(effects: list[ms.Effect]) -> dict[str, dict[str, Any]]:
     return {effect.kind: effect.data for effect in effects if isinstance(effect, ms.Record)}
 
 
+def idle(machine: ms.MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
+    """A turn every half second, in which the agent reports; the records of all of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for half in range(int(since * 2), int(until * 2) + 1):
+        tell(machine, "a0", half / 2)
+        found |= records(machine.handle(ms.Tick(), half / 2))
+    return found
+
+
 def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
     machine = job(owner_lease_s=3.0)
+    idle(machine, 0.5, 1.0)
     running(machine)
     machine.handle(ms.OwnerSeen(), 2.0)
-    assert "job_stopping" not in records(machine.handle(ms.Tick(), 4.9))
-    ended = records(machine.handle(ms.Tick(), 5.1))["job_stopping"]
+    assert "job_stopping" not in idle(machine, 2.0, 5.0)
+    ended = idle(machine, 5.5, 5.5)["job_stopping"]
     assert ended["status"] == "interrupted"
     assert "driver" in ended["message"]
 
 
+def test_a_driver_that_is_still_loading_has_longer() -> None:
+    machine = job(owner_lease_s=3.0)
+    idle(machine, 0.5, 1.0)
+    running(machine)
+    assert "job_stopping" not in idle(machine, 1.5, OWNER_START_S)
+    assert "driver" in idle(machine, OWNER_START_S, OWNER_START_S + 0.5)["job_stopping"]["message"]
+
+
+def test_a_master_that_has_stood_still_does_not_blame_its_driver() -> None:
+    machine = job(owner_lease_s=3.0)
+    idle(machine, 0.5, 1.0)
+    running(machine)
+    machine.handle(ms.OwnerSeen(), 2.0)
+    idle(machine, 1.5, 2.0)
+    assert "job_stopping" not in idle(machine, 9.0, 12.0)
+    assert "driver" in idle(machine, 12.5, 12.5)["job_stopping"]["message"]
+
+
 def test_a_detached_job_outlives_its_owner() -> None:
     machine = job(owner_lease_s=3.0)
+    idle(machine, 0.5, 1.0)
     running(machine)
     assert "job_detached" in records(machine.handle(ms.Disown(), 2.0))
-    tell(machine, "a0", 99.0)
-    assert "job_stopping" not in records(machine.handle(ms.Tick(), 99.1))
+    assert "job_stopping" not in idle(machine, 2.0, 40.0)
 
 
 def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:

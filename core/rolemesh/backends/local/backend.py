@@ -38,6 +38,7 @@ class LocalBackend:
     def __init__(self, nodes: ClusterView | None = None) -> None:
         self._cluster = nodes or this_machine()
         self._supervisor: subprocess.Popen[bytes] | None = None
+        self._run_dir = Path()
 
     def cluster(self) -> ClusterView:
         """The nodes to plan for."""
@@ -45,7 +46,7 @@ class LocalBackend:
 
     def start(self, bundle: JobBundle) -> None:
         """Start the supervisor and return when its master answers. Raises `BackendError` if it does not come up."""
-        run_dir = Path(bundle.config.run_dir)
+        run_dir = self._run_dir = Path(bundle.config.run_dir)
         (run_dir / LOGS_DIR).mkdir(parents=True, exist_ok=True)
         log = run_dir / LOGS_DIR / "master.log"
         with log.open("ab") as out:
@@ -75,6 +76,7 @@ class LocalBackend:
             except subprocess.TimeoutExpired:
                 self._supervisor.kill()
                 self._supervisor.wait()
+                (self._run_dir / CONTROL_FILE).unlink(missing_ok=True)  # its master can no longer do that
 
 
 def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: float = 60.0) -> None:

@@ -37,6 +37,10 @@ LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
 """The same where an agent says that it cannot be."""
+STALL_S = 1.0
+"""A master that has had no turn for longer cannot say who has been silent meanwhile."""
+OWNER_START_S = 15.0
+"""How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
 LINES_S = 15.0
 """How long a snapshot, and a finished job, wait for the lines of metrics before it: an observer may hang."""
 
@@ -71,7 +75,8 @@ class MasterMachine:
         self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
         self.replayed = False
         self.deadline = float("inf")
-        self._owner_seen = 0.0
+        self._owner_seen, self._owner_known = 0.0, False
+        self._ticked = 0.0
         self._commands = Commands()
         self._wire: m.Wire | None = None
         self._wired_for: tuple[object, ...] = ()
@@ -131,7 +136,7 @@ class MasterMachine:
             case e.StopAsked(reason):
                 return self.stop("interrupted", reason, self.outline.stop_grace_s, now)
             case e.OwnerSeen():
-                self._owner_seen = now
+                self._owner_seen, self._owner_known = now, True
                 return []
             case e.Disown():
                 self.owned = False
@@ -147,7 +152,7 @@ class MasterMachine:
     # -------------------------------------------------------------------------------------------------- life and time
 
     def _begin(self, now: float) -> list[e.Effect]:
-        self._owner_seen = self._moved = now
+        self._owner_seen = self._moved = self._ticked = now
         o = self.outline
         if self.phase != "new":
             return self._begin_again(now)
@@ -192,8 +197,14 @@ class MasterMachine:
 
     def _tick(self, now: float) -> list[e.Effect]:
         lease = self.outline.owner_lease_s
+        if now > self._ticked + STALL_S:
+            # This process, or the whole machine, has stood still: nobody else's silence.
+            self._owner_seen += now - self._ticked
+        self._ticked = now
         if self.phase == "stopping":
             return self._end("agents did not confirm their end in time") if now >= self.deadline else []
+        if lease and not self._owner_known:
+            lease = max(lease, OWNER_START_S)
         if self.owned and lease and now > self._owner_seen + lease:
             return self.stop("interrupted", f"its driver has not been heard of for {lease:g} s", 1.0, now)
         if self.phase == "starting" and self.coordinator.recovery is None and now >= self.deadline:
