@@ -23,6 +23,7 @@ NAMES = (
     "snapshot",
     "failover",
     "goodput",
+    "planning",
     "grpo",
 )
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 from rolemesh import (
@@ -74,6 +74,16 @@ def test_every_hook_is_documented_with_its_exact_signature_and_no_other_is() -> 
     assert found == hook_signatures()
 
 
+def test_the_strategy_in_the_document_about_placement_does_what_it_says() -> None:
+    cls = defined(blocks("docs/placement.md", "python")[0], "OnePerNode")
+    request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 1)))
+    cluster = ClusterView((NodeView("x", cpu=4), NodeView("y", cpu=4)))
+    plan = cls(cls.Options()).place(request=request, cluster=cluster, plan=PlacementPlan())
+    assert sorted(plan.node_of("a", rank) for rank in (0, 1)) == ["x", "y"]
+    assert len(plan.assignments) == 3
+    assert cls(cls.Options()).place(request=request, cluster=cluster.without("y"), plan=PlacementPlan()).unplaced
+
+
 def test_documented_placement_strategy_places_every_rank() -> None:
     cls = defined(blocks("docs/hooks.md", "python")[2], "OneNode")
     assert hooks_of(cls).keys() == {"place"}
@@ -133,7 +143,8 @@ def shown_type(annotation: Any) -> str:
         return "`{use, options}`"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"
-    return {Any: "value", str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
+    names = {Any: "value", str: "string", int: "integer", float: "number", bool: "boolean", ByteSize: "byte size"}
+    return names[annotation]
 
 
 def shown_default(field: FieldInfo) -> str:

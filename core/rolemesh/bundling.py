@@ -187,6 +187,8 @@ def _launches(
                 env=dict(role.env),
                 cpus=_share(role.resources.cpu, slot.cpu),
                 gpus=tuple(index for index, _ in slot.gpus),
+                share=a.share,
+                peers=a.peers,
                 collective=selected.cls.group == "collective" and role.world_size > 1,
                 resume=origin[1],
                 restore="disk" if origin[0] else "none",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -28,6 +28,10 @@ class ClusterView(msgspec.Struct, frozen=True):
     """The nodes, in a stable order."""
 
     nodes: tuple[NodeView, ...]
+
+    def without(self, nodes: Collection[str]) -> ClusterView:
+        """The other nodes."""
+        return ClusterView(tuple(node for node in self.nodes if node.id not in nodes))
 
     def node(self, node_id: str) -> NodeView:
         """The node with this id; `KeyError` if there is none."""

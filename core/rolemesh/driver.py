@@ -39,6 +39,7 @@ from rolemesh.protocol.job import JobBundle
 from rolemesh.rehearsal.account import account, differences
 from rolemesh.rehearsal.injector import Injector
 from rolemesh.rehearsal.spec import Rehearsal, parse
+from rolemesh.room import Shared, find_room
 from rolemesh.resuming import find_origin, find_source
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
@@ -175,6 +176,16 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehe
         if rehearsal is not None and "node" in rehearsal.targets and len(cluster.nodes) < 2:
             raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
         plan = _plan(prepared, cluster)
+        spec = prepared.job.spec
+        if isinstance(backend, Shared):
+            plan, cluster = find_room(
+                backend,
+                spec.name,
+                spec.priority,
+                lambda free: plan_selected(prepared.job, prepared.selection, prepared.graph, free),
+                spec.room_wait_s,
+                prepared.job.where(("room_wait_s",)),
+            )
         origin = _origin(options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
         with claim(run_dir) as earlier:
             if earlier is not None and Path(origin[0]).is_relative_to(run_dir):
@@ -259,7 +270,8 @@ def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
 
 def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:
     (run_dir / JOB_FILE).write_text(prepared.job.dump())
-    write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster))
+    request = request_of(prepared.job, prepared.selection, prepared.graph)
+    write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster, request))
 
 
 def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError, RolemeshError
-from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, Strategy, Unplaced
+from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, Strategy, Unplaced, broken, describe
 
 __all__ = ["ask", "replan"]
 
@@ -52,8 +52,8 @@ def replan(
     """
     present = {node.id for node in cluster.nodes}
     gone = {*lost, *(slot.node for slot in plan.slots if slot.node not in present)}
-    alive = ClusterView(tuple(node for node in cluster.nodes if node.id not in gone))
-    current = _without(plan, gone)
+    alive = cluster.without(gone)
+    current = plan.without(gone)
     objections: dict[str, None] = {}
     for strategy in strategies:
         stranded = _stranded(plan, gone, current)
@@ -78,16 +78,6 @@ def replan(
     return msgspec.structs.replace(current, unplaced=current.unplaced + homeless)
 
 
-def _without(plan: PlacementPlan, gone: Collection[str]) -> PlacementPlan:
-    """What of `plan` is on other nodes than `gone`, slots numbered anew."""
-    kept = [slot for slot in plan.slots if slot.node not in gone]
-    number = {slot.id: position for position, slot in enumerate(kept)}
-    return PlacementPlan(
-        tuple(msgspec.structs.replace(slot, id=number[slot.id]) for slot in kept),
-        tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in plan.assignments if a.slot in number),
-    )
-
-
 def _stranded(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
     """`current`, then what `plan` has on `gone` nodes and `current` has not placed. None if there is no such rank."""
     placed = current.placed()
@@ -96,9 +86,10 @@ def _stranded(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan
     if not old:
         return None
     number = {slot: len(current.slots) + position for position, slot in enumerate(old)}
-    return PlacementPlan(
-        current.slots + tuple(msgspec.structs.replace(plan.slot(slot), id=number[slot]) for slot in old),
-        current.assignments + tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in left),
+    return msgspec.structs.replace(
+        current,
+        slots=current.slots + tuple(msgspec.structs.replace(plan.slot(slot), id=number[slot]) for slot in old),
+        assignments=current.assignments + tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in left),
     )
 
 
@@ -108,7 +99,7 @@ def _settled(name: str, moved: PlacementPlan, gone: Collection[str]) -> Placemen
         raise _wrong(name, f"returned a {type(moved).__name__}, not a PlacementPlan")
     if [slot.id for slot in moved.slots] != list(range(len(moved.slots))):
         raise _wrong(name, "numbered its slots other than by position")
-    settled = _without(moved, gone)
+    settled = moved.without(gone)
     return msgspec.structs.replace(settled, unplaced=moved.unplaced)
 
 
@@ -144,8 +135,11 @@ def _problems(
         yield "changed slots that were decided before"
     if [slot.id for slot in after.slots] != list(range(len(after.slots))):
         yield "numbered its slots other than by position"
-    if lost := [a for a in before.assignments if a not in after.assignments]:
+    kept = set(after.assignments)
+    if lost := [a for a in before.assignments if a not in kept]:
         yield f"moved {_rank(lost[0])}, which was placed before"
+    if after.constraints[: len(before.constraints)] != before.constraints:
+        yield "dropped a constraint of a strategy before it"
     sizes = {role.role: role.world_size for role in request.roles}
     seen: set[tuple[str, int]] = set()
     for a in after.assignments:
@@ -159,10 +153,18 @@ def _problems(
             yield f"placed {_rank(a)} twice"
         seen.add((a.role, a.rank))
     yield from _overcommitted(cluster, after)
+    if (found := broken(after, cluster)) is not None:
+        constraint, a = found
+        node = after.slots[a.slot].node
+        if a in set(before.assignments):
+            where = f"{_rank(a)} is on {node} ({a.rule})"
+            yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
+        else:
+            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
 
 
 def _overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterable[str]:
-    known = {node.id for node in cluster.nodes}
+    known = {node.id: node for node in cluster.nodes}
     devices: dict[tuple[str, int], float] = {}
     for slot in plan.slots:
         if slot.node not in known:
@@ -173,8 +175,8 @@ def _overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterable[str]:
         for index, share in slot.gpus:
             devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
     for (node, index), share in devices.items():
-        if not 0 <= index < cluster.node(node).gpu:
-            yield f"used GPU {index} of {node}, which has {cluster.node(node).gpu:g}"
+        if not 0 <= index < known[node].gpu:
+            yield f"used GPU {index} of {node}, which has {known[node].gpu:g}"
         elif share > 1 + TOLERANCE:
             yield f"gave away {share:g} of GPU {index} on {node}"
     for node, free in plan.free(cluster).items():

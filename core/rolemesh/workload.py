@@ -138,6 +138,8 @@ class RankContext(Generic[O]):
         steps: int = 1,
         gpus: Sequence[int] = (),
         cpus: float = 1.0,
+        share: float = 1.0,
+        peers: Sequence[tuple[str, int]] = (),
         rendezvous: Rendezvous | None = None,
         generation: int = 0,
         run_dir: str | Path = ".",
@@ -157,6 +159,10 @@ class RankContext(Generic[O]):
         self.gpus = tuple(gpus)
         """Device indices as the rank sees them: 0, 1, ... within its ``CUDA_VISIBLE_DEVICES``."""
         self.cpus = cpus
+        self.share = share
+        """The part of the devices that is meant for this rank, where others run on them at the same time; 0 to 1."""
+        self.peers = tuple(peers)
+        """Ranks of other roles, (role, rank), that the placement strategy has put near this one for a purpose."""
         self.rendezvous = rendezvous
         self.generation = generation
         self.run_dir = Path(run_dir)

@@ -89,18 +89,6 @@ def test_a_lost_node_ends_the_job_and_is_named(make_job: Make, ray_cluster: Any)
     assert seen["job_ended"] >= seen["agent_lost"]
 
 
-def test_a_bundle_that_ray_cannot_reserve_starts_nothing(make_job: Make, ray_address: str) -> None:
-    first = make_job("first", ("--address", ray_address))
-    process = first.start(*SLOW, "roles.work.resources.cpu=1.4", "stop_grace_s=1")
-    first.running(3)
-    second = make_job("second", ("--address", ray_address))
-    refused = second.run("roles.work.resources.cpu=1.4", "start_timeout_s=60", timeout=90)
-    assert refused.returncode == 2
-    assert "cpu" in (refused.stderr + refused.stdout).lower()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-
-
 def test_each_rank_sees_the_device_that_the_plan_gives_it(make_job: Make, ray_cluster: Any) -> None:
     node = ray_cluster.add_node(num_cpus=1, num_gpus=2)
     ray_cluster.wait_for_nodes()

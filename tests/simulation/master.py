@@ -55,6 +55,8 @@ class SimMaster:
         self.machine = world.scenario.master_machine(self.epoch)
         self.lines = LineAssembler(world.job.graph, world.job.sizes, len(world.checks.lines) - 1)
         self._later: list[ms.Event] = []
+        self._queue: list[ms.Event] = []
+        self._waiting = False
 
     def begin(self) -> None:
         """Take up the job where the journal ends."""
@@ -71,14 +73,31 @@ class SimMaster:
             self.world.at(TICK_S, self._tick)
 
     def handle(self, event: ms.Event) -> None:
-        """One turn: the machine's effects, journal first."""
+        """An event: a turn of its own, or part of one that takes all events of a moment."""
         if not self.alive or self.world.ended:
             return
         if self.frozen:
             if not isinstance(event, ms.Tick):
                 self._later.append(event)
             return
-        effects = self.machine.handle(event, self.world.now)
+        self._queue.append(event)
+        if not self._waiting:
+            self._waiting = True
+            if self.world.scenario.turn_s:
+                self.world.at(self.world.between(0.0, self.world.scenario.turn_s), self._turn)
+            else:
+                self._turn()
+
+    def _turn(self) -> None:
+        """The effects of what has come: journal first."""
+        self._waiting = False
+        events, self._queue = self._queue, []
+        if not self.alive or self.world.ended:
+            return
+        if self.frozen:
+            self._later += [event for event in events if not isinstance(event, ms.Tick)]
+            return
+        effects = self.machine.turn(events, self.world.now)
         records = [effect for effect in effects if isinstance(effect, ms.Record)]
         dies = self.dies_at if records else ""
         if dies == "before":

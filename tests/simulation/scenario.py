@@ -67,6 +67,7 @@ class Scenario:
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
         self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
+        self.turn_s = rng.choice((0.0, 0.0, 0.05))
         self.pace = rng.choice((0.02, 0.1, 0.3))
         self.disk_s = rng.choice((0.05, 0.5, 2.0))
         self.copy_s = rng.choice((0.05, 0.2, 1.0))

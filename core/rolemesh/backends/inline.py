@@ -41,6 +41,8 @@ __all__ = ["run_inline"]
 def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path) -> dict[str, Any]:
     """Run all ranks here, one after the other; returns the content of ``result.json``.
 
+    ``produced_bytes`` in it is what the calls have returned over all steps and ranks, by label.
+
     Raises `PlacementError` for a collective role of several ranks: those need processes.
     """
     for name, selected in selection.roles.items():
@@ -73,6 +75,7 @@ class _Inline:
             name = f"{chosen.record.name}#{index}"
             self._observers.create(name, chosen.record, chosen.cls, chosen.options, chosen.where)
         self._context = JobContext(self._spec.state, run_dir, self._id)
+        self._produced: dict[str, int] = {}
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
 
@@ -86,7 +89,9 @@ class _Inline:
         try:
             self._set_up()
             self._journal("job_running", {})
-            self._engine().run(finished=self._step_done)
+            engine = self._engine()
+            self._produced = engine.produced
+            engine.run(finished=self._step_done)
             digests = self._digests()
         except KeyboardInterrupt:
             status, code = "interrupted", EXIT_INTERRUPTED
@@ -198,6 +203,7 @@ class _Inline:
             "committed_steps": self._finished + 1,
             "wall_s": round(time.time() - self._started, 3),
             "state_sha256": digests,
+            "produced_bytes": self._produced,
             "plugins": versions(self._selection),
             "run_dir": str(self._run_dir),
         }

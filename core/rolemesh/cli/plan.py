@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,20 +30,35 @@ def command(
         str | None,
         typer.Option(help="Plan for these nodes, e.g. '4x(cpu=32,gpu=8)'; default: this machine.", metavar="SPEC"),
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--profile", help="Run some steps in this process to measure what edges carry, first.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Show the graph, and ranks on nodes and slots with who decided it, without starting anything.
+
+    With --profile the job's first steps are run in this process, and the sizes of what operators return are shown as
+    `edges.sizes`, to be put into the job file: strategies such as `subgraph` keep on one node what moves most.
 
     Exit code 2 if something does not fit; the reasons are told role by role.
     """
     from rolemesh.backends.local import this_machine
     from rolemesh.driver import prepare
-    from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected
+    from rolemesh.planning import check_placed, explain, parse_nodes, plan_job, plan_selected, request_of
 
     cluster = parse_nodes(nodes) if nodes else this_machine()
-    prepared = prepare(job, overrides or ())
+    given = list(overrides or ())
+    measured: dict[str, int] = {}
+    if measure:
+        from rolemesh.profiling import profile
+
+        measured = profile(job, given)
+        given.append(f"edges.sizes={json.dumps(measured)}")
+    prepared = prepare(job, given)
     plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
-    told = explain(prepared.job, prepared.graph, plan, cluster)
+    request = request_of(prepared.job, prepared.selection, prepared.graph)
+    by_role = plan_job(request, cluster, [])
+    told = explain(prepared.job, prepared.graph, plan, cluster, request, by_role)
     if as_json:
         print_json(told)
     else:
@@ -52,6 +68,10 @@ def command(
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console = Console(highlight=False, width=WIDTH)
         show(told, console)
+        if measured:
+            console.print("\nmeasured; put it into the job file:\n\nedges:\n  sizes:", markup=False)
+            for label, amount in measured.items():
+                console.print(f"    {label}: {amount}", markup=False)
     check_placed(plan)
 
 
@@ -106,6 +126,10 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         ("node", "has", "reserved"),
         [(node["id"], _amounts(node), _amounts(told["bundles"].get(node["id"], {}))) for node in _nodes(told)],
     )
+    for constraint in told["constraints"]:
+        console.print(f"held to: {constraint}", markup=False)
+    if told["traffic"]["total"]:
+        console.print(_traffic(told["traffic"]))
 
 
 def _table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -121,6 +145,23 @@ def _table(console: Console, title: str, header: Sequence[str], rows: Sequence[S
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
     console.print()
+
+
+def _traffic(traffic: Mapping[str, Any]) -> str:
+    total, cross, by_role = traffic["total"], traffic["crossing"], traffic["crossing_by_role"]
+    told = f"crosses nodes: {_size(cross)} of {_size(total)} a step ({cross / total:.0%})"
+    told += f"; packed role by role: {_size(by_role)} ({by_role / total:.0%})"
+    unknown = traffic["unknown_flows"]
+    return told + (f"; {unknown} flows of unknown size do not count (edges.sizes)" if unknown else "")
+
+
+def _size(amount: float) -> str:
+    """Bytes with three digits: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} TB"
 
 
 NUMBERS = ("lag", "credits", "window", "cpu")

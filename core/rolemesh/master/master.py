@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -162,13 +163,11 @@ class Master:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        effects: list[machine.Effect] = []
-        while True:
-            try:
-                effects += self._machine.handle(self._inbox.get_nowait(), now)
-            except Empty:
-                break
-        effects += self._machine.handle(machine.Tick(), now)
+        events: list[machine.Event] = []
+        with suppress(Empty):
+            while True:
+                events.append(self._inbox.get_nowait())
+        effects = self._machine.turn([*events, machine.Tick()], now)
         if self._machine.coordinator.busy:
             self._lines.unsettled(time.time())
         self._carry_out(effects)

@@ -2,12 +2,13 @@
 
 from rolemesh.planning.explain import explain
 from rolemesh.planning.nodes import parse_nodes
-from rolemesh.planning.strategies import Strategy, check_placed, plan_job, plan_selected, request_of
+from rolemesh.planning.strategies import Strategy, check_placed, flows_of, plan_job, plan_selected, request_of
 
 __all__ = [
     "Strategy",
     "check_placed",
     "explain",
+    "flows_of",
     "parse_nodes",
     "plan_job",
     "plan_selected",

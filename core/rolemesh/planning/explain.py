@@ -11,14 +11,25 @@ from rolemesh.cluster import ClusterView
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import describe, route
 from rolemesh.graph.schedule import Activity
-from rolemesh.placement import PlacementPlan
+from rolemesh.placement import PlacementPlan, PlacementRequest, crossing
+from rolemesh.placement import describe as describe_constraint
 from rolemesh.spec import JobFile, RoleSpec
 
 __all__ = ["explain"]
 
 
-def explain(job: JobFile, graph: LogicalGraph, plan: PlacementPlan, cluster: ClusterView) -> dict[str, Any]:
-    """The graph, the routes, and where each rank goes and why, as JSON values."""
+def explain(
+    job: JobFile,
+    graph: LogicalGraph,
+    plan: PlacementPlan,
+    cluster: ClusterView,
+    request: PlacementRequest,
+    by_role: PlacementPlan | None = None,
+) -> dict[str, Any]:
+    """The graph, the routes, where each rank goes and why, and what crosses nodes, as JSON values.
+
+    `by_role` is a plan to compare with: what crosses nodes if the roles are packed one after the other.
+    """
     roles: dict[str, Any] = {
         name: {"use": role.use, "world_size": role.world_size, "resources": role.resources.model_dump()}
         for name, role in job.spec.roles.items()
@@ -53,9 +64,20 @@ def explain(job: JobFile, graph: LogicalGraph, plan: PlacementPlan, cluster: Clu
         "nodes": cluster.nodes,
         "bundles": plan.bundles(),
         "unplaced": plan.unplaced,
+        "constraints": [describe_constraint(constraint) for constraint in plan.constraints],
+        "traffic": _traffic(request, plan, by_role),
     }
     plain: dict[str, Any] = msgspec.to_builtins(result)
     return plain
+
+
+def _traffic(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan | None) -> dict[str, Any]:
+    """Bytes per step between ranks: all, those that cross nodes, and those that would if roles were packed."""
+    found = crossing(request, plan)
+    known: dict[str, Any] = {"total": found.total, "crossing": found.crossing, "unknown_flows": found.unknown}
+    if by_role is not None:
+        known["crossing_by_role"] = crossing(request, by_role).crossing
+    return known
 
 
 def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dict[str, Any]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView
-from rolemesh.errors import PlacementError, raise_all
+from rolemesh.errors import JobFileError, PlacementError, nearest, raise_all
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest, Unplaced
+from rolemesh.graph.routes import route
+from rolemesh.partition import Broadcast
+from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Unplaced
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.replanning import ask
 from rolemesh.spec import JobFile
 from rolemesh.workload import NoOptions
 
-__all__ = ["Strategy", "check_placed", "plan_job", "plan_selected", "request_of"]
+__all__ = ["Strategy", "check_placed", "flows_of", "plan_job", "plan_selected", "request_of"]
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
@@ -33,17 +35,34 @@ def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, clust
         plugins.create(name, selected.record, selected.cls, selected.options, selected.where)
 
         def place(
-            request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, name: str = name
+            request: PlacementRequest,
+            cluster: ClusterView,
+            plan: PlacementPlan,
+            name: str = name,
+            where: str = selected.where,
         ) -> PlacementPlan | None:
-            answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+            try:
+                answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+            except PlacementError as error:
+                if error.where == "placement":  # a strategy does not know in which line it was asked for
+                    error.where = where
+                raise
             return answer
 
         strategies.append((selected.record.name, place))
-    return plan_job(request_of(job, selection, graph), cluster, strategies)
+    try:
+        return plan_job(request_of(job, selection, graph), cluster, strategies)
+    except PlacementError as error:
+        if error.where == "placement":
+            error.where = job.where(("placement",))
+        raise
 
 
 def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> PlacementRequest:
-    """What the roles of a job ask for, and which of them talk."""
+    """What the roles of a job ask for, and what flows between them.
+
+    Raises `JobFileError` if ``edges.sizes`` names a call that the flow does not have.
+    """
     roles = tuple(
         RoleRequest(
             name,
@@ -55,8 +74,41 @@ def request_of(job: JobFile, selection: Selection, graph: LogicalGraph) -> Place
         )
         for name, role in job.spec.roles.items()
     )
-    pairs = [(graph.ops[edge.src].role, graph.ops[edge.dst].role) for edge in graph.edges]
-    return PlacementRequest(roles, tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1])))
+    labels = {op.label: op.id for op in graph.ops}
+    for label in job.spec.edges.sizes:
+        if label not in labels:
+            raise JobFileError(
+                f"the flow has no call {label!r}",
+                where=job.where(("edges", "sizes", label)),
+                remedy=f"{nearest(label, labels)}; calls: {', '.join(labels)}",
+            )
+    known = {labels[label]: float(size) for label, size in job.spec.edges.sizes.items()}
+    sizes = {edge.id: known[edge.src] for edge in graph.edges if edge.src in known}
+    return PlacementRequest(roles, flows_of(graph, {role.role: role.world_size for role in roles}, sizes))
+
+
+def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
+    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids, as far as known.
+
+    A value that every consumer gets whole counts once for each of them.
+    """
+    found: dict[tuple[str, str, str], float | None] = {}
+    for edge in graph.edges:
+        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+        if src == dst:
+            continue
+        m, n = world_sizes[src], world_sizes[dst]
+        path = route(edge.src_partition, m, edge.dst_partition, n)
+        everybody = all(len(sources) == m for sources in path.sources) and m > 1
+        size = sizes.get(edge.id)
+        if size is not None and isinstance(edge.dst_partition, Broadcast):
+            size *= n
+        key = (src, dst, "all" if everybody else "aligned")
+        known = found.get(key, 0.0)
+        found[key] = None if known is None or size is None else known + size
+    return tuple(
+        Flow(src, dst, "all" if pattern == "all" else "aligned", size) for (src, dst, pattern), size in found.items()
+    )
 
 
 def plan_job(

@@ -47,6 +47,8 @@ class InlineEngine:
         self._meters = {key: Meter(ctx, metrics_every, report) for key, ctx in contexts.items()}
         self._values: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._order = _order(graph)
+        self.produced: dict[str, int] = {}
+        """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
     def run(self, start: int = 0, finished: Callable[[int], None] | None = None) -> int:
         """Run all steps from `start`; `finished(step)` is called after each. Returns the last finished step.
@@ -90,10 +92,15 @@ class InlineEngine:
             meter.collect(op.label)
             if chunked and not chunks:
                 raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
-            for edge in self._graph.outputs(op.id):
-                if self._activity.consumed(edge, step, self._steps):
-                    check_returned(chunks)
-                    self._values.setdefault((edge.id, step), {})[rank] = [_copy(chunk) for chunk in chunks]
+            wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]
+            if wanted:
+                check_returned(chunks)
+                encoded = [_encoded(chunk) for chunk in chunks]
+                size = sum(len(header) + sum(map(len, buffers)) for header, buffers in encoded)
+                self.produced[op.label] = self.produced.get(op.label, 0) + size
+            for edge in wanted:
+                # What a consumer in another process would get: copies, with read-only arrays.
+                self._values.setdefault((edge.id, step), {})[rank] = [decode(*chunk) for chunk in encoded]
         except BdbQuit as error:
             raise KeyboardInterrupt from error
         except (Exception, SystemExit) as error:
@@ -128,10 +135,9 @@ class InlineEngine:
                 raise ValueError(f"producers of {edge.param!r} yield different numbers of chunks")
 
 
-def _copy(value: Any) -> Any:
-    """What a consumer in another process would get: a copy, with read-only arrays."""
+def _encoded(value: Any) -> tuple[Any, list[bytes]]:
     header, buffers = encode(value)
-    return decode(header, [bytes(buffer) for buffer in buffers])
+    return header, [bytes(buffer) for buffer in buffers]
 
 
 def _order(graph: LogicalGraph) -> list[OpCall]:

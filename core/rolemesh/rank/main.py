@@ -150,6 +150,8 @@ class _Rank:
             steps=job.steps,
             gpus=tuple(range(len(launch.gpus))),
             cpus=launch.cpus,
+            share=launch.share,
+            peers=launch.peers,
             rendezvous=rendezvous,
             generation=launch.generation,
             run_dir=job.run_dir,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 __all__ = [
     "EdgesSpec",
@@ -86,6 +86,11 @@ class EdgesSpec(_Strict):
     local: str = Field(default="shm", description="Transport between ranks on one node.")
     remote: str = Field(default="tcp", description="Transport between ranks on different nodes.")
     retention: RetentionSpec = Field(default_factory=RetentionSpec)
+    sizes: dict[str, ByteSize] = Field(
+        default_factory=dict,
+        description="What a step's call of an operator returns, all ranks together, by its label, e.g. "
+        "{rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile` measures it.",
+    )
 
 
 class MetricsSpec(_Strict):
@@ -120,6 +125,8 @@ class JobSpec(_Strict):
     grant: int = Field(default=1024, ge=1, description="K: steps that ranks may run ahead of the last commit.")
     state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a SQLAlchemy URL.")
     lease_s: float = Field(default=10.0, gt=0, description="Seconds without its driver after which a job ends itself.")
+    priority: int = Field(default=0, description="Of jobs that wait for room on a Ray, the highest goes first.")
+    room_wait_s: float = Field(default=30.0, ge=0, description="Seconds to wait for room that other jobs have.")
     start_timeout_s: float = Field(default=600.0, gt=0, description="Seconds that all ranks may take to get ready.")
     stop_grace_s: float = Field(default=5.0, ge=0, description="Seconds between asking a rank to stop and killing it.")
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView, NodeView
 from rolemesh.errors import PlacementError, Problems
-from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
 from rolemesh.planning import check_placed, parse_nodes, plan_job
 from rolemesh.workload import NoOptions
 
 PACK = PackScheduler(NoOptions())
 
 
-def pack(nodes: str, *roles: RoleRequest, talks: tuple[tuple[str, str], ...] = ()) -> PlacementPlan:
-    return plan_job(PlacementRequest(roles, talks), parse_nodes(nodes), [("pack", PACK.place)])
+def pack(nodes: str, *roles: RoleRequest, flows: tuple[Flow, ...] = ()) -> PlacementPlan:
+    return plan_job(PlacementRequest(roles, flows), parse_nodes(nodes), [("pack", PACK.place)])
 
 
 def where(plan: PlacementPlan, role: str) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_collective_role_that_no_node_takes_spreads_over_as_few_as_possible() 
 
 def test_ranks_go_beside_those_they_talk_to() -> None:
     rollout, reward = RoleRequest("rollout", 4, cpu=1, gpu=1), RoleRequest("reward", 2, cpu=1)
-    plan = pack("4x(cpu=8,gpu=1)", rollout, reward, talks=(("rollout", "reward"),))
+    plan = pack("4x(cpu=8,gpu=1)", rollout, reward, flows=(Flow("rollout", "reward"),))
     assert where(plan, "rollout") == [f"node-{i}" for i in range(4)]
     assert where(plan, "reward") == ["node-0", "node-2"]
     assert plan.assignments[-1].rule == "pack: beside rollout/2"
@@ -118,7 +118,7 @@ def problems(draw: st.DrawFn) -> tuple[PlacementRequest, ClusterView]:
         NodeView(f"node-{i}", cpu=draw(st.integers(0, 6)), gpu=draw(st.integers(0, 2)))
         for i in range(draw(st.integers(0, 4)))
     ]
-    return PlacementRequest(tuple(roles), (("a", "b"), ("b", "c"))[: len(roles) - 1]), ClusterView(tuple(nodes))
+    return PlacementRequest(tuple(roles), (Flow("a", "b"), Flow("b", "c"))[: len(roles) - 1]), ClusterView(tuple(nodes))
 
 
 @given(problems())

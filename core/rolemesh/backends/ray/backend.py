@@ -14,14 +14,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.backends.local import await_master
 from rolemesh.backends.ray.actors import MasterActor
+from rolemesh.backends.ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
+from rolemesh.backends.ray.line import Line, jobs_with_bundles
 from rolemesh.backends.ray.names import (
     NAMESPACE,
     agent_actors,
     master_actor,
     master_name,
+    placement_groups,
     remove_reservations,
 )
-from rolemesh.backends.ray.nodes import living_nodes
+from rolemesh.backends.ray.nodes import free_nodes, living_nodes
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
 from rolemesh.protocol.job import JobBundle
@@ -48,6 +51,7 @@ class RayBackend:
     def __init__(self, address: str | None = None) -> None:
         self.address = address
         self._name = ""
+        self._line: Line | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -82,6 +86,19 @@ class RayBackend:
         """The living nodes with what they have in all; this one first, then by id."""
         return living_nodes()
 
+    def free(self) -> ClusterView:
+        """The living nodes with what is free on them."""
+        return free_nodes()
+
+    def others(self) -> list[str]:
+        """The jobs that have something reserved."""
+        return jobs_with_bundles()
+
+    def queue(self, job: str, priority: int) -> Line:
+        """Get in line with the other jobs that wait for room here."""
+        self._line = Line(job, priority)
+        return self._line
+
     def start(self, bundle: JobBundle) -> None:
         """Start the master actor on this node, where the run's folder is, and return when it answers."""
         name = bundle.config.name
@@ -112,6 +129,23 @@ class RayBackend:
             if self.alive():
                 raise BackendError(f"the master actor did not come up: {error}") from error
         await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
+        self._await_reservation()
+
+    def _await_reservation(self) -> None:
+        """Stay in line until the job has what it was promised."""
+        deadline = time.monotonic() + RESERVE_TIMEOUT_S
+        while self._line is not None and self.alive() and time.monotonic() < deadline:
+            groups = placement_groups(self._name).values()
+            if groups and all(group["state"] == "CREATED" for group in groups):
+                break
+            self._line.ahead()
+            time.sleep(LOOK_S)
+        self._leave_line()
+
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            self._line.leave()
+            self._line = None
 
     def alive(self) -> bool:
         """Whether the master's actor exists, or Ray is starting it again."""
@@ -119,6 +153,7 @@ class RayBackend:
 
     def close(self) -> None:
         """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
+        self._leave_line()
         if self._name:
             deadline = time.monotonic() + 10.0
             while self.alive() and time.monotonic() < deadline:

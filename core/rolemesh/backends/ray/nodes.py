@@ -10,12 +10,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.cluster import ClusterView, NodeView
 
-__all__ = ["ActorState", "living_nodes", "node_is_gone", "slay", "state_of"]
+__all__ = ["ActorState", "free_nodes", "living_nodes", "node_is_gone", "slay", "state_of"]
 
 KNOCK_TIMEOUT_S = 1.0
 SLAY_TIMEOUT_S = 5.0
@@ -40,6 +41,21 @@ def living_nodes(gone: Collection[str] = ()) -> ClusterView:
         )
     here = ray.get_runtime_context().get_node_id()
     return ClusterView(tuple(sorted(nodes, key=lambda node: (node.id != here, node.id))))
+
+
+def free_nodes() -> ClusterView:
+    """The living nodes with what nobody has taken or reserved; GPUs that are taken in part do not count."""
+    from ray._private import state
+
+    left = state.state.available_resources_per_node()
+    nodes = []
+    for node in living_nodes().nodes:
+        has = left.get(node.id, {})
+        custom = {name: has.get(name, 0.0) for name in node.custom}
+        nodes.append(
+            msgspec.structs.replace(node, cpu=has.get("CPU", 0.0), gpu=int(has.get("GPU", 0.0)), custom=custom)
+        )
+    return ClusterView(tuple(nodes))
 
 
 def node_is_gone(node_id: str) -> bool:

@@ -5,7 +5,7 @@ Commands do nothing where they have been carried out already, so each is repeate
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.master.events import ToAgent
@@ -39,27 +39,35 @@ class Commands:
 
 def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLaunch, ...]:
     """The ranks that are to run on `agent` and that it has not reported in their present generation."""
+    starting = [rank for rank in ranks if rank.state == "starting"]
+    if not starting:
+        return ()
     reported = {(r.role, r.rank): r.generation for r in agent.report.ranks} if agent.report else {}
     return tuple(
         rank.launch
-        for rank in ranks
-        if rank.state == "starting" and reported.get((rank.launch.role, rank.launch.rank), -1) < rank.launch.generation
+        for rank in starting
+        if reported.get((rank.launch.role, rank.launch.rank), -1) < rank.launch.generation
     )
 
 
-def halt_of(agent: AgentRecord, ranks: dict[RankKey, RankRecord]) -> tuple[m.RankId, ...]:
-    """The ranks to be killed on `agent`: those that are being halted, and processes that belong elsewhere by now."""
-    name = agent.place.agent
-    reported = {(r.role, r.rank): r for r in agent.report.ranks} if agent.report else {}
+def halt_of(
+    agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankKey, RankRecord]
+) -> tuple[m.RankId, ...]:
+    """The ranks to be killed on `agent`: those of its own (`here`) that are being halted, and processes that belong
+    elsewhere by now.
+    """
     wanted: list[m.RankId] = []
-    for key, rank in ranks.items():
-        seen = reported.get(key)
-        if rank.agent == name and rank.state == "halting":
-            generation = rank.launch.generation
-            if seen is None or seen.state != "gone" or seen.generation < generation:
-                wanted.append((*key, generation))
-        elif rank.agent != name and seen is not None and seen.state != "gone":
-            wanted.append((*key, seen.generation))
+    reports = agent.report.ranks if agent.report else ()
+    if halting := [rank.launch for rank in here if rank.state == "halting"]:
+        reported = {(seen.role, seen.rank): seen for seen in reports}
+        for launch in halting:
+            known = reported.get((launch.role, launch.rank))
+            if known is None or known.state != "gone" or known.generation < launch.generation:
+                wanted.append((launch.role, launch.rank, launch.generation))
+    for seen in reports:
+        record = ranks.get((seen.role, seen.rank))
+        if record is not None and record.agent != agent.place.agent and seen.state != "gone":
+            wanted.append((seen.role, seen.rank, seen.generation))
     return tuple(wanted)
 
 

@@ -9,7 +9,7 @@ reads a clock; events may come at any time and in any order, messages of agents 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from rolemesh import failures
@@ -91,10 +91,22 @@ class MasterMachine:
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
+        return self.turn((event,), now)
+
+    def turn(self, events: Iterable[e.Event], now: float) -> list[e.Effect]:
+        """The effects of several events, one after the other: what follows from the whole is decided once, at the end.
+
+        So many agents may report in one turn.
+        """
+        effects: list[e.Effect] = []
+        for event in events:
+            if self.phase == "ended":
+                # The last master may have died between the journal and the result.
+                return effects + ([e.End(self.status, self.message)] if isinstance(event, e.Begin) else [])
+            effects += self._handle(event, now)
         if self.phase == "ended":
-            # The last master may have died between the journal and the result.
-            return [e.End(self.status, self.message)] if isinstance(event, e.Begin) else []
-        effects = self._handle(event, now)
+            return effects
+        effects += self.run_if_ready(now)
         if self.phase in ("starting", "running"):
             effects += self.coordinator.step(now)
         if self.phase in ("starting", "running"):
@@ -283,7 +295,7 @@ class MasterMachine:
             else:
                 del self._trouble[name]
                 effects.append(e.Record("snapshot_trouble_over", {"agent": name}))
-        return effects + self.run_if_ready(now)
+        return effects
 
     def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:
         before = record.report
@@ -329,8 +341,9 @@ class MasterMachine:
         return effects + self.coordinator.suspected(slow, now)
 
     def run_if_ready(self, now: float) -> list[e.Effect]:
-        ready = all(r.state in ("ready", "done", "running") for r in self.ranks.values())
-        if self.phase != "starting" or not ready or self.coordinator.recovery is not None:
+        if self.phase != "starting" or self.coordinator.recovery is not None:
+            return []
+        if any(r.state not in ("ready", "done", "running") for r in self.ranks.values()):
             return []
         self.phase = "running"
         self._moved = now
@@ -510,21 +523,26 @@ class MasterMachine:
         epoch = self.outline.epoch
         if self.phase != "stopping":
             self._rewire()
+        if self.phase == "stopping":
+            stop = m.Stop(epoch, self.grace_s, self.message)
+            for agent in self.agents.values():
+                if agent.state in ("up", "starting"):
+                    effects += self._commands.send(agent, stop, now)
+            return effects
+        advance = self._advance()
+        here: dict[str, list[RankRecord]] = {}
+        for record in self.ranks.values():
+            here.setdefault(record.agent, []).append(record)
         for name, agent in self.agents.items():
-            if agent.state not in ("up", "starting"):
-                continue
-            if self.phase == "stopping":
-                effects += self._commands.send(agent, m.Stop(epoch, self.grace_s, self.message), now)
-                continue
             if agent.state != "up":
                 continue
-            effects += self._commands.send(agent, self._advance(), now, KEEPALIVE_S)
+            effects += self._commands.send(agent, advance, now, KEEPALIVE_S)
             if agent.report is None or agent.report.epoch < epoch:
                 continue  # what it runs is not known yet; it answers the first Advance of an epoch at once
-            if halts := halt_of(agent, self.ranks):
+            ranks = here.get(name, [])
+            if halts := halt_of(agent, ranks, self.ranks):
                 effects += self._commands.send(agent, m.Halt(epoch, halts), now)
-            here = [record for record in self.ranks.values() if record.agent == name]
-            if launches := launch_of(agent, here):
+            if launches := launch_of(agent, ranks):
                 effects += self._commands.send(agent, m.Launch(epoch, self.timeline, launches), now)
             if self._wire is not None and agent.report.wired < self._wire.version:
                 effects += self._commands.send(agent, self._wire, now)
@@ -533,8 +551,9 @@ class MasterMachine:
     def _advance(self) -> m.Advance:
         groups: dict[str, int] = {}
         if self.outline.snapshots.enabled:
-            for role in self.collective:
-                groups[role] = min(record.safe for (r, _), record in self.ranks.items() if r == role)
+            for (role, _), record in self.ranks.items():
+                if role in self.collective:
+                    groups[role] = min(record.safe, groups.get(role, record.safe))
         return m.Advance(
             self.outline.epoch, self.timeline, self.granted if self.phase == "running" else -1, self.committed,
             self.published, self.persisted, groups,

@@ -13,7 +13,7 @@ from rolemesh.planning import check_placed, parse_nodes, plan_job
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
 
 
-def place(groups: list[list[str]], nodes: str, *roles: RoleRequest) -> PlacementPlan:
+def place(groups: Any, nodes: str, *roles: RoleRequest) -> PlacementPlan:
     scheduler = CollocationScheduler(CollocationOptions(groups=groups))
     return plan_job(PlacementRequest(roles), parse_nodes(nodes), [("collocation", scheduler.place)])
 
@@ -63,7 +63,7 @@ def test_a_group_that_does_not_fit_is_not_placed_apart() -> None:
     plan = place([["a", "b"]], "(cpu=2,gpu=1),(cpu=1,gpu=1),(cpu=2)", *roles)
     assert {(u.role, u.rank) for u in plan.unplaced} == {("a", 1), ("b", 1)}
     assert slots(plan, "c") == [1]
-    reason = r"rank 1 cannot be placed: 1 more slots of cpu 2, gpu 1 are needed for \[a, b\], free: node-0 has cpu 0"
+    reason = r"rank 1 cannot be placed: .* share a slot, but no node meets all of this: needs cpu 2, .*; needs gpu 1"
     with pytest.raises(Problems, match=f"role a: {reason}"):
         check_placed(plan)
 
@@ -84,3 +84,50 @@ def test_groups_that_cannot_share_are_refused(groups: list[list[str]], roles: di
 def test_options_that_make_no_sense_are_refused(groups: Any) -> None:
     with pytest.raises(ValidationError):
         CollocationOptions(groups=groups)
+
+
+def test_two_ranks_of_one_role_sit_beside_each_four_of_another_on_one_node() -> None:
+    roles = RoleRequest("trainer", 8, gpu=1, group="collective"), RoleRequest("rollout", 4, gpu=1)
+    group = {"roles": ["trainer", "rollout"], "ratio": {"trainer": 4, "rollout": 2}}
+    plan = place([group], "3x(cpu=8,gpu=4)", *roles)
+    assert slots(plan, "trainer") == list(range(8))
+    assert slots(plan, "rollout") == [0, 2, 4, 6]
+    assert [slot.node for slot in plan.slots] == ["node-0"] * 4 + ["node-1"] * 4
+
+
+def test_with_shares_all_run_at_once_so_cores_are_added_and_the_gpu_is_divided() -> None:
+    roles = RoleRequest("trainer", 2, cpu=4, gpu=1), RoleRequest("rollout", 2, cpu=2, gpu=1)
+    group = {"roles": ["trainer", "rollout"], "shares": {"trainer": 0.6, "rollout": 0.3}}
+    plan = place([group], "(cpu=12,gpu=2)", *roles)
+    assert [(slot.cpu, slot.gpu) for slot in plan.slots] == [(6, 1), (6, 1)]
+    assert {(a.role, a.share) for a in plan.assignments} == {("trainer", 0.6), ("rollout", 0.3)}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sizes", "problem"),
+    [
+        (
+            {"a": 4, "b": 3},
+            {"a": 8, "b": 6},
+            "'b' has 3 ranks, which cannot be spread evenly over the 4 slots of a",
+        ),
+        ({"a": 4, "b": 2}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),
+        ({"a": 3, "b": 1}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),
+    ],
+)
+def test_ratios_that_do_not_divide_are_refused(ratio: dict[str, int], sizes: dict[str, int], problem: str) -> None:
+    with pytest.raises(PlacementError, match=problem):
+        place([{"roles": ["a", "b"], "ratio": ratio}], "(cpu=99)", *[RoleRequest(r, n) for r, n in sizes.items()])
+
+
+@pytest.mark.parametrize(
+    ("group", "problem"),
+    [
+        ({"roles": ["a", "b"], "shares": {"a": 0.7, "b": 0.4}}, "a 0.7 \\+ b 0.4 = 1.1, and a slot has 1"),
+        ({"roles": ["a", "b"], "shares": {"a": 0.7}}, "shares says nothing of 'b'"),
+        ({"roles": ["a", "b"], "ratio": {"a": 1, "b": 1, "c": 1}}, "ratio names 'c', which is not in the group"),
+    ],
+)
+def test_shares_and_ratios_are_of_the_groups_roles_and_at_most_one(group: Any, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        CollocationOptions(groups=[group])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import rolemesh_vllm
 from rolemesh.batch import Batch
 from rolemesh.workload import RankContext
 from rolemesh_vllm import VLLMWorkload
@@ -136,3 +140,51 @@ def rollout(make_context: Callable[..., RankContext[Any]]) -> Iterator[VLLMWorkl
     yield workload
     workload.teardown()
     torch.set_num_threads = set_num_threads
+
+
+class Rank:
+    """A workload in a process of its own (`rank_process.py`): `call` an operator and get its value and its counts."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self._listener = Listener(family="AF_UNIX")
+        env = os.environ | dict(getattr(rolemesh_vllm, name).env) | {"OMP_NUM_THREADS": "1"}
+        script = Path(__file__).with_name("rank_process.py")
+        self.process = subprocess.Popen([sys.executable, str(script), str(self._listener.address)], env=env)
+        self._connection = self._listener.accept()
+        self._connection.send((name, options, 7))
+
+    def ready(self) -> list[int]:
+        """Wait for the end of `setup`; the cores that the process may run on."""
+        return list(self._answer())
+
+    def call(self, operator: str, *args: Any, step: int = 0) -> tuple[Any, dict[str, float]]:
+        """What the operator returns, and what it counts."""
+        self._connection.send((operator, args, step))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        error, value = self._connection.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def hang_up(self) -> None:
+        """Let it tear down."""
+        self._connection.close()
+        self._listener.close()
+
+
+@pytest.fixture(scope="module")
+def make_rank(tiny_model: Path) -> Iterator[Callable[..., Rank]]:
+    made: list[Rank] = []
+
+    def make(name: str, **options: Any) -> Rank:
+        engine = {"max_model_len": 128, "kv_cache_memory_bytes": 8 << 20}
+        made.append(Rank(name, {"model": str(tiny_model), "engine": engine} | options))
+        return made[-1]
+
+    yield make
+    living = [rank for rank in made if rank.process.poll() is None]
+    for rank in living:
+        rank.hang_up()
+    assert [rank.process.wait(60) for rank in living] == [0] * len(living)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rolemesh.errors import OptionsError, Problems
-from rolemesh_vllm import VLLMOptions, VLLMWorkload
+from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
 
 
 def check(model: Path, **engine: Any) -> None:
@@ -76,3 +76,19 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 def test_unknown_keys_and_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         VLLMOptions(model="m", **wrong)
+
+
+@pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])
+def test_without_nixl_the_halves_say_what_to_install(
+    half: type[VLLMPrefill], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolemesh_vllm.pd.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OptionsError, match=r"nixl, which is not installed[\s\S]*pip install 'rolemesh-vllm\[pd\]'"):
+        half.check(half.Options(model=str(tiny_model)), world_size=1)
+
+
+@pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])
+def test_the_halves_make_their_own_transfer_config(half: type[VLLMPrefill], tiny_model: Path) -> None:
+    options = half.Options(model=str(tiny_model), engine={"kv_transfer_config": {}})
+    with pytest.raises(OptionsError, match=r"engine.kv_transfer_config: the workload sets this .* half of the work"):
+        half.check(options, world_size=1)

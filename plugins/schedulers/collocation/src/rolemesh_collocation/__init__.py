@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh_collocation.scheduler import CollocationOptions, CollocationScheduler
+from rolemesh_collocation.options import CollocationOptions
+from rolemesh_collocation.scheduler import CollocationScheduler
 
 __all__ = ["CollocationOptions", "CollocationScheduler"]

@@ -17,19 +17,20 @@ from vllm import LLM, SamplingParams
 from rolemesh.batch import Batch
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
-from rolemesh_vllm.options import VLLMOptions
+from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, prompt_column
 
-__all__ = ["Engine", "as_tensor"]
+__all__ = ["Engine", "as_tensor", "completion", "sampling"]
 
 
 class Engine:
     """A vLLM engine in this process: token ids in, completions out, weights replaced in place."""
 
-    def __init__(self, model: Path, options: VLLMOptions, *, seed: int, cpus: float) -> None:
+    def __init__(self, model: Path, options: EngineOptions, *, seed: int, cpus: float, **extra: Any) -> None:
+        """`extra` are arguments of vllm's engine that the workload itself sets."""
         self.options = options
         cpu = is_cpu_build()
-        args = default_engine_args(model, cpu=cpu) | options.engine
+        args = default_engine_args(model, cpu=cpu) | options.engine | extra
         if cpu:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
@@ -48,8 +49,8 @@ class Engine:
         self._shapes = checkpoint_shapes(model)
         self._tied = tied_embedding(self._shapes) if config.hf_text_config.tie_word_embeddings else None
 
-    def encode(self, prompts: Batch) -> list[list[int]]:
-        """Token ids of each row's prompt. Raises `ValueError` for one that leaves no room for a completion."""
+    def encode(self, prompts: Batch, max_tokens: int) -> list[list[int]]:
+        """Token ids of each row's prompt. Raises `ValueError` for one that leaves no room for `max_tokens` more."""
         column = prompt_column(prompts)
         if column == "prompt_ids":
             rows = [np.asarray(ids).tolist() for ids in prompts[column]]
@@ -57,11 +58,11 @@ class Engine:
             rows = [self.tokenizer.encode(text) for text in prompts[column]]
         else:
             rows = [self.tokenizer.encode(self._render(m), add_special_tokens=False) for m in prompts[column]]
-        room = self.max_model_len - self.options.max_tokens
+        room = self.max_model_len - max_tokens
         for row, ids in enumerate(rows):
             if not 0 < len(ids) <= room:
                 raise ValueError(
-                    f"prompt {row} has {len(ids)} tokens; with max_tokens {self.options.max_tokens} and max_model_len "
+                    f"prompt {row} has {len(ids)} tokens; with max_tokens {max_tokens} and max_model_len "
                     f"{self.max_model_len} it must have 1 to {room}: set engine.max_model_len"
                 )
         return rows
@@ -72,32 +73,21 @@ class Engine:
         text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         return str(text)
 
-    def complete(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], *, temperature: float, top_p: float
-    ) -> list[Completion]:
-        """One completion of each of `prompts` (token ids), each with its own seed."""
+    def complete(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
+        """One completion of each of `prompts` (token ids), each with its own parameters."""
         if not prompts:
             return []
-        params = [
-            SamplingParams(
-                n=1,
-                temperature=temperature,
-                top_p=top_p,
-                seed=seed if temperature > 0 else None,
-                max_tokens=self.options.max_tokens,
-                stop=self.options.stop or None,
-                logprobs=0,
-            )
-            for seed in seeds
-        ]
         requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
         outputs = self.llm.generate(requests, params, use_tqdm=False)
-        return [_completion(output.outputs[0]) for output in outputs]
+        return [completion(output.outputs[0]) for output in outputs]
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Replace the model's weights by `weights` (all of the checkpoint's names) and drop what was cached."""
         tensors = complete_names(weights, self._shapes, self._tied)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _tensors(tensors)})
+        self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("the prefix cache still holds blocks of the old weights: requests are running")
 
@@ -128,7 +118,24 @@ def _tensors(weights: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, as_tensor(value)
 
 
-def _completion(output: Any) -> Completion:
+def sampling(options: VLLMOptions, seeds: Sequence[int], *, temperature: float, top_p: float) -> list[SamplingParams]:
+    """The parameters of one completion per seed."""
+    return [
+        SamplingParams(
+            n=1,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed if temperature > 0 else None,
+            max_tokens=options.max_tokens,
+            stop=options.stop or None,
+            logprobs=0,
+        )
+        for seed in seeds
+    ]
+
+
+def completion(output: Any) -> Completion:
+    """vLLM's ``CompletionOutput`` as a row."""
     ids = list(output.token_ids)
     chosen = [float(step[token].logprob) for step, token in zip(output.logprobs, ids, strict=True)]
     return Completion(ids, chosen, output.text, str(output.finish_reason))

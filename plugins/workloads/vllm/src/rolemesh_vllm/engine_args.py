@@ -56,7 +56,9 @@ def known_engine_args() -> frozenset[str]:
     )
 
 
-def check_engine(engine: Mapping[str, Any], max_tokens: int) -> list[OptionsError]:
+def check_engine(
+    engine: Mapping[str, Any], max_tokens: int, derived: Mapping[str, str] = DERIVED
+) -> list[OptionsError]:
     """What is wrong with the option `engine`: unknown, derived or unsupported arguments."""
     if not engine:
         return []
@@ -64,12 +66,12 @@ def check_engine(engine: Mapping[str, Any], max_tokens: int) -> list[OptionsErro
     errors = []
     for name, value in engine.items():
         where = f"engine.{name}"
-        if name in DERIVED:
+        if name in derived:
             errors.append(
                 OptionsError(
-                    f"the workload sets this engine argument itself, from {DERIVED[name]}",
+                    f"the workload sets this engine argument itself, from {derived[name]}",
                     where=where,
-                    remedy=f"remove it from `engine` and use {DERIVED[name]}",
+                    remedy=f"remove it from `engine` and use {derived[name]}",
                 )
             )
         elif name not in known:

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from rolemesh.batch import Batch, Ragged
 
-__all__ = ["PROMPT_COLUMNS", "Completion", "carried", "join", "prompt_column", "repeat", "row_index"]
+__all__ = ["PROMPT_COLUMNS", "TICKETS", "Completion", "carried", "join", "prompt_column", "repeat", "row_index"]
 
 PROMPT_COLUMNS = ("prompt_ids", "messages", "prompt")
+
+TICKETS = "kv_transfer"
+"""The column with a prompt's `rolemesh_vllm.leases.Ticket`, or None where its KV cache is not kept."""
 
 
 class Completion(NamedTuple):
@@ -43,8 +46,8 @@ def row_index(prompts: Batch, rank: int) -> NDArray[np.int64]:
 
 
 def carried(prompts: Batch) -> dict[str, Any]:
-    """The columns that go on with each sample: all but the prompt itself."""
-    return {name: column for name, column in prompts.items() if name not in PROMPT_COLUMNS}
+    """The columns that go on with each sample: all but the prompt itself and its KV cache."""
+    return {name: column for name, column in prompts.items() if name not in (*PROMPT_COLUMNS, TICKETS)}
 
 
 def repeat(column: Any, times: int) -> Any:

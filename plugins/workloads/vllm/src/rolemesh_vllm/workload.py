@@ -1,4 +1,4 @@
-"""The `vllm` workload as the kernel sees it: light, so that the driver may import it."""
+"""The `vllm` workload, and what it shares with the halves of it in `pd`: light, so that the driver may import it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rolemesh.batch import Batch
 from rolemesh.errors import OptionsError, raise_all
 from rolemesh.partition import Broadcast, Split
 from rolemesh.workload import RankContext, Workload, operator, stable_seed
-from rolemesh_vllm.engine_args import check_engine, is_cpu_build, known_engine_args
-from rolemesh_vllm.options import VLLMOptions
-from rolemesh_vllm.rows import carried, join, row_index
+from rolemesh_vllm.engine_args import DERIVED, check_engine, is_cpu_build, known_engine_args
+from rolemesh_vllm.options import EngineOptions, VLLMOptions
+from rolemesh_vllm.rows import Completion, carried, join, row_index
 
 if TYPE_CHECKING:
     from rolemesh_vllm.engine import Engine
 
-__all__ = ["VLLMWorkload"]
+__all__ = ["EngineWorkload", "VLLMWorkload"]
 
 VERSION = "__version__"
 """The entry of `load_weights`' input that says which update the weights are from: int64, shape (1,)."""
@@ -34,13 +34,13 @@ _CPU_ENV = {
 }
 
 
-class VLLMWorkload(Workload):
-    """Generates completions with a vLLM engine in the rank's own process, and takes new weights while it lives.
+class EngineWorkload(Workload):
+    """A vLLM engine in the rank's own process that takes new weights while it lives.
 
     Stateless: a restarted rank is given the last weights again. Any world size; each rank has its own engine.
     """
 
-    Options = VLLMOptions
+    Options = EngineOptions
     group = "independent"
     deterministic = is_cpu_build()
     preload: ClassVar[Sequence[str]] = (
@@ -53,9 +53,16 @@ class VLLMWorkload(Workload):
         "rolemesh_vllm.engine",
     )
     env: ClassVar[Mapping[str, str]] = _ENV | (_CPU_ENV if is_cpu_build() else {})
+    derived: ClassVar[Mapping[str, str]] = DERIVED
+    """Engine arguments that the workload sets by itself, and from what."""
 
     @classmethod
-    def check(cls, options: VLLMOptions, world_size: int) -> None:
+    def longest_completion(cls, options: Any) -> int:
+        """Tokens for which the engine's context must have room after a prompt."""
+        return int(options.max_tokens)
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
         """The model's folder exists and every engine argument is one of the installed vllm's."""
         errors: list[OptionsError] = []
         if not Path(options.model, "config.json").is_file():
@@ -68,34 +75,18 @@ class VLLMWorkload(Workload):
                 )
             )
         known_engine_args()
-        raise_all([*errors, *check_engine(options.engine, options.max_tokens)])
+        raise_all([*errors, *check_engine(options.engine, cls.longest_completion(options), cls.derived)])
 
-    def setup(self, ctx: RankContext[VLLMOptions]) -> None:
-        from rolemesh_vllm.engine import Engine
-
+    def setup(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
         self.version = 0
-        self.engine: Engine = Engine(
-            Path(ctx.base, ctx.options.model), ctx.options, seed=ctx.seed % 2**31, cpus=ctx.cpus
-        )
+        self.engine = self.build(Path(ctx.base, ctx.options.model), seed=ctx.seed % 2**31)
 
-    @operator(prompts=Split(), returns=Split())
-    def generate(self, prompts: Batch) -> Batch:
-        """`samples` completions of each prompt: rows = prompts × samples, prompt-major.
+    def build(self, model: Path, *, seed: int) -> Engine:
+        """The rank's engine."""
+        from rolemesh_vllm.engine import Engine
 
-        In: `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token
-        ids); `index` (int64), unique per prompt in the step, makes samples independent of which rank makes them.
-        Out: every other column, repeated, and `prompt_ids`, `completion_ids` (`Ragged` int32), `logprobs` (`Ragged`
-        float32, of each token under the distribution it was sampled from: after temperature and top_p), `text`,
-        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length).
-        """
-        o = self.ctx.options
-        return self._complete(prompts, o.samples, o.temperature, o.top_p, "")
-
-    @operator(prompts=Split(), returns=Split())
-    def evaluate(self, prompts: Batch) -> Batch:
-        """As `generate`, but one greedy completion of each prompt."""
-        return self._complete(prompts, 1, 0.0, 1.0, "eval_")
+        return Engine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus)
 
     @operator(weights=Broadcast())
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -116,17 +107,48 @@ class VLLMWorkload(Workload):
         if hasattr(self, "engine"):
             self.engine.close()
 
+
+class VLLMWorkload(EngineWorkload):
+    """Generates completions with a vLLM engine in the rank's own process, and takes new weights while it lives."""
+
+    Options = VLLMOptions
+
+    @operator(prompts=Split(), returns=Split())
+    def generate(self, prompts: Batch) -> Batch:
+        """`samples` completions of each prompt: rows = prompts × samples, prompt-major.
+
+        In: `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token
+        ids); `index` (int64), unique per prompt in the step, makes samples independent of which rank makes them.
+        Out: every other column, repeated, and `prompt_ids`, `completion_ids` (`Ragged` int32), `logprobs` (`Ragged`
+        float32, of each token under the distribution it was sampled from: after temperature and top_p), `text`,
+        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length).
+        """
+        o = self.ctx.options
+        return self._complete(prompts, o.samples, o.temperature, o.top_p, "")
+
+    @operator(prompts=Split(), returns=Split())
+    def evaluate(self, prompts: Batch) -> Batch:
+        """As `generate`, but one greedy completion of each prompt."""
+        return self._complete(prompts, 1, 0.0, 1.0, "eval_")
+
     def _complete(self, prompts: Batch, samples: int, temperature: float, top_p: float, prefix: str) -> Batch:
+        from rolemesh_vllm.engine import sampling
+
         ctx = self.ctx
         index = row_index(prompts, ctx.rank)
-        ids = self.engine.encode(prompts) if prompts.rows else []
+        ids = self.engine.encode(prompts, ctx.options.max_tokens) if prompts.rows else []
         base = ctx.seed if ctx.options.seed is None else ctx.options.seed
         seeds = [stable_seed(base, ctx.step, int(i), sample) for i in index for sample in range(samples)]
-        repeated = [row for row in ids for _ in range(samples)]
-        completions = self.engine.complete(repeated, seeds, temperature=temperature, top_p=top_p)
+        params = sampling(ctx.options, seeds, temperature=temperature, top_p=top_p)
+        completions = self.run(prompts, ids, params, samples)
         ctx.count(
-            generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=sum(len(row) for row in repeated)
+            generated_tokens=sum(len(c.ids) for c in completions),
+            prompt_tokens=samples * sum(len(row) for row in ids),
         )
         if completions:
             ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})
         return join(carried(prompts), ids, index, completions, samples=samples, version=self.version)
+
+    def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
+        """`samples` completions of each of `ids`, with `params` prompt by prompt; `prompts` are the operator's rows."""
+        return self.engine.complete([row for row in ids for _ in range(samples)], params)

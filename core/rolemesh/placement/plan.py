@@ -1,0 +1,180 @@
+"""Requests, slots and plans: the data that placement strategies read and write. All of it is plain and pure.
+
+A *slot* is a share of one node (cores, devices) reserved for ranks; an *assignment* puts a rank on a slot. Ranks that
+share a slot share its resources, which is what collocation means. A node's *bundle* is the sum of its slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from rolemesh.cluster import ClusterView
+from rolemesh.placement.constraints import Constraint
+
+__all__ = [
+    "Assignment",
+    "Flow",
+    "PlacementPlan",
+    "PlacementRequest",
+    "RoleRequest",
+    "Slot",
+    "Strategy",
+    "Unplaced",
+]
+
+
+class RoleRequest(msgspec.Struct, frozen=True):
+    """What one role asks for; `cpu`, `gpu` and `custom` are per rank."""
+
+    role: str
+    world_size: int
+    cpu: float = 1.0
+    gpu: float = 0.0
+    custom: dict[str, float] = {}
+    group: Literal["independent", "collective"] = "independent"
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What one rank needs, by name."""
+        return {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """What goes from one role to another in a step, over all edges of one pattern between them.
+
+    `pattern`: in ``aligned`` flows rank i of m gives to the ranks of n that share its rows (its counterpart, where the
+    world sizes are equal), in ``all`` flows every rank gives to every rank. `bytes` is the size of one step's values,
+    all producers together, declared or measured; None if nobody knows. A value that each consumer gets whole counts
+    once for each of them.
+    """
+
+    src: str
+    dst: str
+    pattern: Literal["aligned", "all"] = "aligned"
+    bytes: float | None = None
+
+
+class PlacementRequest(msgspec.Struct, frozen=True):
+    """All roles of a job, in the job file's order, and what flows between them (from the traced graph)."""
+
+    roles: tuple[RoleRequest, ...]
+    flows: tuple[Flow, ...] = ()
+
+    def role(self, name: str) -> RoleRequest:
+        """The request of role `name`; `KeyError` if there is none."""
+        for request in self.roles:
+            if request.role == name:
+                return request
+        raise KeyError(name)
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A share of one node. `gpus` are device indices on the node with the share taken of each, summing to `gpu`."""
+
+    id: int
+    node: str
+    cpu: float
+    gpu: float = 0.0
+    gpus: tuple[tuple[int, float], ...] = ()
+    custom: dict[str, float] = {}
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` says who decided, and why.
+
+    `peers` are ranks of other roles that this one should know of; it finds them in `RankContext.peers`.
+    """
+
+    role: str
+    rank: int
+    slot: int
+    share: float = 1.0
+    rule: str = ""
+    peers: tuple[tuple[str, int], ...] = ()
+
+
+class Unplaced(msgspec.Struct, frozen=True):
+    """A rank for which no place was found, and what is missing, in numbers."""
+
+    role: str
+    rank: int
+    reason: str
+
+
+class PlacementPlan(msgspec.Struct, frozen=True):
+    """Slots, who is on them, and what all strategies after have to keep to.
+
+    Strategies return a new plan; they never change what an earlier one decided.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+
+    def slot(self, slot_id: int) -> Slot:
+        """The slot with this id (ids are positions)."""
+        return self.slots[slot_id]
+
+    def node_of(self, role: str, rank: int) -> str:
+        """The node of a placed rank; `KeyError` if it has none."""
+        for a in self.assignments:
+            if a.role == role and a.rank == rank:
+                return self.slots[a.slot].node
+        raise KeyError((role, rank))
+
+    def placed(self) -> set[tuple[str, int]]:
+        """The ranks that have a place."""
+        return {(a.role, a.rank) for a in self.assignments}
+
+    def without(self, nodes: Collection[str]) -> PlacementPlan:
+        """What of this plan is on other nodes, with slots numbered anew; without those who have no place."""
+        kept = [slot for slot in self.slots if slot.node not in nodes]
+        number = {slot.id: position for position, slot in enumerate(kept)}
+        return PlacementPlan(
+            tuple(msgspec.structs.replace(slot, id=number[slot.id]) for slot in kept),
+            tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in self.assignments if a.slot in number),
+            constraints=self.constraints,
+        )
+
+    def bundles(self) -> dict[str, dict[str, float]]:
+        """Per node the resources to reserve there: ``{"node-a": {"cpu": 3.0, "gpu": 1.0}}``."""
+        result: dict[str, dict[str, float]] = {}
+        for slot in self.slots:
+            bundle = result.setdefault(slot.node, {"cpu": 0.0, "gpu": 0.0})
+            for name, amount in {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}.items():
+                bundle[name] = bundle.get(name, 0.0) + amount
+        return result
+
+    def held(self, node: str) -> dict[str, float]:
+        """What the agent on `node` holds: its bundle, with whole GPUs where the plan touches more than one.
+
+        A share can be reserved of a single device only: two halves of two devices would be granted as one device.
+        """
+        held = dict(self.bundles()[node])
+        devices = {index for slot in self.slots if slot.node == node for index, _ in slot.gpus}
+        if len(devices) > 1:
+            held["gpu"] = float(len(devices))
+        return held
+
+    def free(self, cluster: ClusterView) -> Mapping[str, dict[str, float]]:
+        """Per node what the cluster has and this plan has not taken."""
+        taken = self.bundles()
+        return {
+            node.id: {
+                name: amount - taken.get(node.id, {}).get(name, 0.0)
+                for name, amount in {"cpu": node.cpu, "gpu": node.gpu, **node.custom}.items()
+            }
+            for node in cluster.nodes
+        }
+
+
+class Strategy(NamedTuple):
+    """A placement strategy as it is asked: its name, its hook `place` and, where it has one, its hook `replace`."""
+
+    name: str
+    place: Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
+    replace: Callable[[PlacementPlan, tuple[str, ...], ClusterView], PlacementPlan | None] | None = None

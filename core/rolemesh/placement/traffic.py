@@ -1,0 +1,62 @@
+"""How much of what ranks give each other crosses nodes under a plan. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from rolemesh.placement.plan import Flow, PlacementPlan, PlacementRequest
+
+__all__ = ["Traffic", "crossing", "pairs"]
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes per step: `total` between different ranks, of which `crossing` go from node to node. `unknown` flows have
+    no size and are in neither; ranks without a place do not count."""
+
+    total: float
+    crossing: float
+    unknown: int
+
+    @property
+    def share(self) -> float:
+        """The part that crosses nodes, 0 to 1."""
+        return self.crossing / self.total if self.total else 0.0
+
+
+def pairs(flow: Flow, producers: int, consumers: int) -> Iterator[tuple[int, int]]:
+    """The ranks that give to each other in an aligned flow: max(m, n) pairs, which share it evenly."""
+    most = max(producers, consumers)
+    return ((i * producers // most, i * consumers // most) for i in range(most))
+
+
+def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
+    """The traffic of all flows of known size."""
+    sizes = {role.role: role.world_size for role in request.roles}
+    node_of = {(a.role, a.rank): plan.slots[a.slot].node for a in plan.assignments}
+    on: dict[str, Counter[str]] = {}
+    for (role, _), node in node_of.items():
+        on.setdefault(role, Counter())[node] += 1
+    total = cross = 0.0
+    unknown = 0
+    for flow in request.flows:
+        if flow.bytes is None:
+            unknown += 1
+            continue
+        m, n = sizes[flow.src], sizes[flow.dst]
+        if flow.pattern == "aligned":
+            each = flow.bytes / max(m, n)
+            for producer, consumer in pairs(flow, m, n):
+                ends = node_of.get((flow.src, producer)), node_of.get((flow.dst, consumer))
+                if None not in ends:
+                    total += each
+                    cross += each * (ends[0] != ends[1])
+        else:
+            src, dst = on.get(flow.src, Counter()), on.get(flow.dst, Counter())
+            each = flow.bytes / (m * n)
+            all_pairs = src.total() * dst.total()
+            total += each * all_pairs
+            cross += each * (all_pairs - sum(count * dst[node] for node, count in src.items()))
+    return Traffic(total, cross, unknown)

@@ -1,0 +1,126 @@
+"""The endpoint: each request goes to a prefill server, and with what that returns to a decode server.
+
+It speaks HTTP only; what a request or an answer is, vLLM's protocol types and servers say. Answers, streams of events
+and errors are the decode server's, byte by byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rolemesh import Batch, Broadcast, RankContext, operator
+
+HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
+FOR_ONE_TOKEN = {"max_tokens": 1, "max_completion_tokens": 1, "stream": False}
+ONLY_FOR_THE_ANSWER = ("stream_options", "min_tokens")
+
+
+class Router:
+    """An HTTP server in a thread, in front of both pools."""
+
+    def __init__(self, ctx: RankContext, host: str = "127.0.0.1", port: int = 8000, patience_s: float = 300) -> None:
+        """`patience_s`: how long a request waits for a server that is started again."""
+        import httpx
+        import uvicorn
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+        self.ctx, self.patience_s = ctx, patience_s
+        self.types = {"/v1/chat/completions": ChatCompletionRequest, "/v1/completions": CompletionRequest}
+        self.prefill: list[str] = []
+        self.decode: list[str] = []
+        self.turns = itertools.count()
+        self.counts = dict.fromkeys(("requests", "prefilled", "retries"), 0)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        self.client = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=5), limits=httpx.Limits(max_connections=None)
+        )
+        app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
+        self.server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+
+    @operator(prefill=Broadcast(), decode=Broadcast())
+    def route(self, prefill: Batch, decode: Batch) -> None:
+        """Send requests to these servers from now on; a step takes a second."""
+        self.prefill, self.decode = list(prefill["url"]), list(decode["url"])
+        if self.thread.ident is None:
+            self.thread.start()
+        time.sleep(1)
+        if not self.thread.is_alive():
+            raise RuntimeError("the endpoint has ended, perhaps because its port is taken; see this rank's log")
+        before, self.counts = self.counts, dict.fromkeys(self.counts, 0)
+        self.ctx.count(**before)
+
+    def teardown(self) -> None:
+        self.server.should_exit = True
+        if self.thread.ident is not None:
+            self.thread.join(10)
+
+    async def answer(self, request: Any) -> Any:
+        """Any request; those for completions are prefilled first."""
+        import httpx
+        from starlette.background import BackgroundTask
+        from starlette.responses import JSONResponse, StreamingResponse
+        from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+
+        body, path = await request.body(), request.url.path
+        headers = {name: value for name, value in request.headers.items() if name not in HOP}
+        self.counts["requests"] += 1
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            turn = next(self.turns)
+            try:
+                content = await self.prefilled(path, body, headers, turn)
+                url = self.decode[turn % len(self.decode)] + path
+                outgoing = self.client.build_request(
+                    request.method, url, params=request.query_params, content=content, headers=headers
+                )
+                reply = await self.client.send(outgoing, stream=True)
+                break
+            except httpx.TransportError:
+                # A server is gone; its successor's address comes with one of the next steps. What was prefilled for
+                # it may be gone too, so both halves are asked again.
+                if time.monotonic() > deadline:
+                    error = ErrorInfo(message="no server answers", type="ServiceUnavailable", code=503)
+                    return JSONResponse(ErrorResponse(error=error).model_dump(), 503)
+                self.counts["retries"] += 1
+                await asyncio.sleep(0.5)
+        passed = {name: value for name, value in reply.headers.items() if name not in HOP}
+        return StreamingResponse(reply.aiter_raw(), reply.status_code, passed, background=BackgroundTask(reply.aclose))
+
+    async def prefilled(self, path: str, body: bytes, headers: Mapping[str, str], turn: int) -> bytes:
+        """The request with the transfer params of its prompt's KV cache, where it has one prompt and one answer."""
+        if not self.one_answer(path, body):
+            return body
+        data = json.loads(body)
+        first = {name: value for name, value in data.items() if name not in ONLY_FOR_THE_ANSWER}
+        first |= FOR_ONE_TOKEN | {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
+        if path == "/v1/completions":
+            del first["max_completion_tokens"]
+        reply = await self.client.post(self.prefill[turn % len(self.prefill)] + path, json=first, headers=headers)
+        params = reply.json().get("kv_transfer_params") if reply.status_code == 200 else None
+        if params is None:
+            return body
+        self.counts["prefilled"] += 1
+        return json.dumps(data | {"kv_transfer_params": params}).encode()
+
+    def one_answer(self, path: str, body: bytes) -> bool:
+        """A cache can be fetched once. What is no valid request is left to the decode server to refuse."""
+        if path not in self.types:
+            return False
+        try:
+            asked = self.types[path].model_validate_json(body)
+        except ValueError:
+            return False
+        prompts = getattr(asked, "prompt", None)
+        several = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
+        return (asked.n or 1) == 1 and not several

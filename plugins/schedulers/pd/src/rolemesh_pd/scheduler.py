@@ -1,0 +1,98 @@
+"""The strategy: units of prefill and decode ranks, each on one node or near it, whose ranks know each other."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler
+from rolemesh.errors import PlacementError, nearest
+from rolemesh.hookspecs import hookimpl
+from rolemesh.placement import PlanBuilder, Wish
+from rolemesh_pd.options import PdOptions
+
+__all__ = ["PdScheduler"]
+
+Rank = tuple[str, int]
+
+
+class PdScheduler(Scheduler):
+    """Places both pools unit by unit, and leaves all other roles to the next strategy.
+
+    A decode rank's `RankContext.peers` are the prefill ranks of its unit, and the other way round.
+    """
+
+    Options = PdOptions
+    options: PdOptions
+
+    @hookimpl
+    def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        """Add the units. Raises `PlacementError` for roles that do not exist, and world sizes without that ratio."""
+        prefill, decode = _role(self.options.prefill, request), _role(self.options.decode, request)
+        each = _per_unit(self.options, prefill, decode)
+        builder = PlanBuilder(request, cluster, plan)
+        domains = _domains(self.options.near, cluster)
+        for unit in range(prefill.world_size // each[0]):
+            members = [
+                [(role.role, unit * count + i) for i in range(count)]
+                for role, count in zip((prefill, decode), each, strict=True)
+            ]
+            _place(unit, members, (prefill, decode), domains, builder)
+        return builder.build()
+
+
+def _role(name: str, request: PlacementRequest) -> RoleRequest:
+    known = {role.role: role for role in request.roles}
+    if name not in known:
+        remedy = f"{nearest(name, known)}; roles: {', '.join(known)}"
+        raise PlacementError(f"pd: there is no role {name!r}", where="placement", remedy=remedy)
+    return known[name]
+
+
+def _per_unit(options: PdOptions, prefill: RoleRequest, decode: RoleRequest) -> tuple[int, int]:
+    m, n = prefill.world_size, decode.world_size
+    if options.ratio is None:
+        return m // gcd(m, n), n // gcd(m, n)
+    p, d = map(int, options.ratio.split(":"))
+    if m % p or n % d or m // p != n // d:
+        what = f"pd: {prefill.role} has {m} ranks and {decode.role} {n}, which are no units of {options.ratio}"
+        remedy = f"e.g. roles.{prefill.role}.world_size={p * max(1, n // d)}, roles.{decode.role}.world_size="
+        raise PlacementError(what, where="placement", remedy=f"{remedy}{d * max(1, n // d)}")
+    return p, d
+
+
+def _domains(near: str, cluster: ClusterView) -> list[list[str]]:
+    """The nodes that are near each other, beside the single nodes."""
+    if near == "node":
+        return []
+    name = near.removeprefix("label.")
+    found: dict[str, list[str]] = {}
+    for node in cluster.nodes:
+        if name in node.labels:
+            found.setdefault(node.labels[name], []).append(node.id)
+    if not found:
+        labels = {label for node in cluster.nodes for label in node.labels}
+        remedy = nearest(name, labels) if labels else "no node has any label"
+        raise PlacementError(f"pd: no node has a label {name!r}", where="placement", remedy=remedy)
+    return list(found.values())
+
+
+def _place(
+    unit: int,
+    members: list[list[Rank]],
+    roles: tuple[RoleRequest, RoleRequest],
+    domains: list[list[str]],
+    builder: PlanBuilder,
+) -> None:
+    peers: dict[Rank, tuple[Rank, ...]] = {rank: tuple(members[1]) for rank in members[0]}
+    peers |= {rank: tuple(members[0]) for rank in members[1]}
+    size = f"{len(members[0])}:{len(members[1])}"
+    wishes = [
+        Wish([rank], role.needs, f"pd: unit {unit} ({size})", peers=peers)
+        for role, ranks in zip(roles, members, strict=True)
+        for rank in ranks
+    ]
+    if builder.put_together(wishes) is not None:
+        return
+    if any(builder.put_across(wishes, domain) for domain in domains):
+        return
+    builder.refuse_together(wishes, f"pd: a unit of {size}")

@@ -1,0 +1,8 @@
+"""Roles that must not be near each other, ranks that are spread, and roles that want nodes with certain labels."""
+
+from __future__ import annotations
+
+from rolemesh_separation.options import SeparationOptions
+from rolemesh_separation.scheduler import SeparationScheduler
+
+__all__ = ["SeparationOptions", "SeparationScheduler"]

@@ -1,0 +1,72 @@
+"""The strategy: it places nobody; it says what the strategies after it have to keep to."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest, Scheduler
+from rolemesh.errors import PlacementError, nearest
+from rolemesh.hookspecs import hookimpl
+from rolemesh.placement import Apart, Constraint, PlanBuilder, Spread, Within
+from rolemesh_separation.options import SeparationOptions
+
+__all__ = ["SeparationScheduler"]
+
+NAME = "separation"
+
+
+class SeparationScheduler(Scheduler):
+    """Adds constraints to the plan. What they leave open is filled by the strategies that follow, in the end `pack`."""
+
+    Options = SeparationOptions
+    options: SeparationOptions
+
+    @hookimpl
+    def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        """Demand what the options say. Raises `PlacementError` for roles and labels that do not exist."""
+        builder = PlanBuilder(request, cluster, plan)
+        for constraint in _constraints(self.options):
+            _check(constraint, request, cluster)
+            builder.constrain(constraint)
+        return builder.build()
+
+
+def _constraints(options: SeparationOptions) -> list[Constraint]:
+    found: list[Constraint] = []
+    for parts in options.apart:
+        found += [Apart(NAME, tuple(a), tuple(b), parts.by) for a, b in combinations(parts.groups, 2)]
+    found += [Spread(NAME, role, spread.most, spread.over) for role, spread in options.spread.items()]
+    found += [Within(NAME, role, tuple(labels.items())) for role, labels in options.nodes.items()]
+    return found
+
+
+def _check(constraint: Constraint, request: PlacementRequest, cluster: ClusterView) -> None:
+    known = [role.role for role in request.roles]
+    named = (*constraint.left, *constraint.right) if isinstance(constraint, Apart) else (constraint.role,)
+    for role in named:
+        if role not in known:
+            what = f"{NAME}: there is no role {role!r}"
+            raise PlacementError(what, where="placement", remedy=f"{nearest(role, known)}; roles: {', '.join(known)}")
+    labels = sorted({label for node in cluster.nodes for label in node.labels})
+    if isinstance(constraint, Within):
+        for name, value in constraint.labels:
+            if name not in labels:
+                raise _unlabelled(name, labels)
+            values = sorted({node.labels[name] for node in cluster.nodes if name in node.labels})
+            if value not in values:
+                what = f"{NAME}: {constraint.role} wants nodes with {name}={value}, and no node has that"
+                raise PlacementError(what, where="placement", remedy=f"{name} is one of {', '.join(values)}")
+    elif constraint.domain.startswith("label."):
+        name = constraint.domain.removeprefix("label.")
+        if name not in labels:
+            raise _unlabelled(name, labels)
+
+
+def _unlabelled(name: str, labels: list[str]) -> PlacementError:
+    what = f"{NAME}: no node has a label {name!r}"
+    remedy = (
+        nearest(name, labels)
+        if labels
+        else "no node has any label; give them some, e.g. --nodes '(cpu=8,label.rack=a)'"
+    )
+    return PlacementError(what, where="placement", remedy=remedy)

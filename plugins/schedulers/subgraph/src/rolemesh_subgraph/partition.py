@@ -1,0 +1,82 @@
+"""Ranks in clusters: heavy-edge agglomeration, as the coarsening of multilevel graph partitioners does it.
+
+Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs", section 3.1: the
+heaviest edges are contracted first. Here a cluster never grows beyond what fits on one node. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rolemesh import PlacementRequest
+from rolemesh.placement import pairs
+
+__all__ = ["Rank", "clusters", "edges"]
+
+Rank = tuple[str, int]
+UNKNOWN = 1.0
+"""Bytes that a flow of unknown size counts for: it decides only where nothing else does."""
+
+
+def edges(request: PlacementRequest) -> list[tuple[float, Rank, Rank]]:
+    """Who gives how many bytes per step to whom, the heaviest first.
+
+    Flows in which everybody gives to everybody join no two ranks more than any others; the ranks of a collective role
+    are joined in a chain, with all that such flows bring into the role.
+    """
+    sizes = {role.role: role.world_size for role in request.roles}
+    weights: dict[tuple[Rank, Rank], float] = {}
+
+    def add(one: Rank, other: Rank, weight: float) -> None:
+        pair = (one, other) if one <= other else (other, one)
+        weights[pair] = weights.get(pair, 0.0) + weight
+
+    for flow in request.flows:
+        size = UNKNOWN if flow.bytes is None else flow.bytes
+        if flow.pattern == "aligned":
+            m, n = sizes[flow.src], sizes[flow.dst]
+            for producer, consumer in pairs(flow, m, n):
+                add((flow.src, producer), (flow.dst, consumer), size / max(m, n))
+    for role in request.roles:
+        if role.group == "collective":
+            for rank in range(1, role.world_size):
+                add((role.role, rank - 1), (role.role, rank), UNKNOWN / role.world_size)
+    return sorted(((weight, *pair) for pair, weight in weights.items()), key=lambda each: (-each[0], each[1:]))
+
+
+def clusters(
+    ranks: Iterable[Rank],
+    weighted: Iterable[tuple[float, Rank, Rank]],
+    needs: Mapping[str, Mapping[str, float]],
+    room: Iterable[Mapping[str, float]],
+) -> list[list[Rank]]:
+    """`ranks` in clusters that each fit on one of the nodes whose `room` is given, by the heaviest edges first.
+
+    `needs` are by role, per rank. Clusters come in the order of their first rank.
+    """
+    order = list(ranks)
+    home = {rank: rank for rank in order}
+    members = {rank: [rank] for rank in order}
+    taken = {rank: dict(needs[rank[0]]) for rank in order}
+    nodes = list({tuple(sorted(node.items())): dict(node) for node in room}.values())
+
+    def of(rank: Rank) -> Rank:
+        while home[rank] != rank:
+            home[rank] = home[home[rank]]
+            rank = home[rank]
+        return rank
+
+    for _, one, other in weighted:
+        if one not in home or other not in home:
+            continue
+        a, b = of(one), of(other)
+        if a == b:
+            continue
+        both = {name: taken[a].get(name, 0.0) + taken[b].get(name, 0.0) for name in taken[a].keys() | taken[b].keys()}
+        if any(all(amount <= node.get(name, 0.0) + 1e-9 for name, amount in both.items()) for node in nodes):
+            home[b] = a
+            taken[a] = both
+            members[a] += members.pop(b)
+    position = {rank: i for i, rank in enumerate(order)}
+    found = [sorted(cluster, key=position.__getitem__) for cluster in members.values()]
+    return sorted(found, key=lambda cluster: position[cluster[0]])

@@ -1,0 +1,114 @@
+"""Who may fetch a prompt's KV cache, and until when. Imports neither vllm nor torch.
+
+NIXL reads the memory that it is pointed to: nobody checks that the blocks still hold that prompt. A prefill engine
+frees them when a decode engine has fetched them or their lease has run out, and gives them to other prompts then. So a
+decode rank that asks late, or again because it was killed and its inputs are replayed, would generate from another
+prompt's cache without an error. It therefore claims its tickets first: each is good once, and not near its end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypedDict
+
+import msgspec
+import zmq
+
+__all__ = ["LeaseOffice", "Ticket", "claim"]
+
+ANSWER_S = 5.0
+"""How long a decode rank waits for a prefill rank's answer before it recomputes."""
+
+
+class Ticket(TypedDict):
+    """What a decode rank needs to fetch a prompt's KV cache: a row of the column `kv_transfer`."""
+
+    office: str
+    """Address of the prefill rank's `LeaseOffice`."""
+    engine: str
+    """Id of the engine that has the cache; another one's after the rank's restart."""
+    request: str
+    """The engine's id of the prompt."""
+    version: int
+    """The weights that made the cache."""
+    params: dict[str, Any]
+    """vLLM's ``kv_transfer_params``."""
+
+
+class LeaseOffice:
+    """A prefill rank's record of its leases, which answers claims in a thread of its own."""
+
+    def __init__(self, host: str, engine: str, lease: float) -> None:
+        """Listen on a free port of `host`. `lease` in seconds, counted from each prompt's end."""
+        self._engine, self._lease = engine, lease
+        self._until: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.address = f"tcp://{host}:{port}"
+        self._thread = threading.Thread(target=self._serve, name="leases", daemon=True)
+        self._thread.start()
+
+    def grant(self, request: str) -> None:
+        """The engine has finished `request` just now and keeps its cache."""
+        now = time.monotonic()
+        with self._lock:
+            for old in [name for name, until in self._until.items() if until < now]:
+                del self._until[old]
+            # A third of the lease is left for the first sign of life from the decode engine, which extends it.
+            self._until[request] = now + self._lease * 2 / 3
+
+    def claim(self, engine: str, requests: Sequence[str]) -> list[bool]:
+        """For each of `requests` whether it may be fetched; true at most once."""
+        now = time.monotonic()
+        with self._lock:
+            return [engine == self._engine and self._until.pop(name, 0.0) > now for name in requests]
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._context.term()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with self._socket, suppress(zmq.ContextTerminated):
+            while True:
+                engine, requests = msgspec.msgpack.decode(self._socket.recv(), type=tuple[str, list[str]])
+                self._socket.send(msgspec.msgpack.encode(self.claim(engine, requests)))
+
+
+def claim(tickets: Sequence[Ticket | None], version: int) -> list[dict[str, Any] | None]:
+    """For each ticket vLLM's params to fetch its cache with; None where the prompt must be computed here.
+
+    That is where there is no ticket, the cache was made with other weights than `version`, it was claimed before, its
+    lease is about to end, or the prefill rank is gone or does not answer.
+    """
+    found: list[dict[str, Any] | None] = [None] * len(tickets)
+    offices: dict[tuple[str, str], list[int]] = {}
+    for row, ticket in enumerate(tickets):
+        if ticket is not None and ticket["version"] == version:
+            offices.setdefault((ticket["office"], ticket["engine"]), []).append(row)
+    for (office, engine), rows in offices.items():
+        held: list[Ticket] = [ticket for row in rows if (ticket := tickets[row]) is not None]
+        granted = _ask(office, engine, [ticket["request"] for ticket in held])
+        for row, ticket, good in zip(rows, held, granted, strict=True):
+            found[row] = dict(ticket["params"]) if good else None
+    return found
+
+
+def _ask(office: str, engine: str, requests: list[str]) -> Sequence[bool]:
+    none = [False] * len(requests)
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
+        socket.connect(office)
+        try:
+            socket.send(msgspec.msgpack.encode((engine, requests)))
+            answer = msgspec.msgpack.decode(socket.recv(), type=list[bool])
+        except (zmq.Again, msgspec.DecodeError):
+            return none
+    return answer if len(answer) == len(requests) else none

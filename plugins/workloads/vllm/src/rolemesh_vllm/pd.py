@@ -1,0 +1,121 @@
+"""The workloads `vllm-prefill` and `vllm-decode` as the kernel sees them: light, so that the driver may import them."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rolemesh.batch import Batch, Ragged
+from rolemesh.errors import OptionsError
+from rolemesh.partition import Split
+from rolemesh.workload import operator
+from rolemesh_vllm.engine_args import DERIVED, is_cpu_build
+from rolemesh_vllm.leases import claim
+from rolemesh_vllm.options import PrefillOptions
+from rolemesh_vllm.rows import TICKETS, Completion, carried
+from rolemesh_vllm.workload import EngineWorkload, VLLMWorkload
+
+if TYPE_CHECKING:
+    from rolemesh_vllm.pd_engine import DecodeEngine, PrefillEngine
+
+__all__ = ["VLLMDecode", "VLLMPrefill"]
+
+_ENV = {"UCX_RCACHE_MAX_UNRELEASED": "1024"}  # as vLLM would, but before nixl is imported
+_CPU_ENV = {"UCX_TLS": "tcp,self,sysv,posix,cma"}
+_MODULES = ("nixl._api", "rolemesh_vllm.pd_engine")
+
+
+class _Half(EngineWorkload):
+    """What both halves need: nixl, and its environment."""
+
+    env: ClassVar[Mapping[str, str]] = EngineWorkload.env | _ENV | (_CPU_ENV if is_cpu_build() else {})
+    preload: ClassVar[Sequence[str]] = (*EngineWorkload.preload, *_MODULES)
+    derived: ClassVar[Mapping[str, str]] = DERIVED | {"kv_transfer_config": "the role's half of the work"}
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        """As `vllm`, and nixl is installed."""
+        if importlib.util.find_spec("nixl") is None:
+            raise OptionsError(
+                "vllm-prefill and vllm-decode move KV caches with nixl, which is not installed",
+                remedy="pip install 'rolemesh-vllm[pd]' (or, to keep the other CUDA's build out, pip install --no-deps "
+                "nixl nixl-cu12)",
+            )
+        super().check(options, world_size)
+
+
+class VLLMPrefill(_Half):
+    """Computes the KV caches of prompts, for ranks of `vllm-decode` to fetch."""
+
+    Options = PrefillOptions
+    engine: PrefillEngine
+
+    @classmethod
+    def longest_completion(cls, options: PrefillOptions) -> int:
+        """The one token without which vLLM computes no prompt."""
+        return 1
+
+    def build(self, model: Path, *, seed: int) -> PrefillEngine:
+        """The rank's engine."""
+        from rolemesh_vllm.pd_engine import PrefillEngine
+
+        host = self.ctx.options.host or ("127.0.0.1" if self.ctx.node == "local" else _own_address())
+        return PrefillEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, host=host)
+
+    @operator(prompts=Split(), returns=Split())
+    def prefill(self, prompts: Batch) -> Batch:
+        """Compute the KV cache of each prompt and keep it for `lease` seconds.
+
+        In: `messages`, `prompt` or `prompt_ids`, as in `vllm-decode`'s `generate`. Out: the other columns,
+        `prompt_ids` (`Ragged` int32) and `kv_transfer` (a dict per row, which says where its cache is; None if the
+        engine's memory did not suffice for it): what `generate` and `evaluate` of `vllm-decode` take.
+        """
+        start = time.perf_counter()
+        ids = self.engine.encode(prompts, 1) if prompts.rows else []
+        tickets = self.engine.prefill(ids, self.version)
+        kept = [ticket is not None for ticket in tickets]
+        self.ctx.count(
+            prefill_tokens=sum(len(row) for row, mine in zip(ids, kept, strict=True) if mine),
+            prefill_left=kept.count(False),
+        )
+        self.ctx.metric(prefill_s=time.perf_counter() - start)
+        added = {"prompt_ids": Ragged.from_rows(ids, dtype=np.int32), TICKETS: tickets}
+        return Batch(carried(prompts) | added, rows=len(ids))
+
+
+class VLLMDecode(_Half, VLLMWorkload):
+    """Generates from KV caches that ranks of `vllm-prefill` have computed.
+
+    A prompt whose cache cannot be had any more is computed here: late, replayed after a kill, or of a rank that died.
+    """
+
+    engine: DecodeEngine
+
+    def build(self, model: Path, *, seed: int) -> DecodeEngine:
+        """The rank's engine."""
+        from rolemesh_vllm.pd_engine import DecodeEngine
+
+        return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus)
+
+    def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
+        """As `vllm`; the column `kv_transfer`, if there is one, says where the prompts' caches are."""
+        tickets = prompts[TICKETS] if TICKETS in prompts else [None] * len(ids)
+        transfers = claim(tickets, self.version)
+        before = self.engine.counters()
+        completions = self.engine.decode(ids, transfers, params, samples)
+        after = self.engine.counters()
+        self.ctx.count(kv_computed_here=transfers.count(None), **{name: after[name] - before[name] for name in after})
+        return completions
+
+
+def _own_address() -> str:
+    """The address of this machine's default route; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
+        return str(probe.getsockname()[0])

@@ -1,0 +1,82 @@
+"""What crosses nodes, counted pair by pair, and where the sizes of flows come from."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.partition import Broadcast, Partition, Split
+from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot, crossing, pairs
+from rolemesh.planning import flows_of
+
+
+def spread(nodes: dict[str, list[str]]) -> PlacementPlan:
+    """Rank i of each role on the i-th of its nodes."""
+    slots: list[Slot] = []
+    assignments: list[Assignment] = []
+    for role, places in nodes.items():
+        for rank, node in enumerate(places):
+            assignments.append(Assignment(role, rank, len(slots)))
+            slots.append(Slot(len(slots), node, 1))
+    return PlacementPlan(tuple(slots), tuple(assignments))
+
+
+def test_an_aligned_flow_crosses_where_counterparts_are_apart() -> None:
+    request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 4)), (Flow("a", "b", bytes=100),))
+    found = crossing(request, spread({"a": ["x", "y"], "b": ["x", "y", "y", "x"]}))
+    assert (found.total, found.crossing, found.share) == (100, 50, 0.5)
+
+
+def test_everybody_to_everybody_crosses_with_everybody_elsewhere() -> None:
+    request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 2)), (Flow("a", "b", "all", bytes=80),))
+    assert crossing(request, spread({"a": ["x", "x"], "b": ["x", "y"]})).crossing == 40
+
+
+def test_flows_of_unknown_size_are_counted_and_do_not_count() -> None:
+    request = PlacementRequest((RoleRequest("a", 1), RoleRequest("b", 1)), (Flow("a", "b"),))
+    found = crossing(request, spread({"a": ["x"], "b": ["y"]}))
+    assert (found.total, found.crossing, found.unknown, found.share) == (0, 0, 1, 0)
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_aligned_pairs_are_those_that_share_rows(m: int, n: int) -> None:
+    assert set(pairs(Flow("a", "b"), m, n)) == {
+        (i, j) for i, j in product(range(m), range(n)) if max(i * n, j * m) < min((i + 1) * n, (j + 1) * m)
+    } or max(m, n) % min(m, n)
+
+
+@given(
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=5),
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=5),
+)
+def test_counting_by_node_is_counting_by_pair(a: list[str], b: list[str]) -> None:
+    request = PlacementRequest((RoleRequest("a", len(a)), RoleRequest("b", len(b))), (Flow("a", "b", "all", bytes=1),))
+    apart = sum(x != y for x, y in product(a, b)) / (len(a) * len(b))
+    assert crossing(request, spread({"a": a, "b": b})).crossing == pytest.approx(apart)
+
+
+def graph(src: Partition, dst: Partition) -> LogicalGraph:
+    ops = (OpCall(0, "a", "make", "a.make", src), OpCall(1, "b", "take", "b.take", None))
+    return LogicalGraph("g", ops, (Edge(0, 0, 1, "rows", src, dst),))
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "m", "n", "pattern", "size"),
+    [
+        (Split(), Split(), 2, 4, "aligned", 100),
+        (Split(), Broadcast(), 2, 4, "all", 400),
+        (Broadcast(), Broadcast(), 1, 3, "aligned", 300),
+        (Split(), Split(), 1, 3, "aligned", 100),
+    ],
+)
+def test_a_flow_says_who_gives_to_whom_and_what_comes_whole_counts_for_each(
+    src: Partition, dst: Partition, m: int, n: int, pattern: str, size: float
+) -> None:
+    (flow,) = flows_of(graph(src, dst), {"a": m, "b": n}, {0: 100.0})
+    assert (flow.src, flow.dst, flow.pattern, flow.bytes) == ("a", "b", pattern, size)
+    (unknown,) = flows_of(graph(src, dst), {"a": m, "b": n}, {})
+    assert unknown.bytes is None

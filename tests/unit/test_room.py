@@ -1,0 +1,94 @@
+"""Who goes first, and what a job that waits for room says and does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolemesh.backends.ray.line import STALE_S, Place, ahead
+from rolemesh.builtin.pack import PackScheduler
+from rolemesh.cluster import ClusterView
+from rolemesh.errors import PlacementError
+from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.planning import parse_nodes
+from rolemesh.room import find_room
+from rolemesh.workload import NoOptions
+
+
+def place(job: str, priority: int = 0, since: float = 0.0, beat: float = 100.0) -> Place:
+    return Place(job, priority, since, beat, job)
+
+
+def names(places: Sequence[Place]) -> list[str]:
+    return [place.job for place in places]
+
+
+def test_the_highest_priority_goes_first_then_who_came_first() -> None:
+    line = [place("late", 1, 9.0), place("early", 1, 1.0), place("low", 0, 0.0), place("high", 2, 50.0)]
+    assert names(ahead(line, place("low", 0, 0.0), 100.0)) == ["high", "early", "late"]
+    assert ahead(line, place("high", 2, 50.0), 100.0) == []
+
+
+def test_who_does_not_renew_its_place_loses_it() -> None:
+    gone = place("gone", 9, beat=100.0 - STALE_S)
+    assert ahead([gone], place("mine"), 100.0) == []
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), min_size=1, max_size=6))
+def test_exactly_one_is_first(line: list[tuple[int, int]]) -> None:
+    places = [place(str(i), priority, float(since)) for i, (priority, since) in enumerate(line)]
+    assert sum(not ahead(places, mine, 100.0) for mine in places) == 1
+
+
+class Scripted:
+    """A backend on which room becomes free, and others leave the line, look by look."""
+
+    def __init__(self, free: list[str], before: list[list[Place]]) -> None:
+        self._free, self._before = free, before
+
+    def free(self) -> ClusterView:
+        return parse_nodes(self._free.pop(0) if len(self._free) > 1 else self._free[0])
+
+    def others(self) -> list[str]:
+        return ["other"]
+
+    def queue(self, job: str, priority: int) -> Scripted:
+        return self
+
+    def ahead(self) -> list[Place]:
+        return self._before.pop(0) if len(self._before) > 1 else self._before[0]
+
+
+def wait(backend: Scripted, wait_s: float = 60.0) -> tuple[PlacementPlan, list[str]]:
+    request, said = PlacementRequest((RoleRequest("a", 2),)), list[str]()
+    pack = PackScheduler(NoOptions())
+    plan, _ = find_room(
+        backend, "mine", 0, lambda free: pack.place(request, free, PlacementPlan()), wait_s, "job.yaml", said.append
+    )
+    return plan, said
+
+
+def test_a_job_starts_at_once_where_there_is_room_and_nobody_before_it() -> None:
+    plan, said = wait(Scripted(["(cpu=2)"], [[]]))
+    assert len(plan.assignments) == 2
+    assert said == []
+
+
+def test_it_waits_for_its_turn_and_then_for_room_and_says_so_once_each() -> None:
+    plan, said = wait(Scripted(["(cpu=2)", "(cpu=1)", "(cpu=1)", "(cpu=2)"], [[place("first", 3)], []]))
+    assert len(plan.assignments) == 2
+    assert said == [
+        "waiting for room: job first, priority 3, is before this one",
+        "waiting for room: a/1: needs cpu 1, the most that is free on a node is 0 (node-0); the cluster misses 1 cpu; "
+        "jobs here: other",
+    ]
+
+
+def test_it_gives_up_after_its_time() -> None:
+    with pytest.raises(PlacementError, match=r"no room after 0\.2 s: a/1: needs cpu 1") as error:
+        wait(Scripted(["(cpu=1)"], [[]]), 0.2)
+    assert error.value.exit_code == 2
+    assert "room_wait_s" in str(error.value)
