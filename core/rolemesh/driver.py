@@ -39,8 +39,8 @@ from rolemesh.protocol.job import JobBundle
 from rolemesh.rehearsal.account import account, differences
 from rolemesh.rehearsal.injector import Injector
 from rolemesh.rehearsal.spec import Rehearsal, parse
-from rolemesh.room import Shared, find_room
 from rolemesh.resuming import find_origin, find_source
+from rolemesh.room import Shared, find_room
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
 

@@ -27,7 +27,11 @@ def started(job: Job, *overrides: str) -> subprocess.Popen[str]:
     """The job's driver in the background; what it says goes to a file."""
     with (job.folder / "said").open("w") as said:
         process = subprocess.Popen(
-            job.command("run", "job.yaml", *job.backend, *overrides), cwd=job.folder, stdout=said, stderr=said, text=True
+            job.command("run", "job.yaml", *job.backend, *overrides),
+            cwd=job.folder,
+            stdout=said,
+            stderr=said,
+            text=True,
         )
     job.started.append(process)
     return process

@@ -126,7 +126,7 @@ class JobSpec(_Strict):
     state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a SQLAlchemy URL.")
     lease_s: float = Field(default=10.0, gt=0, description="Seconds without its driver after which a job ends itself.")
     priority: int = Field(default=0, description="Of jobs that wait for room on a Ray, the highest goes first.")
-    room_wait_s: float = Field(default=30.0, ge=0, description="Seconds to wait for room that other jobs have.")
+    room_wait_s: float = Field(default=30, ge=0, description="Seconds to wait for room that other jobs have.")
     start_timeout_s: float = Field(default=600.0, gt=0, description="Seconds that all ranks may take to get ready.")
     stop_grace_s: float = Field(default=5.0, ge=0, description="Seconds between asking a rank to stop and killing it.")
 
