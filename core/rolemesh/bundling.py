@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -95,6 +96,7 @@ def bundle_job(
     nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
     places = tuple(AgentPlace(agents[node], node, plan.held(node)) for node in nodes)
+    turns = plan.turns()
     may_move = bool(spec.failover) and (backend == "ray" or len(cluster.nodes) > 1)
     several = len(nodes) > 1 or may_move
     config = job_config(
@@ -106,7 +108,7 @@ def bundle_job(
         steps=spec.steps,
         grant=spec.grant,
         places=places,
-        launches={agents[node]: tuple(_launches(job, selection, plan, node, origin)) for node in nodes},
+        launches={agents[node]: tuple(_launches(job, selection, plan, node, origin, turns)) for node in nodes},
         start_timeout_s=spec.start_timeout_s,
         stop_grace_s=spec.stop_grace_s,
         owner_lease_s=spec.lease_s if owned else None,
@@ -163,7 +165,12 @@ def versions(selection: Selection) -> dict[str, dict[str, str]]:
 
 
 def _launches(
-    job: JobFile, selection: Selection, plan: PlacementPlan, node: str, origin: tuple[str, int]
+    job: JobFile,
+    selection: Selection,
+    plan: PlacementPlan,
+    node: str,
+    origin: tuple[str, int],
+    turns: Mapping[int, tuple[tuple[str, int], ...]],
 ) -> list[RankLaunch]:
     spec = job.spec
     here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
@@ -189,6 +196,7 @@ def _launches(
                 gpus=tuple(index for index, _ in slot.gpus),
                 share=a.share,
                 peers=a.peers,
+                turns=turns.get(a.slot, ()),
                 collective=selected.cls.group == "collective" and role.world_size > 1,
                 resume=origin[1],
                 restore="disk" if origin[0] else "none",

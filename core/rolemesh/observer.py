@@ -75,7 +75,8 @@ class StepMetrics(msgspec.Struct):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A rank now. `phase` is what it does (computing, waiting, blocked, idle), `doing` the operator or edge's peer."""
+    """A rank now. `phase` is what it does: computing, waiting (for input), blocked (on credit), turn (waiting for its
+    turn on its slot), gathering (waiting for its group), idle. `doing` is the operator or edge's peer."""
 
     role: str
     rank: int

@@ -27,7 +27,7 @@ __all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp
 
 TRANSPORT_API_VERSION = 1
 
-DATA, CREDIT, CONTROL, ASK = 1, 2, 3, 4
+DATA, CREDIT, CONTROL, ASK, GATE = 1, 2, 3, 4, 5
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
 
@@ -38,6 +38,8 @@ CREDITS = struct.Struct("<BxxxIIIq")
 """tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
 ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
+GATES = struct.Struct("<BBxxIIxxxxq")
+"""tag, word, rank, generation, position: see `rolemesh.protocol.gate`."""
 CONTROL_TAG = bytes([CONTROL])
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]

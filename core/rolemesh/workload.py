@@ -139,6 +139,7 @@ class RankContext(Generic[O]):
         gpus: Sequence[int] = (),
         cpus: float = 1.0,
         share: float = 1.0,
+        turns: bool = False,
         peers: Sequence[tuple[str, int]] = (),
         rendezvous: Rendezvous | None = None,
         generation: int = 0,
@@ -161,6 +162,8 @@ class RankContext(Generic[O]):
         self.cpus = cpus
         self.share = share
         """The part of the devices that is meant for this rank, where others run on them at the same time; 0 to 1."""
+        self.turns = turns
+        """Whether ranks of other roles use the same devices in turns with this one: see `Workload.offload`."""
         self.peers = tuple(peers)
         """Ranks of other roles, (role, rank), that the placement strategy has put near this one for a purpose."""
         self.rendezvous = rendezvous
@@ -218,7 +221,8 @@ class Workload:
     """Base class of every role's code. One instance per rank; a restarted rank gets a new one.
 
     Life: ``setup(ctx)`` → (``restore(state)``) → operators, step by step → ``snapshot()`` at boundaries →
-    ``teardown()``. Class attributes declare what the kernel must know before the process exists.
+    ``teardown()``. Where roles take turns on the same devices, ``offload()`` and ``onload()`` come between operators.
+    Class attributes declare what the kernel must know before the process exists.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
@@ -281,6 +285,16 @@ class Workload:
     def restore(self, state: State) -> None:
         """Take the state of `snapshot` back, after `setup`, in a new process."""
         raise NotImplementedError(f"{type(self).__name__} gives snapshots but has no restore()")
+
+    def offload(self) -> None:
+        """Give device memory back: another role's turn has come on the same devices.
+
+        Called only where the placement lets roles take turns (`RankContext.turns`), between operators. Nothing but
+        `onload` and `teardown` is called until it is this rank's turn again. By default everything stays where it is.
+        """
+
+    def onload(self) -> None:
+        """Take device memory again, so that operators find everything as it was before `offload`."""
 
     def teardown(self) -> None:
         """Release what the end of the process would not: child processes, files, remote sessions."""

@@ -19,6 +19,7 @@ from rolemesh.agent.keeper import AgentKeeper
 from rolemesh.agent.memory import NodeMemory
 from rolemesh.agent.nursery import Nursery
 from rolemesh.agent.stacks import StackTaker
+from rolemesh.agent.turn_pages import TurnPages
 from rolemesh.protocol import agent as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig, RankStart
@@ -49,6 +50,7 @@ class Agent:
         self._rouse = rouse
         self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
         self._memory = NodeMemory(config, self._keeper.shm)
+        self._turns = TurnPages(self._keeper.shm)
         self._machine = machine.AgentMachine(
             config.agent,
             config.node,
@@ -127,6 +129,7 @@ class Agent:
         for death in self._nursery.read(control):
             role, rank, generation = _parse(death.key)
             left = self._memory.ended(role, rank)
+            self._turns.gone(role, rank, generation)
             exited = machine.RankExited(role, rank, generation, death.exit_code, death.signal, death.error, left)
             self._do(exited)
             if self._over:
@@ -150,6 +153,7 @@ class Agent:
                 case machine.Kill(role, rank, generation):
                     if not self._nursery.kill(_key(role, rank, generation)):
                         left = self._memory.ended(role, rank)
+                        self._turns.gone(role, rank, generation)
                         self._do(machine.RankExited(role, rank, generation, exit_code=0, snapshots=left))
                 case machine.RankDied(role, rank):
                     self._memory.died(role, rank)
@@ -205,6 +209,7 @@ class Agent:
             agent_address=self._address,
             board=str(board),
             mates=self._mates(launch),
+            turns=self._turns.starting(launch),
         )
         path = self._keeper.shm / f"start-{role}-{rank}"
         path.write_bytes(msgspec.msgpack.encode(start))
@@ -278,6 +283,7 @@ class Agent:
         self._stacks.close()
         for board, _ in self._boards.values():
             board.close()
+        self._turns.close()
         self._zmq.destroy(linger=0)
         self._keeper.close()
 

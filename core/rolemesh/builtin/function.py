@@ -19,7 +19,7 @@ from rolemesh.workload import OperatorSpec, RankContext, State, Workload, operat
 __all__ = ["FunctionOptions", "FunctionWorkload", "parse_partition"]
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
-_LIFE = {"setup", "snapshot", "restore", "teardown"}
+_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "teardown"}
 _TAKEN = _LIFE | {"check", "operators", "preload", "env", "group", "deterministic", "api_version", "Options"}
 
 
@@ -62,8 +62,9 @@ class FunctionWorkload(Workload):
 
     A function is one operator of its own name; its parameters are the inputs, and a generator yields chunks. A class
     is made once per rank; its public methods are operators (with the partitions of `@operator` where they have it),
-    and ``setup``, ``snapshot``, ``restore`` and ``teardown`` keep their meaning. A parameter called ``ctx`` gets the
-    `RankContext`. Partitions default to `Split`; an operator annotated ``-> None`` returns nothing.
+    and ``setup``, ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep their meaning. A parameter
+    called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator annotated ``-> None`` returns
+    nothing.
     """
 
     Options = FunctionOptions
@@ -111,6 +112,9 @@ class FunctionWorkload(Workload):
             self._instance = _give_ctx(target, ctx)(**options.kwargs)
             if hasattr(target, "setup"):
                 _give_ctx(self._instance.setup, ctx)()
+            for name in ("offload", "onload"):
+                if hasattr(self._instance, name):
+                    setattr(self, name, getattr(self._instance, name))
             for name in _members(target, options):
                 setattr(self, name, _give_ctx(getattr(self._instance, name), ctx))
         else:

@@ -39,6 +39,7 @@ class PackScheduler(Scheduler):
                 f"pack: moved, {slot.node} is lost",
                 shares={a.role: a.share for a in on_it},
                 peers={(a.role, a.rank): a.peers for a in on_it},
+                turns=slot.turns,
             )
             if taken is None:
                 return None

@@ -101,6 +101,10 @@ def activity(rank: RankStatus) -> Text:
             return Text(f"waiting for {rank.doing or 'input'}", style="dim")
         case "blocked":
             return Text(f"blocked by {rank.doing}" if rank.doing else "blocked on credit", style="red")
+        case "turn":
+            return Text("waiting for its turn", style="dim")
+        case "gathering":
+            return Text("waiting for its group", style="dim")
     return Text(rank.phase or "running", style="dim")
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 
-__all__ = ["Activity", "Rhythm", "role_schedule", "zero_lag_cycle"]
+__all__ = ["Activity", "Rhythm", "flow_order", "role_schedule", "zero_lag_cycle"]
 
 
 class Rhythm(msgspec.Struct, frozen=True):
@@ -112,6 +112,32 @@ class Activity:
 def role_schedule(graph: LogicalGraph, role: str) -> tuple[OpCall, ...]:
     """What every rank of `role` runs in a step, in this order: the flow's, so ranks that share a slot agree on it."""
     return graph.of_role(role)
+
+
+def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
+    """All calls of a step in an order in which one process could run them: the flow's, except that producers without
+    lag come before their consumers. Calls of one role keep the flow's order.
+
+    Raises `ValueError` if there is a cycle without lag (see `zero_lag_cycle`).
+    """
+    after: dict[int, set[int]] = {op.id: set() for op in graph.ops}
+    for edge in graph.edges:
+        if edge.lag == 0:
+            after[edge.dst].add(edge.src)
+    last: dict[str, int] = {}
+    for op in graph.ops:
+        if op.role in last:
+            after[op.id].add(last[op.role])
+        last[op.role] = op.id
+    order: list[OpCall] = []
+    done: set[int] = set()
+    while len(order) < len(graph.ops):
+        ready = [op for op in graph.ops if op.id not in done and after[op.id] <= done]
+        if not ready:
+            raise ValueError("the flow has a cycle without lag")
+        order.append(ready[0])
+        done.add(ready[0].id)
+    return tuple(order)
 
 
 def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:

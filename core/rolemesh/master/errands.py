@@ -42,6 +42,7 @@ class Errands:
         self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
         self._run_dir = Path(bundle.config.run_dir)
         self._hosts = dict(bundle.hosts)
+        self._completing = threading.Lock()
 
     def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
         """Start agents."""
@@ -120,8 +121,11 @@ class Errands:
                 datetime.now(UTC).isoformat(timespec="seconds"),
                 config.graph.lines,
             )
-            disk.write_manifest(self._run_dir, manifest)
-            disk.prune(self._run_dir, config.snapshots.keep)
+            with self._completing:
+                # Without its folder it has been pruned: a later set was quicker.
+                if disk.step_folder(self._run_dir, effect.step).is_dir():
+                    disk.write_manifest(self._run_dir, manifest)
+                    disk.prune(self._run_dir, config.snapshots.keep)
             self._answer(machine.SetCompleted(effect.step))
 
         self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))

@@ -32,6 +32,7 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
     local: dict[tuple[str, str], list[int]] = {}
     for a in sorted(plan.assignments, key=lambda a: (a.role, a.rank)):
         local.setdefault((a.role, plan.slot(a.slot).node), []).append(a.rank)
+    turns = plan.turns()
     moves, used = [], dict[str, None]()
     for a in plan.assignments:
         slot = plan.slot(a.slot)
@@ -40,6 +41,7 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
             used[slot.node] = None
             mates = local[a.role, slot.node]
             gpus = tuple(index for index, _ in slot.gpus)
-            moves.append(Move(a.role, a.rank, agent, mates.index(a.rank), len(mates), gpus))
+            on_slot = turns.get(slot.id, ())
+            moves.append(Move(a.role, a.rank, agent, mates.index(a.rank), len(mates), gpus, on_slot))
     places = tuple(AgentPlace(at[node], node, plan.held(node)) for node in used)
     return Replanned(tuple(moves), places)

@@ -18,7 +18,7 @@ from rolemesh.protocol.master import MasterMachine, RankRecord
 
 __all__ = ["result_of", "status_of"]
 
-PHASES = ("idle", "computing", "waiting", "blocked")
+PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering")
 """What `rolemesh.rank.board` writes as a rank's phase."""
 
 

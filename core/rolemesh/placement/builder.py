@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from rolemesh.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.conflict import smallest_conflict
@@ -30,6 +32,7 @@ class Wish(NamedTuple):
     rule: str
     shares: Mapping[str, float] | None = None
     peers: Mapping[Member, tuple[Member, ...]] | None = None
+    turns: bool = False
 
 
 class Occupancy:
@@ -180,15 +183,17 @@ class PlanBuilder:
         *,
         shares: Mapping[str, float] | None = None,
         peers: Mapping[Member, tuple[Member, ...]] | None = None,
+        turns: bool = False,
     ) -> Slot | None:
         """Put these ranks on one new slot with `needs`, on the first of `nodes` (None: any) that can take them.
 
-        None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see `Assignment`.
+        None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see `Assignment`; `turns`: see
+        `Slot`.
         """
         counts = Counter(role for role, _ in members)
         key = (tuple(counts.items()), tuple(needs.items()))
         for node in self._candidates(key) if nodes is None else nodes:
-            slot = self._take(counts, needs, node)
+            slot = self._take(counts, needs, node, turns)
             if slot is not None:
                 for member in members:
                     share = (shares or {}).get(member[0], 1.0)
@@ -208,18 +213,22 @@ class PlanBuilder:
                 continue
             if self._capacity.fits(node, [wish.needs for wish in wishes], foreign):
                 for wish in wishes:
-                    self.put(wish.members, wish.needs, wish.rule, (node,), shares=wish.shares, peers=wish.peers)
+                    self._put(wish, (node,))
                 return node
         return None
 
     def put_across(self, wishes: Sequence[Wish], nodes: Sequence[str]) -> bool:
         """Put several slots on `nodes`, each on the first with room for it; all of them, or none."""
         for done, wish in enumerate(wishes):
-            if not self.put(wish.members, wish.needs, wish.rule, nodes, shares=wish.shares, peers=wish.peers):
+            if not self._put(wish, nodes):
                 for before in reversed(wishes[:done]):
                     self._undo(len(before.members))
                 return False
         return True
+
+    def _put(self, wish: Wish, nodes: Iterable[str]) -> Slot | None:
+        members, needs, rule, shares, peers, turns = wish
+        return self.put(members, needs, rule, nodes, shares=shares, peers=peers, turns=turns)
 
     def refuse(self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "") -> None:
         """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is found to be in the way.
@@ -262,12 +271,14 @@ class PlanBuilder:
             del self._node_of[assignment.role, assignment.rank]
             self._decided.discard((assignment.role, assignment.rank))
 
-    def _take(self, counts: Counter[str], needs: Mapping[str, float], node: str) -> Slot | None:
+    def _take(self, counts: Counter[str], needs: Mapping[str, float], node: str, turns: bool) -> Slot | None:
         if self._occupancy.forbidden(counts, node):
             return None
         slot = self._capacity.take(len(self._slots), node, needs, self._occupancy.foreign_devices(counts, node))
-        if slot is not None:
-            self._slots.append(slot)
+        if slot is None:
+            return None
+        slot = msgspec.structs.replace(slot, turns=turns)
+        self._slots.append(slot)
         return slot
 
     def _candidates(self, key: object) -> Iterable[str]:

@@ -72,7 +72,10 @@ class PlacementRequest(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A share of one node. `gpus` are device indices on the node with the share taken of each, summing to `gpu`."""
+    """A share of one node. `gpus` are device indices on the node with the share taken of each, summing to `gpu`.
+
+    `turns`: its ranks run one after the other, in the order of the flow, and give memory back in between.
+    """
 
     id: int
     node: str
@@ -80,6 +83,7 @@ class Slot(msgspec.Struct, frozen=True):
     gpu: float = 0.0
     gpus: tuple[tuple[int, float], ...] = ()
     custom: dict[str, float] = {}
+    turns: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -125,6 +129,14 @@ class PlacementPlan(msgspec.Struct, frozen=True):
             if a.role == role and a.rank == rank:
                 return self.slots[a.slot].node
         raise KeyError((role, rank))
+
+    def turns(self) -> dict[int, tuple[tuple[str, int], ...]]:
+        """Of each slot on which several ranks take turns, who they are."""
+        members: dict[int, list[tuple[str, int]]] = {}
+        for a in self.assignments:
+            if self.slots[a.slot].turns:
+                members.setdefault(a.slot, []).append((a.role, a.rank))
+        return {slot: tuple(ranks) for slot, ranks in members.items() if len(ranks) > 1}
 
     def placed(self) -> set[tuple[str, int]]:
         """The ranks that have a place."""

@@ -7,6 +7,7 @@ databases", section 2): here a wait has one cause, since a rank runs one call at
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from rolemesh.graph.logical import Edge, LogicalGraph
@@ -20,7 +21,7 @@ Key: TypeAlias = tuple[str, int]
 """Role and rank."""
 
 # Phases, as `rolemesh.rank.board` numbers them; that room is above this one.
-_IDLE, _COMPUTING, _WAITING, _BLOCKED = range(4)
+_IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING = range(6)
 
 MAX_TOLD = 6
 """Waits that are told in the verdict's text; `HangVerdict.chain` has all of them."""
@@ -54,17 +55,19 @@ def culprit(
     world_sizes: Mapping[str, int],
     *,
     collective: Collection[str] = (),
+    turns: Mapping[Key, Collection[Key]] = MappingProxyType({}),
 ) -> HangVerdict:
     """Name the rank at the end of the waits. To be asked when no rank has got any further for a long time.
 
-    `reports` are the newest ones, `collective` the roles whose ranks wait for each other inside an operator. Ranks that
-    wait for nobody are candidates: one stopped by a signal first, then one that is not set up, then the one that most
-    ranks wait for. Where ranks wait for each other in a circle, it is the one that is furthest behind. Members of a
-    group that are in the same call look alike from outside: the first is named, and the text names all.
+    `reports` are the newest ones, `collective` the roles whose ranks wait for each other inside an operator; `turns`
+    are, by rank, those that take turns on its slot. Ranks that wait for nobody are candidates: one stopped by a signal
+    first, then one that is not set up, then the one that most ranks wait for. Where ranks wait for each other in a
+    circle, it is the one that is furthest behind. Members of a group that are in the same call look alike from outside:
+    the first is named, and the text names all.
 
     Raises `ValueError` without a rank that is not done.
     """
-    picture = _Picture(graph, reports, world_sizes, collective)
+    picture = _Picture(graph, reports, world_sizes, collective, turns)
     if not picture.live:
         raise ValueError("every rank is done: nobody hangs")
     waits = {key: picture.wait(key) for key in picture.live}
@@ -89,8 +92,10 @@ class _Picture:
         reports: Mapping[Key, RankReport],
         world_sizes: Mapping[str, int],
         collective: Collection[str],
+        turns: Mapping[Key, Collection[Key]],
     ) -> None:
         self.graph, self.reports, self.sizes, self.collective = graph, reports, world_sizes, collective
+        self._turns = turns
         # A rank that is done still gives what a restarted one asks for, unless it is stopped.
         self.live = {key: report for key, report in reports.items() if report.state != "done" or report.frozen}
         self._activity = Activity(graph)
@@ -99,6 +104,10 @@ class _Picture:
     def wait(self, key: Key) -> _Wait:
         """For whom `key` waits, and why."""
         report = self.live[key]
+        if report.phase == _TURN and not report.frozen:
+            return self._for_turn(key, report)
+        if report.phase == _GATHERING and not report.frozen:
+            return self._for_group(key, report)
         if report.frozen or report.state != "ready":
             return _Wait((), "")
         edge = self.edge(report)
@@ -162,6 +171,18 @@ class _Picture:
         # Who has done so may still owe the word: it comes with the next wait, which who computes does not reach.
         busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
+
+    def _for_turn(self, key: Key, report: RankReport) -> _Wait:
+        """Who is on the slot; or else who has to be there before."""
+        mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
+        there = [k for k, r in mates.items() if r.frozen or r.phase == _COMPUTING]
+        before = [k for k, r in mates.items() if r.phase != _TURN and not self._past(r, report.op, report.step)]
+        return _Wait(tuple(there or before), "for its turn on their slot")
+
+    def _for_group(self, key: Key, report: RankReport) -> _Wait:
+        mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
+        away = [k for k, r in mates.items() if r.frozen or (r.phase != _GATHERING and not _ahead(r, report))]
+        return _Wait(tuple(away), "to begin the call together")
 
     def _in_collective(self, key: Key, report: RankReport) -> _Wait:
         if key[0] not in self.collective:
@@ -253,6 +274,10 @@ def _position(picture: _Picture, key: Key) -> str:
     elif report.phase == _BLOCKED and edge is not None:
         where = f"been blocked in {at} {for_s} until {picture.graph.ops[edge.dst].label} takes {edge.param}"
         strange = ", which has been taken"
+    elif report.phase == _GATHERING:
+        where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
+    elif report.phase == _TURN:
+        where, strange = f"waited {for_s} for its turn before {at}", ", though nobody is before it"
     else:
         done = f"after step {report.finished}" if report.finished >= 0 else "before the first step"
         where, strange = f"been idle {done} {for_s}", ", though nobody is slower"

@@ -71,7 +71,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
 class RankStart(msgspec.Struct, frozen=True):
     """What the zygote hands a new rank: its launch, the job, and the places on its node.
 
-    `mates` are the boards of all other ranks of its collective group, if they all live on this node.
+    `mates` are the boards of all other ranks of its collective group, if they all live on this node. `turns` is the
+    page of those with which it takes turns; "" if it takes none.
     """
 
     launch: RankLaunch
@@ -84,6 +85,7 @@ class RankStart(msgspec.Struct, frozen=True):
     agent_address: str
     board: str
     mates: dict[int, str] = {}
+    turns: str = ""
 
 
 class JobBundle(msgspec.Struct, frozen=True):

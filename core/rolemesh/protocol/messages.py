@@ -59,8 +59,8 @@ class RankLaunch(msgspec.Struct, frozen=True):
     The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
     start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
     `resume`. `replica` is the address of the agent that holds it in memory, if that is another one: it is fetched
-    first. Values
-    made up to `origin_step` come from `origin`, all others from their producers.
+    first. Values made up to `origin_step` come from `origin`, all others from their producers. `turns` are the ranks,
+    this one among them, that take turns on its slot; none if it runs whenever it can.
     """
 
     role: str
@@ -76,6 +76,7 @@ class RankLaunch(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] = ()
     share: float = 1.0
     peers: tuple[tuple[str, int], ...] = ()
+    turns: tuple[tuple[str, int], ...] = ()
     collective: bool = False
     resume: int = -1
     restore: Literal["none", "memory", "disk"] = "none"

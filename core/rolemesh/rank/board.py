@@ -13,6 +13,7 @@ __all__ = [
     "COMPUTING",
     "EDGE",
     "FINISHED",
+    "GATHERING",
     "GENERATION",
     "IDLE",
     "OP",
@@ -21,6 +22,7 @@ __all__ = [
     "SINCE_NS",
     "SNAPSHOT",
     "STEP",
+    "TURN",
     "WAITING",
     "Board",
     "Position",
@@ -34,6 +36,10 @@ WAITING: Final = 2
 """For an input."""
 BLOCKED: Final = 3
 """For a credit, or for a commit that frees retained values."""
+TURN: Final = 4
+"""For its turn, on a slot whose ranks run one after the other."""
+GATHERING: Final = 5
+"""For the rest of its collective group, before a call."""
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS = range(10)
 """The fields by their place."""

@@ -7,6 +7,7 @@ from time import monotonic_ns
 
 from rolemesh.protocol.messages import Advance
 from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.rank.admission import Admission
 from rolemesh.rank.board import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
@@ -63,11 +64,12 @@ class Boundary:
         board: Board,
         group: Group | None,
         inherited: Inheritance,
+        admission: Admission | None,
     ) -> None:
         """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._board = steps, ports, log, meter, board
-        self._group, self._inherited = group, inherited
+        self._group, self._inherited, self._admission = group, inherited, admission
         self._resent = False
         self._pin()
 
@@ -83,6 +85,8 @@ class Boundary:
             self._wait_for(self._group, fields[SNAPSHOT])
         state = None
         if self._stateful:
+            if self._admission is not None:
+                self._admission.take()
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
             state = self._workload.snapshot()
         persist = self._plan.persisted(step, self._steps)

@@ -21,6 +21,8 @@ from rolemesh.transport import (
     CREDITS,
     DATA,
     END,
+    GATE,
+    GATES,
     HEAD,
     IN_FRAMES,
     IN_SLOT,
@@ -91,6 +93,13 @@ class Giver(Protocol):
         """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
 
 
+class Gatherer(Protocol):
+    """Who takes what the ranks of the collective group say at its gate."""
+
+    def word(self, rank: int, generation: int, word: int, position: int) -> None:
+        """`rank` says `word` about the call at `position`."""
+
+
 class Endpoint:
     """Opens the inbox, connects to peers when they are first needed, and hands what comes to the ports.
 
@@ -129,6 +138,7 @@ class Endpoint:
         self._senders: dict[tuple[str, int], Sender] = {}
         self._takers: dict[int, Taker] = {}
         self._givers: dict[int, Giver] = {}
+        self._gate: Gatherer | None = None
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_words: list[bytes] = []
         self.keep_slots = False
@@ -201,6 +211,14 @@ class Endpoint:
     def register_giver(self, edge: int, giver: Giver) -> None:
         """Asks and acknowledgements of `edge` go to `giver`, including what came before."""
         self._givers[edge] = giver
+        self._repeat_early()
+
+    def register_gate(self, gate: Gatherer) -> None:
+        """What the ranks of the group say at the gate goes to `gate`, including what came before."""
+        self._gate = gate
+        self._repeat_early()
+
+    def _repeat_early(self) -> None:
         early, self._early_words = self._early_words, []
         for frame in early:
             self._handle(frame)
@@ -282,6 +300,12 @@ class Endpoint:
             giver = self._givers.get(edge)
             if giver is not None:
                 giver.asked(consumer, generation, from_step, released)
+            else:
+                self._early_words.append(frame)
+        elif tag == GATE and len(frame) == GATES.size:
+            _, word, rank, generation, position = GATES.unpack(frame)
+            if self._gate is not None:
+                self._gate.word(rank, generation, word, position)
             else:
                 self._early_words.append(frame)
         else:

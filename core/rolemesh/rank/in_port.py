@@ -88,6 +88,12 @@ class InPort:
             return chunks[0][0].value()
         return combine([join_chunks([chunk.value() for chunk in part]) for part in chunks], self._how)
 
+    def await_all(self, step: int) -> None:
+        """Wait until the value for `step` has come, however many chunks it has."""
+        made = step - self._lag
+        if made not in self._given and not self.state.ready(made):
+            self._wait_ready(made)
+
     def stream(self, step: int) -> Iterator[Any]:
         """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on.
 
@@ -132,11 +138,10 @@ class InPort:
     def release_stream(self, step: int) -> None:
         """As `release`, for a value that was streamed: what the operator left is skipped."""
         made = step - self._lag
+        self.await_all(step)
         if made in self._given:
             del self._given[made]
         else:
-            if not self.state.ready(made):
-                self._wait_ready(made)
             self.state.take(made)
         self.release(step)
 

@@ -11,7 +11,7 @@ from typing import Any
 from rolemesh.codec import decode, encode
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Concat, Part, Route, Take, route
-from rolemesh.graph.schedule import Activity
+from rolemesh.graph.schedule import Activity, flow_order
 from rolemesh.graph.values import combine, select
 from rolemesh.protocol.messages import RankMetrics
 from rolemesh.rank.chunks import check_returned, join_chunks
@@ -46,7 +46,7 @@ class InlineEngine:
             self._routes[edge.id] = route(edge.src_partition, sizes[0], edge.dst_partition, sizes[1])
         self._meters = {key: Meter(ctx, metrics_every, report) for key, ctx in contexts.items()}
         self._values: dict[tuple[int, int], dict[int, list[Any]]] = {}
-        self._order = _order(graph)
+        self._order = flow_order(graph)
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
@@ -138,25 +138,3 @@ class InlineEngine:
 def _encoded(value: Any) -> tuple[Any, list[bytes]]:
     header, buffers = encode(value)
     return header, [bytes(buffer) for buffer in buffers]
-
-
-def _order(graph: LogicalGraph) -> list[OpCall]:
-    """The flow's order, except that producers without lag come before their consumers."""
-    after: dict[int, set[int]] = {op.id: set() for op in graph.ops}
-    for edge in graph.edges:
-        if edge.lag == 0:
-            after[edge.dst].add(edge.src)
-    last: dict[str, int] = {}
-    for op in graph.ops:
-        if op.role in last:
-            after[op.id].add(last[op.role])
-        last[op.role] = op.id
-    order: list[OpCall] = []
-    done: set[int] = set()
-    while len(order) < len(graph.ops):
-        ready = [op for op in graph.ops if op.id not in done and after[op.id] <= done]
-        if not ready:
-            raise ValueError("the flow has a cycle without lag")
-        order.append(ready[0])
-        done.add(ready[0].id)
-    return order

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolemesh.digest import digest
 from rolemesh.graph.schedule import Activity
 from rolemesh.protocol.job import RankStart
 from rolemesh.protocol.messages import Advance
+from rolemesh.rank.admission import Admission
 from rolemesh.rank.board import SNAPSHOT, Board
 from rolemesh.rank.boundary import Boundary, Group
 from rolemesh.rank.control import Control, Stopping
@@ -35,6 +37,7 @@ class Life:
         control: Control,
         workload: Workload,
         ctx: RankContext[Any],
+        admission: Admission | None = None,
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
 
@@ -42,7 +45,7 @@ class Life:
         """
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._board, self._control = start, endpoint, board, control
-        self._workload, self._steps = workload, job.steps
+        self._workload, self._steps, self._admission = workload, job.steps, admission
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
         log = None
@@ -81,6 +84,7 @@ class Life:
             control=control,
             steps=job.steps,
             boundary=boundary,
+            admission=admission,
         )
         ports.open(control.wire.peers if control.wire is not None else ())
         control.on_wire = lambda wire: ports.rewire(wire.peers)
@@ -91,6 +95,16 @@ class Life:
             self._loop.repeat(launch.resume)
         if self._inherited.partial is not None:
             self._meter.resume(self._inherited.partial)
+
+    def digest(self) -> str:
+        """The sha256 of the state now, "" if there is none. Raises what the workload's ``snapshot`` raises."""
+        if self._admission is not None and self._stateful:
+            self._admission.take()
+        state = self._workload.snapshot()
+        sha256 = digest(state) if state is not None else ""
+        if self._admission is not None:
+            self._admission.leave()
+        return sha256
 
     def run(self) -> None:
         """Run all steps that are left. Raises `Stopping`."""
@@ -140,6 +154,7 @@ class Life:
             board=self._board,
             group=None if alone else Group(launch.role, start.mates, self._ports, self._control),
             inherited=self._inherited,
+            admission=self._admission,
         )
 
     def _give(self) -> None:

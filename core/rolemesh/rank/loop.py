@@ -10,6 +10,8 @@ from typing import Any
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, role_schedule
 from rolemesh.protocol.edge import last_call
+from rolemesh.protocol.turns import Positions
+from rolemesh.rank.admission import Admission
 from rolemesh.rank.board import BUSY_NS, COMPUTING, IDLE, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
@@ -56,8 +58,9 @@ class Loop:
         control: Control,
         steps: int,
         boundary: Callable[[int], None] | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """`boundary(step)` is called between two steps, when all of `step` is done."""
+        """`boundary(step)` is called between two steps, when all of `step` is done. Calls wait for `admission`."""
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
         self._board, self._meter, self._control, self._steps = board, meter, control, steps
         self._boundary = boundary
@@ -66,7 +69,8 @@ class Loop:
             call = _Call(op, getattr(workload, op.operator), ports.inputs.get(op.id, []), ports.outputs.get(op.id))
             call.always = activity.always(op.id)
             self._calls.append(call)
-        endpoint.on_idle = meter.idle
+        self._admission, self._positions = admission, Positions(graph)
+        endpoint.on_idle = self._idle
         control.on_raise = self._inject
         if control.raising:
             self._inject()
@@ -79,6 +83,7 @@ class Loop:
         found = [(last_call(self._activity, call.id, resume), call) for call in self._calls if call.sink]
         for step, call in sorted(((at, call) for at, call in found if at is not None), key=lambda pair: pair[0]):
             self._ctx.step = step
+            self._next(self._positions.repeat(call.id, resume))
             self._run(call, step, repeated=True)
         self._ctx._means, self._ctx._sums, self._ctx._records = {}, {}, {}
         self._meter.computing = self._meter.waiting = self._meter.blocked = 0
@@ -95,6 +100,8 @@ class Loop:
         fields[2] = finished
         try:
             for step in range(start, self._steps):
+                if self._admission is not None:
+                    self._next(self._positions.call(self._first(step), step))
                 if step > control.granted:
                     fields[5], fields[6], fields[7] = IDLE, -1, monotonic_ns()
                     while step > control.granted:
@@ -104,6 +111,8 @@ class Loop:
                 now = looked
                 for call in self._calls:
                     if call.always or self._activity.active(call.id, step):
+                        if self._admission is not None:
+                            self._next(self._positions.call(call.id, step))
                         now = self._run(call, step)
                 fields[BUSY_NS] = meter.busy
                 meter.finished(step, now)
@@ -118,11 +127,25 @@ class Loop:
                         raise Stopping
             meter.close(finished)
             fields[4], fields[5], fields[6] = -1, IDLE, -1
+            self._next(self._positions.last(ctx.role, self._steps))
             self._ports.drain()
         except Stopping:
             meter.close(finished)
             endpoint.flush()
         return finished
+
+    def _admit(self, admission: Admission, call: _Call, step: int) -> None:
+        """A call that others wait behind waits for nothing itself: all inputs are there before it, and credits.
+
+        Who it would wait for may need the slot, or an answer from a rank that is in the call.
+        """
+        if call.streaming:
+            for _, port in call.inputs:
+                port.await_all(step)
+        if call.out is not None:
+            call.out.await_credits(step)
+        admission.take()
+        self._meter.waiting += admission.spent()
 
     def _inject(self) -> None:
         """Let every operator raise, whichever is next."""
@@ -133,6 +156,21 @@ class Loop:
         for call in self._calls:
             call.method = fail
 
+    def _first(self, step: int) -> int:
+        """The call that has the first turn in `step`: the first that is active; or the last, for the snapshot only."""
+        active = (call.id for call in self._calls if call.always or self._activity.active(call.id, step))
+        return next(active, self._calls[-1].id)
+
+    def _next(self, position: int) -> None:
+        if self._admission is not None:
+            self._admission.next(position)
+            self._meter.waiting += self._admission.spent()
+
+    def _idle(self) -> None:
+        self._meter.idle()
+        if self._admission is not None:
+            self._admission.idle()
+
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
         fields, meter, ctx = self._board.fields, self._meter, self._ctx
@@ -141,6 +179,8 @@ class Loop:
             arguments = dict(call.constants)
             for param, port in call.inputs:
                 arguments[param] = port.stream(step) if call.streaming else port.take(step)
+            if self._admission is not None:
+                self._admit(self._admission, call, step)
             began = monotonic_ns()
             fields[5], fields[6], fields[7] = COMPUTING, -1, began
             apart = meter.waiting + meter.blocked

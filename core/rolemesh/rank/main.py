@@ -13,18 +13,21 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.digest import digest
 from rolemesh.failures import Failure
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import PluginUse, RankStart
+from rolemesh.protocol.turns import Positions
+from rolemesh.rank.admission import Admission
 from rolemesh.rank.board import GENERATION, PID, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
+from rolemesh.rank.gate import GroupGate
 from rolemesh.rank.life import Life
+from rolemesh.rank.turn_page import TurnPage
 from rolemesh.transport import Site, Transport, TransportKeys
 from rolemesh.workload import RankContext, Rendezvous, Workload
 
@@ -100,16 +103,15 @@ class _Rank:
         self.endpoint.report(
             m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
         )
-        workload, ctx = self._set_up(listener)
+        workload, ctx, admission = self._set_up(listener)
         self.operator = "restore"
-        life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx)
+        life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx, admission)
         self.operator = ""
         self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
         try:
             life.run()
             self.operator = "snapshot"
-            state = workload.snapshot()
-            sha256 = digest(state) if state is not None else ""
+            sha256 = life.digest()
             self.operator = ""
             self.endpoint.report(m.RankDone(launch.role, launch.rank, launch.generation, self.job.steps - 1, sha256))
             while True:
@@ -124,14 +126,16 @@ class _Rank:
         os.set_inheritable(listener.fileno(), False)
         return listener
 
-    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any]]:
+    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any], Admission | None]:
         launch, job = self.launch, self.job
         wire = self._wait_for_wire()
+        self.endpoint.connect(wire.peers)
         rendezvous = None
         if launch.collective and wire.rendezvous is not None:
             at = wire.rendezvous
             fd = listener.detach() if listener is not None else None
             rendezvous = Rendezvous(at.address, at.port, at.generation, fd)
+        admission = self._admission()
         begun = time.monotonic()
         self.operator = "setup"
         use = PluginUse(launch.plugin, launch.options)
@@ -151,6 +155,7 @@ class _Rank:
             gpus=tuple(range(len(launch.gpus))),
             cpus=launch.cpus,
             share=launch.share,
+            turns=bool(launch.turns),
             peers=launch.peers,
             rendezvous=rendezvous,
             generation=launch.generation,
@@ -160,9 +165,24 @@ class _Rank:
         )
         workload: Workload = cls()
         workload.setup(ctx)
+        if admission is not None:
+            admission.set_up(workload)
         self.setup_s = time.monotonic() - begun
         self.operator = ""
-        return workload, ctx
+        return workload, ctx, admission
+
+    def _admission(self) -> Admission | None:
+        """Of a rank that takes turns or has a group. The set-up needs it already: it takes memory that others may
+        have, and ranks of a group meet in it."""
+        launch, start = self.launch, self.start
+        if not launch.turns and not launch.collective:
+            return None
+        page = TurnPage(start.turns, launch.turns) if launch.turns else None
+        gate = GroupGate(self.endpoint, launch.world_size) if launch.collective else None
+        admission = Admission((launch.role, launch.rank), self.endpoint, self.board, page, gate)
+        admission.next(Positions(self.job.graph).setup(launch.role))
+        admission.take()
+        return admission
 
     def _wait_for_wire(self) -> m.WireRank:
         """The first one in which this generation is: an older one may say where the group met before."""

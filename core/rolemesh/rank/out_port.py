@@ -179,12 +179,18 @@ class OutPort:
         self._ports, self._pool = ports, ports.endpoint.pool
         self._ways: list[Way] = []
         self._groups: dict[Selection, list[tuple[Way, tuple[int, ...]]]] = {}
+        self._admitted = -1
 
     def add(self, way: Way) -> None:
         """One more edge that starts here."""
         self._ways.append(way)
         for selection, consumers in way.sends:
             self._groups.setdefault(selection, []).append((way, consumers))
+
+    def await_credits(self, step: int) -> None:
+        """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
+        self._begin(step)
+        self._admitted = step
 
     def put(self, step: int, value: Any) -> None:
         """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
@@ -230,9 +236,9 @@ class OutPort:
                 way.on = live = True
             elif way.on:
                 live = True
-                if not way.state.credit:
+                if not way.state.credit and step != self._admitted:
                     self._wait_credit(way)
-        if live and ports.retention and ports.kept_bytes > ports.retention_bytes:
+        if live and ports.retention and ports.kept_bytes > ports.retention_bytes and step != self._admitted:
             self._wait_commit(step)
         return live
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import zlib
 from collections.abc import Mapping
@@ -56,6 +58,17 @@ class Rollout:
 
     def _words(self, number: int) -> np.ndarray:
         return np.random.default_rng([self.seen, number]).integers(2, WORDS, 3)
+
+
+class MortalRollout(Rollout):
+    """Its second rank is slow at step 5, and dies there the first time."""
+
+    def generate(self, prompts: Batch, ctx: RankContext[Any]) -> Batch:  # type: ignore[override]
+        if ctx.rank == 1 and ctx.step == 5:
+            time.sleep(1.0)
+            if ctx.generation == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().generate(prompts)
 
 
 class Reward:

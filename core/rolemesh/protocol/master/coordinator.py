@@ -282,9 +282,7 @@ class Coordinator:
         for move in plan.moves:
             rank = machine.ranks[move.role, move.rank]
             rank.agent = move.agent
-            rank.launch = msgspec.structs.replace(
-                rank.launch, local_rank=move.local_rank, local_world_size=move.local_world_size, gpus=move.gpus
-            )
+            rank.launch = move.applied(rank.launch)
         self._enter(recovery, "agents", now)
         data = {"moves": msgspec.to_builtins(plan.moves), "places": msgspec.to_builtins(plan.places)}
         return [e.Record("replanned", data)]

@@ -82,6 +82,17 @@ class Move(msgspec.Struct, frozen=True):
     local_rank: int
     local_world_size: int
     gpus: tuple[int, ...] = ()
+    turns: tuple[tuple[str, int], ...] = ()
+
+    def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
+        """`launch` at the new place."""
+        return msgspec.structs.replace(
+            launch,
+            local_rank=self.local_rank,
+            local_world_size=self.local_world_size,
+            gpus=self.gpus,
+            turns=self.turns,
+        )
 
 
 class Replanned(msgspec.Struct, frozen=True):

@@ -483,7 +483,8 @@ class MasterMachine:
             return []
         reports = {key: record.report for key, record in self.ranks.items() if record.report is not None}
         sizes = {role: record.launch.world_size for (role, _), record in self.ranks.items()}
-        verdict = hang.culprit(self.outline.graph, reports, sizes, collective=self.collective)
+        turns = {key: record.launch.turns for key, record in self.ranks.items()}
+        verdict = hang.culprit(self.outline.graph, reports, sizes, collective=self.collective, turns=turns)
         record = self.ranks[verdict.role, verdict.rank]
         home = self.agents[record.agent]
         if not self.outline.stacks or home.state != "up":

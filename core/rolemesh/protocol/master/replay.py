@@ -146,9 +146,7 @@ def _launched(machine: MasterMachine, started: dict[str, Any]) -> None:
 
 def _move(record: RankRecord, move: Move) -> None:
     record.agent = move.agent
-    record.launch = msgspec.structs.replace(
-        record.launch, local_rank=move.local_rank, local_world_size=move.local_world_size, gpus=move.gpus
-    )
+    record.launch = move.applied(record.launch)
 
 
 def _close(machine: MasterMachine, outcome: Any) -> None:

@@ -23,7 +23,12 @@ class Group(BaseModel, extra="forbid"):
     shares: dict[str, Share] | None = Field(
         default=None,
         description="The part of a slot's GPUs that a rank of each role uses, while the others run, too; 1 in all at "
-        "most. Default: they take turns, and each has all of it.",
+        "most. Default: each may use all of it.",
+    )
+    turns: bool = Field(
+        default=False,
+        description="A slot's ranks run one after the other, in the order of the flow; each gives its memory back "
+        "before the next one runs (`offload` and `onload` of its workload).",
     )
 
     @model_validator(mode="before")
@@ -41,6 +46,8 @@ class Group(BaseModel, extra="forbid"):
                 raise ValueError(f"{key} names {unknown[0]!r}, which is not in the group [{', '.join(self.roles)}]")
             if missing := sorted(set(self.roles) - set(given)):
                 raise ValueError(f"{key} says nothing of {missing[0]!r}")
+        if self.shares is not None and self.turns:
+            raise ValueError("shares are for roles that run at the same time, turns for those that do not: use one")
         if self.shares is not None and (total := round(sum(self.shares.values()), 9)) > 1:
             told = " + ".join(f"{role} {share:g}" for role, share in self.shares.items())
             raise ValueError(f"the shares are {told} = {total:g}, and a slot has 1")

@@ -14,8 +14,8 @@ __all__ = ["CollocationScheduler"]
 class CollocationScheduler(Scheduler):
     """Places the groups' ranks on shared slots, unit by unit, and leaves all other roles to the next strategy.
 
-    Roles without shares take turns, so a slot has the largest amount that any of them needs per rank; with shares they
-    run at the same time, so it has the cores of all of them. A unit stays on one node if one has room for it.
+    A slot has the largest amount that any of its roles needs per rank; with shares, where they are meant to run at the
+    same time, it has the cores of all of them. A unit stays on one node if one has room for it.
     """
 
     Options = CollocationOptions
@@ -79,13 +79,14 @@ def _place_group(group: Group, sizes: list[tuple[RoleRequest, int]], builder: Pl
                 (role.role, unit * size + slot * size // slots) for role, size in sizes if slot % (slots // size) == 0
             ]
             names = " + ".join(f"{role}/{rank}" for role, rank in members)
-            rule = f"collocation: {names} share a slot" if len(members) > 1 else "collocation: a slot of its group"
-            wishes.append(Wish(members, needs, rule, group.shares))
+            how = "take turns on" if group.turns else "share"
+            rule = f"collocation: {names} {how} a slot" if len(members) > 1 else "collocation: a slot of its group"
+            wishes.append(Wish(members, needs, rule, group.shares, turns=group.turns))
         if together and builder.put_together(wishes) is not None:
             continue
         nodes = _roomiest(sizes, needs, builder) if together else None
         for wish in wishes:
-            if not builder.put(wish.members, needs, wish.rule, nodes, shares=group.shares):
+            if not builder.put(wish.members, needs, wish.rule, nodes, shares=group.shares, turns=group.turns):
                 builder.refuse(wish.members, needs, wish.rule)
 
 

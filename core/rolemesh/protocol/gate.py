@@ -1,0 +1,45 @@
+"""The gate before a collective call: its ranks go in together, when all of them have all that they need. Pure.
+
+Inside a collective call a rank waits for its mates and answers nobody. If one went in while a mate still waits for its
+input, and the rank that makes that input had to start again, then this rank could ask the one inside for what it has
+lost, and all of them would wait for ever. At the gate a rank waits, but answers.
+
+Rank 0 keeps the gate: the others tell it that they have arrived, and it lets all go at once. Who must step back
+meanwhile asks, and goes in all the same if the gate has been opened before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["ARRIVE", "GO", "LEAVE", "LEFT", "Gate"]
+
+ARRIVE: Final = 0
+"""A rank to the keeper: it is there."""
+LEAVE: Final = 1
+"""A rank to the keeper: it wants to step back."""
+GO: Final = 2
+"""The keeper to all: everybody was there."""
+LEFT: Final = 3
+"""The keeper to a rank: it has stepped back in time."""
+
+
+class Gate:
+    """The keeper's side, for a group of `world_size` ranks."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._here: dict[int, int] = {}
+
+    def heard(self, rank: int, word: int, position: int) -> tuple[tuple[int, int], ...]:
+        """`rank` says `word` (`ARRIVE` or `LEAVE`) about the call at `position`: who is told what, as (rank, word)."""
+        if word == LEAVE:
+            if self._here.get(rank) != position:
+                return ()
+            del self._here[rank]
+            return ((rank, LEFT),)
+        self._here[rank] = position
+        if len(self._here) < self._world_size or set(self._here.values()) != {position}:
+            return ()
+        self._here.clear()
+        return tuple((each, GO) for each in range(self._world_size))
