@@ -136,6 +136,21 @@ def train(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], s
     }
 
 
+def train_with_pauses(
+    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]
+) -> dict[str, Any]:
+    """As `train`, but between any two things all parameters and moments are without memory for a while."""
+    parking = workload.engine.parking
+    for batch in batches:
+        workload.train(share(batch, shares, ctx.rank))
+        assert parking.park() > 0
+        assert not any(data.untyped_storage().nbytes() for data in workload.engine.blocks.data.values() if data.numel())
+        assert parking.park() == 0, "what is away already stays as it is"
+        parking.unpark()
+        parking.unpark()
+    return {"state": copied(workload.snapshot())}
+
+
 def _block(shard: Any) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     data = shard.data
     return (data.float().numpy().copy() if isinstance(data, torch.Tensor) else data, shard.shape, shard.offsets)

@@ -44,6 +44,14 @@ def test_micro_batches_accumulate_to_the_step_of_the_whole_batch(group, tiny_mod
     assert_close(fsdp_group.assembled(whole), fsdp_group.assembled(parts))
 
 
+@pytest.mark.parametrize("shares", [[3, 2], [2, 2, 1]], ids=str)
+def test_memory_that_was_given_back_between_steps_changes_no_bit(group, tiny_model, texts, shares):
+    batches = [texts(seed) for seed in range(3)]
+    plain = group(fsdp_group.train, len(shares), options(tiny_model), batches, shares)
+    paused = group(fsdp_group.train_with_pauses, len(shares), options(tiny_model), batches, shares)
+    assert [digest(rank["state"]) for rank in plain] == [digest(rank["state"]) for rank in paused]
+
+
 @pytest.mark.parametrize("more", [{"reshard_after_forward": False}, {"gradient_checkpointing": True}], ids=str)
 def test_memory_options_do_not_change_the_step(group, tiny_model, texts, more):
     batches = [texts(seed) for seed in range(2)]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from rolemesh.errors import OptionsError, Problems
 from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
+from rolemesh_vllm.engine_args import default_engine_args
 
 
 def check(model: Path, **engine: Any) -> None:
@@ -76,6 +77,13 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 def test_unknown_keys_and_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         VLLMOptions(model="m", **wrong)
+
+
+def test_on_gpus_the_engine_takes_the_ranks_share_of_the_memory_or_sleeps_between_turns(tiny_model: Path) -> None:
+    assert default_engine_args(tiny_model, cpu=False, share=0.5)["gpu_memory_utilization"] == 0.45
+    assert default_engine_args(tiny_model, cpu=False, share=0.5, turns=True)["enable_sleep_mode"] is True
+    assert default_engine_args(tiny_model, cpu=False).keys() == {"logprobs_mode", "enable_prefix_caching"}
+    assert "enable_sleep_mode" not in default_engine_args(tiny_model, cpu=True, turns=True)
 
 
 @pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])

@@ -18,6 +18,7 @@ from rolemesh_fsdp.group import join
 from rolemesh_fsdp.model import Blocks, load, release, shard
 from rolemesh_fsdp.options import FSDPOptions
 from rolemesh_fsdp.packing import completion_logprobs
+from rolemesh_fsdp.parking import Parking
 
 __all__ = ["Engine"]
 
@@ -44,6 +45,7 @@ class Engine:
         self.model = shard(model, self.options, ctx.world_size, self.device) if sharded else model.to(self.device)
         self.blocks = Blocks(self.model, ctx.rank, ctx.world_size)
         self.optimizer = AdamW(self.blocks, self.options, self.group)
+        self.parking = Parking(self._on_device())
         self._forwards = 0
         self.model.register_forward_pre_hook(self._count_forward)
         torch.manual_seed(ctx.seed_for("rank", ctx.rank))
@@ -163,6 +165,20 @@ class Engine:
                 "world size and not cut for this one"
             )
         block.copy_(found.data)
+
+    def offload(self) -> None:
+        """Parameters and moments wait in host memory, where the device has memory of its own."""
+        if self.device.type != "cpu":
+            release(self.model)
+            self.parking.park()
+
+    def onload(self) -> None:
+        """They are back on the device."""
+        self.parking.unpark()
+
+    def _on_device(self) -> list[torch.Tensor]:
+        moments = self.optimizer.moments()
+        return [*self.blocks.data.values(), *(block for kind in moments.values() for block in kind.values())]
 
     def close(self) -> None:
         """Leave the process group."""

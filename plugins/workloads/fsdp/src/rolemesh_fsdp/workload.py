@@ -106,6 +106,14 @@ class FSDPWorkload(Workload):
         """
         return self.engine.weights()
 
+    def offload(self) -> None:
+        """Parameters and moments go to host memory."""
+        self.engine.offload()
+
+    def onload(self) -> None:
+        """Parameters and moments come back to the device."""
+        self.engine.onload()
+
     def snapshot(self) -> State:
         """The rank's blocks of parameters and moments (views on CPUs) as shards, counters and torch's RNG state.
 

@@ -26,11 +26,22 @@ __all__ = ["Engine", "as_tensor", "completion", "sampling"]
 class Engine:
     """A vLLM engine in this process: token ids in, completions out, weights replaced in place."""
 
-    def __init__(self, model: Path, options: EngineOptions, *, seed: int, cpus: float, **extra: Any) -> None:
-        """`extra` are arguments of vllm's engine that the workload itself sets."""
+    def __init__(
+        self,
+        model: Path,
+        options: EngineOptions,
+        *,
+        seed: int,
+        cpus: float,
+        share: float = 1.0,
+        turns: bool = False,
+        **extra: Any,
+    ) -> None:
+        """`share` and `turns` are those of the rank's devices; `extra` are arguments of vllm's engine that the workload
+        itself sets."""
         self.options = options
         cpu = is_cpu_build()
-        args = default_engine_args(model, cpu=cpu) | options.engine | extra
+        args = default_engine_args(model, cpu=cpu, share=share, turns=turns) | options.engine | extra
         if cpu:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
@@ -86,6 +97,17 @@ class Engine:
         tensors = complete_names(weights, self._shapes, self._tied)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _tensors(tensors)})
         self._forget_prefixes()
+
+    def sleep(self) -> None:
+        """Weights wait in host memory and the cache is dropped, if the engine can sleep (``enable_sleep_mode``)."""
+        if self.llm.llm_engine.model_config.enable_sleep_mode:
+            self._forget_prefixes()
+            self.llm.sleep(level=1)
+
+    def wake(self) -> None:
+        """The weights are back, and there is room for a cache."""
+        if self.llm.llm_engine.model_config.enable_sleep_mode:
+            self.llm.wake_up()
 
     def _forget_prefixes(self) -> None:
         if not self.llm.reset_prefix_cache():

@@ -22,6 +22,8 @@ DERIVED: dict[str, str] = {
 }
 """Engine arguments that the workload sets from elsewhere, and from where; `engine` may not hold them."""
 
+_OF_ALL_MEMORY = 0.9
+"""How much of a GPU's memory an engine takes that has it alone: the rest is for CUDA and what torch keeps."""
 _ONE_PROCESS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -98,8 +100,11 @@ def check_engine(
     return errors
 
 
-def default_engine_args(model: Path, *, cpu: bool) -> dict[str, Any]:
+def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False) -> dict[str, Any]:
     """What the workload passes unless `engine` says otherwise.
+
+    On GPUs, `share` is the part of the memory that is meant for this rank; with `turns` it is all of it, in turns with
+    others, and the engine can sleep.
 
     On CPUs chunked prefill together with a seed per request kills the engine (vllm 0.32), so it is off. Blocks of 32
     are the smallest that the CPU's attention takes: the smaller, the more of a common prefix is cached.
@@ -115,4 +120,8 @@ def default_engine_args(model: Path, *, cpu: bool) -> dict[str, Any]:
             "max_num_seqs": 64,
             "kv_cache_memory_bytes": 256 << 20,
         }
+    elif turns:
+        args["enable_sleep_mode"] = True
+    elif share < 1:
+        args["gpu_memory_utilization"] = round(_OF_ALL_MEMORY * share, 4)
     return args

@@ -66,7 +66,7 @@ class VLLMPrefill(_Half):
         from rolemesh_vllm.pd_engine import PrefillEngine
 
         host = self.ctx.options.host or ("127.0.0.1" if self.ctx.node == "local" else _own_address())
-        return PrefillEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, host=host)
+        return PrefillEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share, host=host)
 
     @operator(prompts=Split(), returns=Split())
     def prefill(self, prompts: Batch) -> Batch:
@@ -101,7 +101,7 @@ class VLLMDecode(_Half, VLLMWorkload):
         """The rank's engine."""
         from rolemesh_vllm.pd_engine import DecodeEngine
 
-        return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus)
+        return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
 
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
         """As `vllm`; the column `kv_transfer`, if there is one, says where the prompts' caches are."""

@@ -27,10 +27,12 @@ FAILED = "vllm:nixl_num_failed_transfers"
 class PrefillEngine(Engine):
     """Makes the KV caches of prompts and keeps each until it was fetched or its lease has run out."""
 
-    def __init__(self, model: Path, options: PrefillOptions, *, seed: int, cpus: float, host: str) -> None:
+    def __init__(
+        self, model: Path, options: PrefillOptions, *, seed: int, cpus: float, share: float, host: str
+    ) -> None:
         connector = _connector("kv_producer", {"kv_lease_duration": options.lease})
         with _side_channel(host), _same_cores():
-            super().__init__(model, options, seed=seed, cpus=cpus, kv_transfer_config=connector)
+            super().__init__(model, options, seed=seed, cpus=cpus, share=share, kv_transfer_config=connector)
         config = self.llm.llm_engine.vllm_config
         self._engine_id: str = config.kv_transfer_config.engine_id
         self._block_size: int = config.cache_config.block_size
@@ -79,11 +81,17 @@ class PrefillEngine(Engine):
 class DecodeEngine(Engine):
     """Fetches prompts' KV caches from prefill engines and generates; computes itself what it cannot fetch."""
 
-    def __init__(self, model: Path, options: VLLMOptions, *, seed: int, cpus: float) -> None:
+    def __init__(self, model: Path, options: VLLMOptions, *, seed: int, cpus: float, share: float) -> None:
         connector = _connector("kv_consumer", {})
         with _side_channel("127.0.0.1"), _same_cores():
             super().__init__(
-                model, options, seed=seed, cpus=cpus, kv_transfer_config=connector, disable_log_stats=False
+                model,
+                options,
+                seed=seed,
+                cpus=cpus,
+                share=share,
+                kv_transfer_config=connector,
+                disable_log_stats=False,
             )
 
     def decode(

@@ -86,7 +86,8 @@ class EngineWorkload(Workload):
         """The rank's engine."""
         from rolemesh_vllm.engine import Engine
 
-        return Engine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus)
+        ctx = self.ctx
+        return Engine(model, ctx.options, seed=seed, cpus=ctx.cpus, share=ctx.share, turns=ctx.turns)
 
     @operator(weights=Broadcast())
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -101,6 +102,14 @@ class EngineWorkload(Workload):
         self.engine.load(tensors)
         self.version = int(np.asarray(weights[VERSION]).reshape(-1)[0]) if VERSION in weights else self.version + 1
         self.ctx.metric(load_s=time.perf_counter() - start)
+
+    def offload(self) -> None:
+        """The engine sleeps, where the platform has it."""
+        self.engine.sleep()
+
+    def onload(self) -> None:
+        """The engine wakes up."""
+        self.engine.wake()
 
     def teardown(self) -> None:
         """Shut the engine down."""
