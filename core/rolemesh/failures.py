@@ -33,7 +33,9 @@ __all__ = [
 
 MAX_OTHERS = 8
 
-Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start"]
+Cause: TypeAlias = Literal[
+    "exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start", "environment"
+]
 Scope: TypeAlias = Literal["process", "node", "job"]
 """How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 
@@ -172,11 +174,17 @@ _HINTS: dict[int, str] = {
 
 
 def describe_exit(
-    role: str, rank: int, exit_code: int | None, signal: int | None, error: str = "", generation: int = 0
+    role: str,
+    rank: int,
+    exit_code: int | None,
+    signal: int | None,
+    error: str = "",
+    generation: int = 0,
+    cause: Literal["start", "environment"] = "start",
 ) -> Failure:
-    """The failure of a process that ended without a report of its own; `error` if it never started."""
+    """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
     if error:
-        return Failure("start", role, rank, message=error, generation=generation)
+        return Failure(cause, role, rank, message=error, generation=generation)
     if signal is not None:
         try:
             name = signals.Signals(signal).name
@@ -223,7 +231,7 @@ def weight(failure: Failure) -> int:
     """
     if failure.cause in ("node_lost", "agent_lost"):
         return 0
-    if failure.cause in ("signal", "start", "hang"):
+    if failure.cause in ("signal", "start", "environment", "hang"):
         return 1
     if failure.cause == "exception" and not is_echo(failure):
         return 2
