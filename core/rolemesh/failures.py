@@ -43,7 +43,8 @@ Scope: TypeAlias = Literal["process", "node", "job"]
 class Failure(msgspec.Struct, frozen=True):
     """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1 before the first.
 
-    `traceback` holds the user's frames only. `signal` and `exit_code` are those of the process, if it ended.
+    `traceback` holds the user's frames only; of an "environment" that could not be made, what pip printed last.
+    `signal` and `exit_code` are those of the process, if it ended.
     """
 
     cause: Cause
@@ -183,6 +184,9 @@ def describe_exit(
     cause: Literal["start", "environment"] = "start",
 ) -> Failure:
     """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
+    if error and cause == "environment":
+        message, _, printed = error.partition("\n")
+        return Failure(cause, role, rank, message=message, traceback=printed, generation=generation)
     if error:
         return Failure(cause, role, rank, message=error, generation=generation)
     if signal is not None:

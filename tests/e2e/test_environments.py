@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import zipfile
+import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.e2e.harness import Job, until
+from tests.wheels import write_wheel
 
 ROLES = '''
 import os
@@ -101,27 +101,12 @@ stop_grace_s: 2
 NEW = "wheels/tiny-2.0-py3-none-any.whl"
 
 
-def build_wheel(folder: Path, version: str) -> None:
-    """A wheel of the package `tiny`, whose `VERSION` is its version."""
-    folder.mkdir(exist_ok=True)
-    info = f"tiny-{version}.dist-info"
-    files = {
-        "tiny.py": f'VERSION = "{version}"\n',
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: by-hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
-        for name, text in {**files, f"{info}/RECORD": record}.items():
-            wheel.writestr(name, text)
-
-
 @pytest.fixture
 def versions_job(make_job: Callable[..., Job], backend: tuple[str, ...]) -> Callable[..., Job]:
     def make(steps: int = 6, requirement: str = NEW) -> Job:
         job = make_job("versions", backend)
         for version in ("1.0", "2.0"):
-            build_wheel(job.folder / "wheels", version)
+            write_wheel(job.folder / "wheels", version)
         (job.folder / "old").mkdir()
         (job.folder / "roles.py").write_text(ROLES)
         (job.folder / "flow.py").write_text(FLOW)
@@ -145,7 +130,7 @@ def test_two_roles_that_need_two_versions_of_one_package_run_in_one_job(versions
     # Its variables and its folder, and nobody else's.
     assert f"in {job.folder / 'old'} GREETING=hello" in (job.run_dir / "logs" / "old-0.log").read_text()
     assert "GREETING=None" in (job.run_dir / "logs" / "new-0.log").read_text()
-    assert "pip installs what its role needs" in done.stdout
+    assert "job.yaml:11: roles.old.runtime_env.pip: pip installs what its role needs" in done.stdout
     again = job.run()
     assert again.returncode == 0, again.stderr
     assert "pip installs" not in again.stdout
@@ -181,3 +166,26 @@ def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(vers
     assert "No matching distribution found for no-such-package-of-rolemesh==1.0" in done.stderr
     assert "→ correct the requirement" in done.stderr
     assert not any(event["kind"] == "recovery_planned" for event in job.events())
+
+
+def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job: Callable[..., Job]) -> None:
+    job = make_job("versions")
+    (job.folder / "old").mkdir()
+    for name, text in {"roles.py": ROLES, "flow.py": FLOW}.items():
+        (job.folder / name).write_text(text)
+    write_wheel(job.folder / "wheels", "1.0")
+    with socket.create_server(("127.0.0.1", 0)) as silent_index:
+        silent_index.settimeout(60)
+        url = f"http://127.0.0.1:{silent_index.getsockname()[1]}/"
+        text = JOB.format(steps=6, requirement="never-answered").replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'")
+        (job.folder / "job.yaml").write_text(text)
+        process = job.start()
+        first, _ = silent_index.accept()
+        status = until(job.status, 30, "the master answers")
+        os.kill(status.agents[0].pid, signal.SIGKILL)
+        # The next agent's pip has the environment to itself: the first one's is gone.
+        second, _ = silent_index.accept()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        for connection in (first, second):
+            connection.close()

@@ -152,10 +152,20 @@ def _install(python: str, environment: Environment, constraints: Path, lock: int
             say(f"pip: {line.strip()}")
     if (code := pip.wait()) != 0:
         raise BackendError(
-            "\n".join([f"pip ended with exit code {code}", *(f"  | {line}" for line in last)]),
+            "\n".join([f"pip ended with exit code {code}", *(f"| {line}" for line in last)]),
             remedy="correct the requirement, or where pip looks (env_vars: {PIP_INDEX_URL: …}); all that pip printed "
             "is in the job's logs/zygote.log",
         )
+
+
+def _enter(folder: str) -> None:
+    try:
+        if folder:
+            os.chdir(folder)
+    except OSError as error:
+        raise BackendError(
+            f"{folder} cannot be used: {error.strerror}", remedy="working_dir must be there, at one path, on every node"
+        ) from error
 
 
 def main() -> None:
@@ -171,21 +181,10 @@ def main() -> None:
         python = interpreter(
             environment, lambda text: tell(zygote.Making(f"environment of {environment.where}: {text}"))
         )
-        if environment.working_dir:
-            os.chdir(environment.working_dir)
-    except (BackendError, OSError) as error:
-        why = (
-            error
-            if isinstance(error, BackendError)
-            else BackendError(
-                f"{environment.working_dir} cannot be used: {error.strerror}",
-                remedy="a working_dir must be there, at the same path, on every node",
-            )
-        )
-        text = (
-            f"its environment could not be made\n{BackendError(why.what, where=environment.where, remedy=why.remedy)}"
-        )
-        tell(zygote.Broken("", text.replace("\n", "\n  "), "environment"))
+        _enter(environment.working_dir)
+    except BackendError as error:
+        why = BackendError(error.what, where=environment.where, remedy=error.remedy)
+        tell(zygote.Broken("", f"its environment could not be made: {why}", "environment"))
         return
     if environment.pip:
         folder = Path(python).parents[1]

@@ -69,9 +69,9 @@ class Nursery:
         self._decode = msgspec.msgpack.Decoder(zygote.ZygoteMessage).decode
 
     @property
-    def making(self) -> str:
-        """What environments are being made, and how far that is; "" if none is."""
-        return "\n".join(home.making for home in self._zygotes.values() if home.making)
+    def making(self) -> tuple[str, ...]:
+        """Which environments are being made, and how far each is."""
+        return tuple(home.making for home in self._zygotes.values() if home.making)
 
     def boot(self, preload: Iterable[str], env: Mapping[str, str], environment: Environment) -> None:
         """Start a zygote now, so that it is warm when its first rank is asked for."""

@@ -42,8 +42,6 @@ def sentence(event: Event) -> str | None:
             return f"snapshots of agent {data['agent']} are persisted again"
         case "environment":
             return f"node {data['node'][:12]}: {data['message']}"
-        case "environment_ready":
-            return f"node {data['node'][:12]}: the environments of its roles are made"
         case "master_recovered":
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":

@@ -121,7 +121,7 @@ class Sampled(msgspec.Struct, frozen=True):
     stored: tuple[m.Stored, ...] = ()
     persisted: tuple[m.Persisted, ...] = ()
     trouble: str = ""
-    making: str = ""
+    making: tuple[str, ...] = ()
 
 
 Event: TypeAlias = FromMaster | FromRank | RankExited | Fetched | StacksTaken | Sampled

@@ -287,7 +287,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     metrics: tuple[Metrics, ...] = ()
     trouble: str = ""
     timeline: int = 0
-    making: str = ""
+    making: tuple[str, ...] = ()
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):
