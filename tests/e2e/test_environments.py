@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.wheels import write_wheel
 
+from rolemesh.control import ControlClient
+
 ROLES = '''
 import os
 import sys
@@ -104,16 +106,20 @@ NEW = "wheels/tiny-2.0-py3-none-any.whl"
 @pytest.fixture
 def versions_job(make_job: Callable[..., Job], backend: tuple[str, ...]) -> Callable[..., Job]:
     def make(steps: int = 6, requirement: str = NEW) -> Job:
-        job = make_job("versions", backend)
-        for version in ("1.0", "2.0"):
-            write_wheel(job.folder / "wheels", version)
-        (job.folder / "old").mkdir()
-        (job.folder / "roles.py").write_text(ROLES)
-        (job.folder / "flow.py").write_text(FLOW)
-        (job.folder / "job.yaml").write_text(JOB.format(steps=steps, requirement=requirement))
-        return job
+        return in_job(make_job("versions", backend), steps, requirement)
 
     return make
+
+
+def in_job(job: Job, steps: int = 6, requirement: str = NEW) -> Job:
+    """`job` with the two roles that need two versions."""
+    for version in ("1.0", "2.0"):
+        write_wheel(job.folder / "wheels", version)
+    (job.folder / "old").mkdir()
+    (job.folder / "roles.py").write_text(ROLES)
+    (job.folder / "flow.py").write_text(FLOW)
+    (job.folder / "job.yaml").write_text(JOB.format(steps=steps, requirement=requirement))
+    return job
 
 
 def imported(job: Job, rank: str) -> list[str]:
@@ -157,6 +163,20 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     process.wait(30)
 
 
+def test_ranks_of_a_lost_node_find_their_own_version_on_the_next_one(make_job: Callable[..., Job]) -> None:
+    job = in_job(make_job("versions"), steps=100_000)
+    process = job.start("failover=[{use: node}, {use: job}]", "--nodes", "2x(cpu=1)")
+    first = {rank.node for rank in job.running(step=3).ranks}
+    with ControlClient(job.run_dir) as client:
+        client.inject("kill", f"node:{next(iter(first))}")
+    until(lambda: len(imported(job, "new-0")) == 2, 60, "they are on the other node")
+    status = job.running(step=20)
+    assert first.isdisjoint(rank.node for rank in status.ranks)
+    assert [imported(job, rank) for rank in ("old-0", "old-1", "new-0")] == [["1.0"] * 2, ["1.0"] * 2, ["2.0"] * 2]
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+
+
 def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(versions_job: Callable[..., Job]) -> None:
     job = versions_job(requirement="no-such-package-of-rolemesh==1.0")
     done = job.run()
@@ -169,16 +189,12 @@ def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(vers
 
 
 def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job: Callable[..., Job]) -> None:
-    job = make_job("versions")
-    (job.folder / "old").mkdir()
-    for name, text in {"roles.py": ROLES, "flow.py": FLOW}.items():
-        (job.folder / name).write_text(text)
-    write_wheel(job.folder / "wheels", "1.0")
+    job = in_job(make_job("versions"), requirement="never-answered")
     with socket.create_server(("127.0.0.1", 0)) as silent_index:
         silent_index.settimeout(60)
         url = f"http://127.0.0.1:{silent_index.getsockname()[1]}/"
-        text = JOB.format(steps=6, requirement="never-answered").replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'")
-        (job.folder / "job.yaml").write_text(text)
+        text = (job.folder / "job.yaml").read_text()
+        (job.folder / "job.yaml").write_text(text.replace("PIP_NO_INDEX: 1", f"PIP_INDEX_URL: '{url}'"))
         process = job.start()
         first, _ = silent_index.accept()
         status = until(job.status, 30, "the master answers")
