@@ -31,8 +31,17 @@ def postgres(postgres_server: Any) -> str:
     return str(postgres_server.get_uri()).replace("postgresql://", "postgresql+psycopg://", 1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def environment_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where agents of this test run keep roles' environments; those on Ray inherit it from the nodes."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLEMESH_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Any]:
+def ray_cluster(environment_cache: Path) -> Iterator[Any]:
     """The one Ray of all tests, since a process can be connected to only one: two nodes of two CPUs, and short waits
     until a node counts as lost. Tests add nodes and take them away again."""
     import ray

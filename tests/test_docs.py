@@ -134,7 +134,8 @@ def shown_type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(map(str, arguments))
     if origin is list:
-        return f"list of {shown_type(arguments[0])}"
+        plural = "s" if arguments[0] is str else ""
+        return f"list of {shown_type(arguments[0])}{plural}"
     if origin is dict:
         return f"mapping to {shown_type(arguments[1])}s"
     if hasattr(annotation, "__metadata__"):

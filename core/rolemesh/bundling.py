@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.cluster import AgentPlace, ClusterView
+from rolemesh.environments import environments
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
@@ -138,7 +139,8 @@ def bundle_job(
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
         preload={name: tuple(s.cls.preload) for name, s in selection.roles.items()},
-        env={name: {**s.cls.env, **spec.roles[name].env} for name, s in selection.roles.items()},
+        env={name: {**s.cls.env, **spec.roles[name].runtime_env.env_vars} for name, s in selection.roles.items()},
+        environments=environments(job),
         ray_address=ray_address,
     )
 
@@ -191,7 +193,7 @@ def _launches(
                 generation=0,
                 plugin=use.record,
                 options=use.options,
-                env=dict(role.env),
+                env=dict(role.runtime_env.env_vars),
                 cpus=_share(role.resources.cpu, slot.cpu),
                 gpus=tuple(index for index, _ in slot.gpus),
                 share=a.share,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from rolemesh.bundling import bundle_job
 from rolemesh.claims import claim
 from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.environments import environments
 from rolemesh.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -90,6 +91,7 @@ def prepare(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     """Load, select plugins, trace. Raises `RolemeshError` with every problem that was found."""
     job = load(path, overrides)
     selection = select(job)
+    environments(job)
     return Prepared(job, selection, trace_job(job, selection))
 
 

@@ -33,7 +33,9 @@ __all__ = [
 
 MAX_OTHERS = 8
 
-Cause: TypeAlias = Literal["exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start"]
+Cause: TypeAlias = Literal[
+    "exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start", "environment"
+]
 Scope: TypeAlias = Literal["process", "node", "job"]
 """How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 
@@ -41,7 +43,8 @@ Scope: TypeAlias = Literal["process", "node", "job"]
 class Failure(msgspec.Struct, frozen=True):
     """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1 before the first.
 
-    `traceback` holds the user's frames only. `signal` and `exit_code` are those of the process, if it ended.
+    `traceback` holds the user's frames only; of an "environment" that could not be made, what pip printed last.
+    `signal` and `exit_code` are those of the process, if it ended.
     """
 
     cause: Cause
@@ -172,11 +175,20 @@ _HINTS: dict[int, str] = {
 
 
 def describe_exit(
-    role: str, rank: int, exit_code: int | None, signal: int | None, error: str = "", generation: int = 0
+    role: str,
+    rank: int,
+    exit_code: int | None,
+    signal: int | None,
+    error: str = "",
+    generation: int = 0,
+    cause: Literal["start", "environment"] = "start",
 ) -> Failure:
-    """The failure of a process that ended without a report of its own; `error` if it never started."""
+    """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
+    if error and cause == "environment":
+        message, _, printed = error.partition("\n")
+        return Failure(cause, role, rank, message=message, traceback=printed, generation=generation)
     if error:
-        return Failure("start", role, rank, message=error, generation=generation)
+        return Failure(cause, role, rank, message=error, generation=generation)
     if signal is not None:
         try:
             name = signals.Signals(signal).name
@@ -223,7 +235,7 @@ def weight(failure: Failure) -> int:
     """
     if failure.cause in ("node_lost", "agent_lost"):
         return 0
-    if failure.cause in ("signal", "start", "hang"):
+    if failure.cause in ("signal", "start", "environment", "hang"):
         return 1
     if failure.cause == "exception" and not is_echo(failure):
         return 2

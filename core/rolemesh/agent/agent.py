@@ -22,7 +22,7 @@ from rolemesh.agent.stacks import StackTaker
 from rolemesh.agent.turn_pages import TurnPages
 from rolemesh.protocol import agent as machine
 from rolemesh.protocol import messages as m
-from rolemesh.protocol.job import AgentConfig, RankStart
+from rolemesh.protocol.job import AgentConfig, Environment, RankStart
 from rolemesh.rank.board import Board, Position
 from rolemesh.rank.endpoint import encode_control
 
@@ -89,7 +89,7 @@ class Agent:
             self._poller.register(self._reports, zmq.POLLIN)
             self._poller.register(self._wake, zmq.POLLIN)
             for role in self.config.warm:
-                self._nursery.boot(self.config.preload[role], self.config.env[role])
+                self._nursery.boot(*self._home(role))
             while not self._over:
                 self._turn()
         finally:
@@ -130,8 +130,8 @@ class Agent:
             role, rank, generation = _parse(death.key)
             left = self._memory.ended(role, rank)
             self._turns.gone(role, rank, generation)
-            exited = machine.RankExited(role, rank, generation, death.exit_code, death.signal, death.error, left)
-            self._do(exited)
+            ended = death.exit_code, death.signal, death.error, left, death.cause
+            self._do(machine.RankExited(role, rank, generation, *ended))
             if self._over:
                 return
         if control.fileno() < 0:
@@ -217,7 +217,11 @@ class Agent:
         env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
         log = self._logs / f"{role}-{rank}.log"
         request = zygote.Fork(_key(role, rank, generation), str(path), str(log), env)
-        self._nursery.fork(self.config.preload[role], self.config.env[role], request)
+        self._nursery.fork(*self._home(role), request)
+
+    def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
+        """What kind of zygote the role's ranks are forked from."""
+        return self.config.preload[role], self.config.env[role], self.config.environments[role]
 
     def _mates(self, launch: m.RankLaunch) -> dict[int, str]:
         """The boards of the others in a collective group, if all of them live here."""
@@ -250,7 +254,7 @@ class Agent:
         )
         advance = self._machine.advance
         persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
-        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble)
+        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble, self._nursery.making)
 
     def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from rolemesh.agent import zygote
 from rolemesh.agent.keeper import MARKER
+from rolemesh.protocol.job import Environment
 
 __all__ = ["Death", "Nursery"]
 
@@ -30,12 +32,13 @@ BASE_ENV = {
 
 
 class Death(msgspec.Struct, frozen=True):
-    """A rank's process is gone. `error` if it never ran."""
+    """A rank's process is gone. `error` if it never ran, and `cause` why not: see `rolemesh.failures.Cause`."""
 
     key: str
     exit_code: int | None = None
     signal: int | None = None
     error: str = ""
+    cause: Literal["start", "environment"] = "start"
 
 
 class _Zygote:
@@ -43,13 +46,14 @@ class _Zygote:
         self.process = process
         self.control = control
         self.ready = False
-        self.broken = ""
+        self.making = ""
+        self.broken: zygote.Broken | None = None
         self.waiting: list[zygote.Fork] = []
         self.ranks: dict[str, int | None] = {}
 
 
 class Nursery:
-    """Zygotes by what they preload and which environment they have; one is made when the first rank needs it.
+    """Zygotes by what they preload, their variables and their environment; one is made when the first rank needs it.
 
     All methods belong to one thread, which must live as long as the ranks: the kernel kills a zygote when the thread
     that started it ends.
@@ -64,13 +68,20 @@ class Nursery:
         self._zygotes: dict[tuple[object, ...], _Zygote] = {}
         self._decode = msgspec.msgpack.Decoder(zygote.ZygoteMessage).decode
 
-    def boot(self, preload: Iterable[str], env: Mapping[str, str]) -> None:
-        """Start a zygote now, so that it is warm when its first rank is asked for."""
-        self._get(tuple(preload), dict(env))
+    @property
+    def making(self) -> tuple[str, ...]:
+        """Which environments are being made, and how far each is."""
+        return tuple(home.making for home in self._zygotes.values() if home.making)
 
-    def fork(self, preload: Iterable[str], env: Mapping[str, str], request: zygote.Fork) -> None:
+    def boot(self, preload: Iterable[str], env: Mapping[str, str], environment: Environment) -> None:
+        """Start a zygote now, so that it is warm when its first rank is asked for."""
+        self._get(tuple(preload), dict(env), environment)
+
+    def fork(
+        self, preload: Iterable[str], env: Mapping[str, str], environment: Environment, request: zygote.Fork
+    ) -> None:
         """Fork a rank as soon as its zygote is ready."""
-        home = self._get(tuple(preload), dict(env))
+        home = self._get(tuple(preload), dict(env), environment)
         home.ranks[request.key] = None
         if home.ready:
             home.control.send(msgspec.msgpack.encode(request))
@@ -119,17 +130,18 @@ class Nursery:
         if not data:
             return self._zygote_gone(home)
         match self._decode(data):
+            case zygote.Making(text=text):
+                home.making = text
             case zygote.Ready():
-                home.ready = True
+                home.ready, home.making = True, ""
                 for request in home.waiting:
                     home.control.send(msgspec.msgpack.encode(request))
                 home.waiting = []
             case zygote.Forked(key=key, pid=pid):
                 home.ranks[key] = pid
+            case zygote.Broken(key="") as broken:
+                home.broken = broken
             case zygote.Broken(key=key, error=error):
-                if not key:
-                    home.broken = error
-                    return []
                 home.ranks.pop(key, None)
                 return [Death(key, error=error)]
             case zygote.Exited(key=key, status=status):
@@ -149,25 +161,28 @@ class Nursery:
 
     def _zygote_gone(self, home: _Zygote) -> list[Death]:
         code = home.process.wait()
-        error = home.broken or f"its zygote (pid {home.process.pid}) ended with exit code {code}"
-        dead = [Death(key, error=error) for key in home.ranks]
+        gone = f"its zygote (pid {home.process.pid}) ended with exit code {code}"
+        broken = home.broken or zygote.Broken("", gone)
+        dead = [Death(key, error=broken.error, cause=broken.cause) for key in home.ranks]
         self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
         home.control.close()
         return dead
 
-    def _get(self, preload: tuple[str, ...], env: dict[str, str]) -> _Zygote:
-        kind = (preload, tuple(sorted(env.items())))
+    def _get(self, preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> _Zygote:
+        kind = (preload, tuple(sorted(env.items())), environment.pip, environment.working_dir)
         if kind not in self._zygotes:
-            self._zygotes[kind] = self._start(preload, env)
+            self._zygotes[kind] = self._start(preload, env, environment)
             self._changed(self._zygotes[kind].control)
         return self._zygotes[kind]
 
-    def _start(self, preload: tuple[str, ...], env: dict[str, str]) -> _Zygote:
+    def _start(self, preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> _Zygote:
+        own = bool(environment.pip or environment.working_dir)
+        module = "rolemesh.agent.environment" if own else "rolemesh.agent.zygote"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
         with theirs, open(self._logs / "zygote.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rolemesh.agent.zygote", str(theirs.fileno()), str(os.getpid()), *preload],
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -175,4 +190,6 @@ class Nursery:
                 env=environ,
                 start_new_session=True,
             )
+        if own:
+            ours.send(msgspec.msgpack.encode(environment))
         return _Zygote(process, ours)

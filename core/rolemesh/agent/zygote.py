@@ -16,11 +16,11 @@ import signal
 import socket
 import sys
 import traceback
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Broken", "Exited", "Fork", "Forked", "Ready", "ZygoteMessage", "die_with_parent", "write_to"]
+__all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessage", "die_with_parent", "write_to"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
@@ -36,6 +36,12 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
     env: dict[str, str]
 
 
+class Making(msgspec.Struct, frozen=True, tag=True):
+    """What the zygote's environment is being made of; see `rolemesh.agent.environment`."""
+
+    text: str
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """All preloads are imported. `threads` above 1 means that a preload started some: a fork may then hang."""
 
@@ -43,10 +49,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """A preload could not be imported, or a fork was refused; `key` is "" for the former."""
+    """A preload could not be imported, or a fork was refused; `key` is "" for the former.
+
+    With the cause "environment" it never got as far: its environment could not be made.
+    """
 
     key: str
     error: str
+    cause: Literal["start", "environment"] = "start"
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
@@ -64,7 +74,7 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
-ZygoteMessage: TypeAlias = Ready | Broken | Forked | Exited
+ZygoteMessage: TypeAlias = Making | Ready | Broken | Forked | Exited
 
 
 def die_with_parent(parent: int) -> None:

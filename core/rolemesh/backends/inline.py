@@ -19,6 +19,7 @@ import msgspec
 
 from rolemesh.bundling import versions
 from rolemesh.digest import digest
+from rolemesh.environments import forbid_environments
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PlacementError
 from rolemesh.failures import Failure, describe
 from rolemesh.graph.logical import LogicalGraph
@@ -43,8 +44,10 @@ def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir:
 
     ``produced_bytes`` in it is what the calls have returned over all steps and ranks, by label.
 
-    Raises `PlacementError` for a collective role of several ranks: those need processes.
+    Raises `PlacementError` for a collective role of several ranks, and `JobFileError` for a role with packages or a
+    folder of its own: those need processes.
     """
+    forbid_environments(job, "--inline")
     for name, selected in selection.roles.items():
         size = job.spec.roles[name].world_size
         if selected.cls.group == "collective" and size > 1:
@@ -111,7 +114,7 @@ class _Inline:
             for rank in range(role.world_size):
                 selected = self._selection.roles[name]
                 self._where = (name, rank, "setup")
-                os.environ.update({**selected.cls.env, **role.env})
+                os.environ.update({**selected.cls.env, **role.runtime_env.env_vars})
                 ctx: RankContext[Any] = RankContext(
                     options=selected.options,
                     job=self._spec.name,

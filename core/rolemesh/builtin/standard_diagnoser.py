@@ -40,8 +40,9 @@ class StandardDiagnoser(Diagnoser):
     """Judges by cause, exit code, signal, and the texts of well-known errors.
 
     It always has a verdict, except for a straggler that is only to be reported: so put others before it in the job
-    file's list. Only exceptions of user code are ever fatal, because only they are sure to happen again: an exception
-    that says that a peer is gone, or that memory ran out, depends on what else went on.
+    file's list. Only exceptions of user code and environments that were never made are fatal, because only they are
+    sure to happen again: an exception that says that a peer is gone, or that memory ran out, depends on what else went
+    on.
     """
 
     Options = StandardOptions
@@ -62,6 +63,8 @@ class StandardDiagnoser(Diagnoser):
                 return Verdict("software", _killed(failure.signal))
             case "exit":
                 return Verdict("software", _ended(failure.exit_code))
+            case "environment":
+                return _unmade(failure)
         rule = _meaning(failure)
         if rule is not None and rule.kind != "user":
             return Verdict(rule.kind, rule.reason)
@@ -99,6 +102,13 @@ def _again(failure: Failure, earlier: Failure) -> bool:
 def _bare(message: str) -> str:
     """The message without addresses in memory, which differ from run to run."""
     return re.sub(r"0x[0-9a-fA-F]+", "0x", message)
+
+
+def _unmade(failure: Failure) -> Verdict:
+    """What pip could install once it can again: on a node to which the rank was moved something else is wrong."""
+    if failure.generation:
+        return Verdict("software", "its role's environment could not be made where it was started again")
+    return Verdict("user", "its role's environment could not be made, and would not be a second time", fatal=True)
 
 
 def _killed(signal: int | None) -> str:

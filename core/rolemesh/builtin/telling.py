@@ -40,6 +40,8 @@ def sentence(event: Event) -> str | None:
             return f"warning: {data['message']}"
         case "snapshot_trouble_over":
             return f"snapshots of agent {data['agent']} are persisted again"
+        case "environment":
+            return f"node {data['node'][:12]}: {data['message']}"
         case "master_recovered":
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":

@@ -120,6 +120,8 @@ def show(told: Mapping[str, Any], console: Console) -> None:
         ("ranks", "node", "slot", "cpu", "GPUs", "decided by"),
         [_rank_row(told, group) for group in _grouped(told)],
     )
+    if any(role["runtime_env"] for role in told["roles"].values()):
+        _table(console, "Environments of their own", ("ranks", "has"), _environments(told["roles"]))
     _table(
         console,
         "Bundles, one per node",
@@ -200,6 +202,20 @@ def _rank_row(told: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> tu
     share = f" ({slot['gpu']:g} of each)" if 0 < slot["gpu"] < 1 else ""
     cpu = f"{slot['cpu']:g}" + (f" ×{len(group)}" if len(group) > 1 else "")
     return name, first["node"], _span([rank["slot"] for rank in group]), cpu, _span(gpus) + share, first["rule"]
+
+
+def _environments(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Roles that name the same environment share it."""
+    shared: dict[str, list[str]] = {}
+    for name, role in roles.items():
+        asked = role["runtime_env"]
+        parts = [f"pip: {', '.join(asked['pip'])}"] if "pip" in asked else []
+        parts += [f"variables: {', '.join(asked['env_vars'])}"] if "env_vars" in asked else []
+        parts += [f"working_dir: {asked['working_dir']}"] if "working_dir" in asked else []
+        size = role["world_size"]
+        ranks = f"{name}/0" + (f"–{size - 1}" if size > 1 else "")
+        shared.setdefault("\n".join(parts) or "–", []).append(ranks)
+    return [(", ".join(ranks), environment) for environment, ranks in shared.items()]
 
 
 def _span(numbers: Sequence[int]) -> str:

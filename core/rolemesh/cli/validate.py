@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rolemesh.cli._output import error_records, print_error, print_json
+from rolemesh.environments import environments
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.trace import trace_job
 from rolemesh.plugins.manager import JobPlugins
@@ -28,6 +29,7 @@ def command(
     try:
         file = load(job, overrides or ())
         selection = select(file)
+        environments(file)
         hooks = JobPlugins()
         for group in ("placement", "failover", "observers"):
             for index, selected in enumerate(getattr(selection, group)):

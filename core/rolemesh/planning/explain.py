@@ -31,7 +31,12 @@ def explain(
     `by_role` is a plan to compare with: what crosses nodes if the roles are packed one after the other.
     """
     roles: dict[str, Any] = {
-        name: {"use": role.use, "world_size": role.world_size, "resources": role.resources.model_dump()}
+        name: {
+            "use": role.use,
+            "world_size": role.world_size,
+            "resources": role.resources.model_dump(),
+            "runtime_env": _environment(job, name),
+        }
         for name, role in job.spec.roles.items()
     }
     activity = Activity(graph)
@@ -69,6 +74,12 @@ def explain(
     }
     plain: dict[str, Any] = msgspec.to_builtins(result)
     return plain
+
+
+def _environment(job: JobFile, role: str) -> dict[str, Any]:
+    """What the role asks for beyond what all have, with variables as they are written: some are secrets."""
+    written: dict[str, Any] = job.raw["roles"][role]["runtime_env"]
+    return {key: value for key, value in written.items() if value}
 
 
 def _traffic(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan | None) -> dict[str, Any]:

@@ -63,7 +63,10 @@ class FromRank(msgspec.Struct, frozen=True):
 
 
 class RankExited(msgspec.Struct, frozen=True):
-    """A rank's process is gone. `error` says why it could not be started at all; `snapshots`: what memory has of it."""
+    """A rank's process is gone. `error` says why it could not be started at all, `cause` what for (the `Failure`'s).
+
+    `snapshots`: what memory has of it.
+    """
 
     role: str
     rank: int
@@ -72,6 +75,7 @@ class RankExited(msgspec.Struct, frozen=True):
     signal: int | None = None
     error: str = ""
     snapshots: tuple[int, ...] = ()
+    cause: Literal["start", "environment"] = "start"
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -108,12 +112,16 @@ class BoardSample(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The boards have been read; time has passed. The rest is what the node's memory and disk hold."""
+    """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
+
+    `making`: which environments of roles are being made, and how far that is.
+    """
 
     boards: tuple[BoardSample, ...] = ()
     stored: tuple[m.Stored, ...] = ()
     persisted: tuple[m.Persisted, ...] = ()
     trouble: str = ""
+    making: tuple[str, ...] = ()
 
 
 Event: TypeAlias = FromMaster | FromRank | RankExited | Fetched | StacksTaken | Sampled
@@ -506,7 +514,13 @@ class AgentMachine:
             rank.state, self._urgent = "failed", True
             rank.failure = self._placed(
                 describe_exit(
-                    exited.role, exited.rank, exited.exit_code, exited.signal, exited.error, exited.generation
+                    exited.role,
+                    exited.rank,
+                    exited.exit_code,
+                    exited.signal,
+                    exited.error,
+                    exited.generation,
+                    exited.cause,
                 )
             )
 
@@ -517,7 +531,8 @@ class AgentMachine:
                 rank.board = board
         if sample.stored != self._last.stored or sample.persisted != self._last.persisted:
             self._urgent = True
-        self._urgent = self._urgent or sample.trouble != self._last.trouble
+        told = (sample.trouble, sample.making) == (self._last.trouble, self._last.making)
+        self._urgent = self._urgent or not told
         self._last = sample
         self._judge_exits(now)
         effects: list[Effect] = []
@@ -557,6 +572,7 @@ class AgentMachine:
             self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
+            self._last.making,
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:

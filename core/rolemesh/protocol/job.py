@@ -12,7 +12,16 @@ from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.protocol.messages import RankLaunch
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
-__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
+__all__ = [
+    "AgentConfig",
+    "CurveKeys",
+    "Environment",
+    "JobBundle",
+    "JobConfig",
+    "PluginUse",
+    "RankStart",
+    "agent_config",
+]
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -54,8 +63,23 @@ class JobConfig(msgspec.Struct, frozen=True):
     """Roles whose workload keeps state; the others are restored by replay."""
 
 
+class Environment(msgspec.Struct, frozen=True):
+    """What a role's processes are started in, beside their variables.
+
+    `pip` are lines of a requirements file with absolute paths, `working_dir` is an absolute path or "" for the agent's
+    own, `where` the place in the job file. Lines may hold secrets.
+    """
+
+    pip: tuple[str, ...] = ()
+    working_dir: str = ""
+    where: str = ""
+
+
 class AgentConfig(msgspec.Struct, frozen=True):
-    """What an agent is started with. `preload` and `env` per role say which zygote its ranks are forked from."""
+    """What an agent is started with.
+
+    `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from.
+    """
 
     agent: str
     node: str
@@ -64,6 +88,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     job: JobConfig
     preload: dict[str, tuple[str, ...]]
     env: dict[str, dict[str, str]]
+    environments: dict[str, Environment]
     incarnation: int = 0
     warm: tuple[str, ...] = ()
 
@@ -107,6 +132,7 @@ class JobBundle(msgspec.Struct, frozen=True):
     lease_s: float
     preload: dict[str, tuple[str, ...]]
     env: dict[str, dict[str, str]]
+    environments: dict[str, Environment]
     ray_address: str = ""
 
 
@@ -120,6 +146,7 @@ def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: s
         job=bundle.config,
         preload=bundle.preload,
         env=bundle.env,
+        environments=bundle.environments,
         incarnation=incarnation,
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )

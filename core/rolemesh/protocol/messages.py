@@ -269,7 +269,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
     they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
-    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`.
+    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`. `making` are the
+    environments of roles that are being made, and how far that is.
     """
 
     agent: str
@@ -287,6 +288,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     metrics: tuple[Metrics, ...] = ()
     trouble: str = ""
     timeline: int = 0
+    making: tuple[str, ...] = ()
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

@@ -18,7 +18,7 @@ class Expansion:
     """Replaces variables in plain data; gathers what was used, which values came from it, and what was undefined.
 
     A plain (unquoted) scalar that is one variable becomes a number or a boolean where its value looks like one, as if
-    it had been typed there; ``env`` of a role takes strings only. ``$${`` stands for ``${``.
+    it had been typed there; ``env_vars`` of a role take strings only. ``$${`` stands for ``${``.
     """
 
     def __init__(self, environ: Mapping[str, str], places: Places) -> None:
@@ -41,7 +41,7 @@ class Expansion:
         whole = match is not None and match["name"] is not None
         if _REFERENCE.sub("", value) != value:
             self.expanded.add(path)
-        keep = path in self.places.quoted or (len(path) > 2 and path[0] == "roles" and path[2] == "env")
+        keep = path in self.places.quoted or (path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars"))
         return parse_scalar(text) if whole and not keep else text
 
     def _one(self, match: re.Match[str], path: Path) -> str:

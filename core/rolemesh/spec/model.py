@@ -15,6 +15,7 @@ __all__ = [
     "Resources",
     "RetentionSpec",
     "RoleSpec",
+    "RuntimeEnv",
     "SnapshotsSpec",
     "Use",
 ]
@@ -43,13 +44,30 @@ class Resources(_Strict):
     )
 
 
+class RuntimeEnv(_Strict):
+    """What a role's processes find around them, apart from the other roles'."""
+
+    pip: list[str] = Field(
+        default_factory=list,
+        description="What pip installs for this role, on top of what is installed: requirements, one each; paths of "
+        "wheels are relative to the job file.",
+    )
+    env_vars: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict, description="Environment variables of this role's processes."
+    )
+    working_dir: str | None = Field(
+        default=None,
+        description="The folder that this role's processes run in and import from first, relative to the job file.",
+    )
+
+
 class RoleSpec(Use):
     """A named group of ranks that run the same workload."""
 
     world_size: int = Field(default=1, ge=1, description="Number of ranks.")
     resources: Resources = Field(default_factory=Resources, description="What each rank needs.")
-    env: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
-        default_factory=dict, description="Environment variables of this role's processes."
+    runtime_env: RuntimeEnv = Field(
+        default_factory=RuntimeEnv, description="Packages, variables and a folder of this role's own."
     )
 
 

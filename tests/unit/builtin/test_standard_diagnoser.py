@@ -158,6 +158,18 @@ def test_ends_without_an_exception_are_judged_by_how_they_ended(failure: Failure
     assert reason in verdict.reason
 
 
+def test_an_environment_that_was_never_made_is_fatal_and_one_that_was_made_before_is_not() -> None:
+    error = "its environment could not be made: pip ended with exit code 1\n| No matching distribution"
+    never = describe_exit("a", 0, None, None, error, cause="environment")
+    assert (never.message, never.traceback) == tuple(error.split("\n"))
+    verdict = judge(never)
+    assert verdict is not None
+    assert verdict.fatal
+    moved = judge(describe_exit("a", 0, None, None, error, generation=1, cause="environment"))
+    assert moved is not None
+    assert (moved.kind, moved.fatal) == ("software", False)
+
+
 def test_a_straggler_is_reported_or_moved_to_another_node_as_configured() -> None:
     slow = Failure("straggler", "rollout", 3, message="it needs 2 s to compute a step")
     assert judge(slow) is None

@@ -94,6 +94,21 @@ def test_the_plan_as_json_has_every_rank_edge_and_bundle(rolemesh: Rolemesh) -> 
 
 
 @pytest.mark.usefixtures("job")
+def test_the_plan_shows_which_ranks_have_which_environment_and_no_secret(rolemesh: Rolemesh, tmp_path: Path) -> None:
+    asked = "runtime_env: {pip: [x==1.0, 'y @ https://${TOKEN}@host/y.whl'], env_vars: {KEY: '${TOKEN}'}}"
+    text = JOB.replace("use: function, world_size", f"use: function, {asked}, world_size")
+    (tmp_path / "job.yaml").write_text(text)
+    done = rolemesh("plan", "job.yaml", "--nodes", "2x(cpu=10,gpu=1)", TOKEN="s3cret")
+    assert done.returncode == 0, done.stderr
+    environment = "pip: x==1.0, y @ https://${TOKEN}@host/y.whl variables: KEY"
+    assert f"worker/0–1, checker/0–2 {environment}" in " ".join(done.stdout.split())
+    told = json.loads(rolemesh("plan", "job.yaml", "--json", TOKEN="s3cret").stdout)
+    assert told["roles"]["source"]["runtime_env"] == {}
+    assert told["roles"]["worker"]["runtime_env"]["env_vars"] == {"KEY": "${TOKEN}"}
+    assert "s3cret" not in done.stdout + json.dumps(told)
+
+
+@pytest.mark.usefixtures("job")
 def test_what_cannot_be_placed_is_told_role_by_role_with_exit_code_2(rolemesh: Rolemesh) -> None:
     done = rolemesh("plan", "job.yaml", "--nodes", "(cpu=5)")
     assert done.returncode == 2

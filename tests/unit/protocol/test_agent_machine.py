@@ -132,3 +132,20 @@ def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     assert sent.count((line,)) >= 2
     machine.handle(ag.FromMaster(m.Advance(1, 0, 5, 0, 0, -1, {})), 4.85)
     assert [r.metrics for r in reports(machine.handle(ag.Sampled(), 8.0))] == [()]
+
+
+def test_an_environment_that_is_being_made_is_told_at_once() -> None:
+    machine = started()
+    machine.handle(ag.Sampled(), 0.01)
+    assert reports(machine.handle(ag.Sampled(), 0.02)) == []
+    (report,) = reports(machine.handle(ag.Sampled(making=("pip: Collecting torch",)), 0.03))
+    assert report.making == ("pip: Collecting torch",)
+
+
+def test_a_rank_whose_environment_could_not_be_made_says_so() -> None:
+    machine = started()
+    machine.handle(ag.RankExited(*WORK, error="pip ended with exit code 1\n| why", cause="environment"), 0.1)
+    (report,) = reports(machine.handle(ag.Sampled(), 0.3))
+    (rank,) = report.ranks
+    assert rank.failure is not None
+    assert (rank.failure.cause, rank.failure.traceback) == ("environment", "| why")

@@ -33,12 +33,14 @@ def job(ranks: int = 1, agents: int = 1, **settings: Any) -> ms.MasterMachine:
     return machine
 
 
-def tell(machine: ms.MasterMachine, agent: str, now: float, *ranks: m.RankReport) -> list[ms.Effect]:
+def tell(
+    machine: ms.MasterMachine, agent: str, now: float, *ranks: m.RankReport, making: tuple[str, ...] = ()
+) -> list[ms.Effect]:
     """A report of an agent."""
     seq = int(now * 1000)
     node = machine.agents[agent].place.node
     incarnation = machine.agents[agent].incarnation
-    report = m.Report(agent, incarnation, seq, node, "h", 1, "", 1, -1, ranks, (), (), (), "", 0)
+    report = m.Report(agent, incarnation, seq, node, "h", 1, "", 1, -1, ranks, (), (), (), "", 0, making)
     return machine.handle(ms.FromAgent(agent, report), now)
 
 
@@ -106,6 +108,17 @@ def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
     assert machine.phase == "stopping"
     effects = machine.handle(ms.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
     assert ms.End("interrupted", "enough") in effects
+
+
+def test_how_far_an_environment_is_is_recorded_once_per_news() -> None:
+    machine = job()
+    told = [tell(machine, "a0", 1.0 + i, making=making) for i, making in enumerate([("x",), ("x", "y"), ("y",), ()])]
+    assert [records(effects).get("environment") for effects in told] == [
+        {"agent": "a0", "node": "n0", "message": "x"},
+        {"agent": "a0", "node": "n0", "message": "y"},
+        None,
+        None,
+    ]
 
 
 def test_a_job_whose_ranks_do_not_get_ready_in_time_fails_and_names_them() -> None:

@@ -193,9 +193,12 @@ def test_plain_variables_are_typed_as_if_written_and_quoted_ones_are_strings(job
 
 
 def test_a_roles_environment_stays_text(job: Load) -> None:
-    text = JOB.replace("use: function,", "use: function, env: {PORT: ${N}, THREADS: 1, HASH: ${H}},")
+    text = JOB.replace(
+        "use: function,", "use: function, runtime_env: {env_vars: {PORT: ${N}, THREADS: 1, HASH: ${H}}},"
+    )
     env = ENV | {"N": "0080", "H": "1e5"}
-    assert job(text, env=env).spec.roles["data"].env == {"PORT": "0080", "THREADS": "1", "HASH": "1e5"}
+    variables = job(text, env=env).spec.roles["data"].runtime_env.env_vars
+    assert variables == {"PORT": "0080", "THREADS": "1", "HASH": "1e5"}
 
 
 def test_a_malformed_variable_is_refused(job: Load, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class MasterMachine:
         self._completing = -1
         self._done_at: float | None = None
         self._trouble: dict[str, str] = {}
+        self._making: dict[str, tuple[str, ...]] = {}
         self._stragglers = StragglerWatch()
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
@@ -295,6 +296,10 @@ class MasterMachine:
             else:
                 del self._trouble[name]
                 effects.append(e.Record("snapshot_trouble_over", {"agent": name}))
+        for text in report.making:
+            if text not in self._making.get(name, ()):
+                effects.append(e.Record("environment", {"agent": name, "node": report.node, "message": text}))
+        self._making[name] = report.making
         return effects
 
     def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:

@@ -1,0 +1,88 @@
+"""What a job file may ask for in a role's `runtime_env`, and what of it travels to agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolemesh.environments import environments, forbid_environments
+from rolemesh.errors import JobFileError, Problems
+from rolemesh.protocol.job import Environment
+from rolemesh.spec import JobFile, load
+
+JOB = """\
+name: test
+flow: flow.py:f
+steps: 1
+roles:
+  a:
+    use: function
+    runtime_env: {environment}
+  b: {{use: function}}
+"""
+
+
+def job(folder: Path, environment: str, **environ: str) -> JobFile:
+    (folder / "job.yaml").write_text(JOB.format(environment=environment))
+    return load(folder / "job.yaml", (), environ)
+
+
+def errors(folder: Path, environment: str) -> list[tuple[str, str]]:
+    """Place and cause of each."""
+    with pytest.raises((JobFileError, Problems)) as caught:
+        environments(job(folder, environment))
+    found = list(getattr(caught.value, "errors", [caught.value]))
+    assert all(error.remedy for error in found)
+    return [((error.where or "").removeprefix(f"{folder}/"), error.what) for error in found]
+
+
+def test_paths_are_relative_to_the_job_file_and_requirements_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "tiny-1.0-py3-none-any.whl").touch()
+    (tmp_path / "code").mkdir()
+    asked = "{pip: [tiny-1.0-py3-none-any.whl, tiny @ ./tiny-1.0-py3-none-any.whl, 'a[b]==1.0', 'c @ https://x/c.zip'],"
+    found = environments(job(tmp_path, asked + " working_dir: code, env_vars: {N: 1}}"))
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    assert found == {
+        "a": Environment(
+            (str(wheel), f"tiny @ file://{wheel}", "a[b]==1.0", "c @ https://x/c.zip"),
+            str(tmp_path / "code"),
+            f"{tmp_path}/job.yaml:7: roles.a.runtime_env.pip",
+        ),
+        "b": Environment(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("tiny-1.0-py3-none-any.whl", "there is no file {}/tiny-1.0-py3-none-any.whl"),
+        ("./code", "{}/code is a folder, whose content may change: an environment is cached by its lines"),
+        ("-r requirements.txt", "-r is an option of pip, not a requirement"),
+        ("--index-url=https://user:secret@host/", "--index-url is an option of pip, not a requirement"),
+        ("''", "an empty line installs nothing"),
+    ],
+)
+def test_what_pip_is_not_given_is_refused_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
+    (tmp_path / "code").mkdir()
+    found = errors(tmp_path, f"{{pip: [a, {line}]}}")
+    assert found == [("job.yaml:7: roles.a.runtime_env.pip.1", cause.format(tmp_path))]
+
+
+def test_a_folder_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
+    [(where, what)] = errors(tmp_path, "{working_dir: gone}")
+    assert (where, what) == ("job.yaml:7: roles.a.runtime_env.working_dir", f"there is no folder {tmp_path / 'gone'}")
+
+
+def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match=r"job\.yaml:7: roles\.a\.runtime_env\.pips: unknown key 'pips'"):
+        job(tmp_path, "{pips: [a]}")
+
+
+def test_one_process_can_have_variables_but_no_packages_or_folder_of_a_role(tmp_path: Path) -> None:
+    forbid_environments(job(tmp_path, "{env_vars: {A: 1}}"), "--inline")
+    with pytest.raises(Problems) as caught:
+        forbid_environments(job(tmp_path, "{pip: [a], working_dir: x}"), "--inline")
+    assert [error.where for error in caught.value.errors] == [
+        f"{tmp_path}/job.yaml:7: roles.a.runtime_env.{key}" for key in ("pip", "working_dir")
+    ]
