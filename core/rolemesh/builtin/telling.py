@@ -40,6 +40,8 @@ def sentence(event: Event) -> str | None:
             return f"warning: {data['message']}"
         case "snapshot_trouble_over":
             return f"snapshots of agent {data['agent']} are persisted again"
+        case "connections_refused":
+            return f"warning: node {data['node']} has refused {data['count']} connections that had not the job's key"
         case "master_recovered":
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":

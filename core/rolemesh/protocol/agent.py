@@ -108,12 +108,16 @@ class BoardSample(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The boards have been read; time has passed. The rest is what the node's memory and disk hold."""
+    """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
+
+    `refused`: see `Report`.
+    """
 
     boards: tuple[BoardSample, ...] = ()
     stored: tuple[m.Stored, ...] = ()
     persisted: tuple[m.Persisted, ...] = ()
     trouble: str = ""
+    refused: int = 0
 
 
 Event: TypeAlias = FromMaster | FromRank | RankExited | Fetched | StacksTaken | Sampled
@@ -557,6 +561,7 @@ class AgentMachine:
             self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
+            self._last.refused,
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:

@@ -268,7 +268,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
     they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
-    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`.
+    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`. `refused` counts the
+    connections that this incarnation and its ranks have refused, because they had not the job's key.
     """
 
     agent: str
@@ -286,6 +287,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     metrics: tuple[Metrics, ...] = ()
     trouble: str = ""
     timeline: int = 0
+    refused: int = 0
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

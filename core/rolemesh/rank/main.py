@@ -20,7 +20,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import PluginUse, RankStart
-from rolemesh.rank.board import GENERATION, PID, Board
+from rolemesh.rank.board import GENERATION, PID, REFUSED, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
@@ -76,6 +76,7 @@ class _Rank:
             on_control=self.control,
             agent_address=start.agent_address,
         )
+        self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
         self.step = -1
         self.operator = ""
 

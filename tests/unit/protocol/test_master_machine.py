@@ -6,6 +6,7 @@ from typing import Any
 
 from rolemesh.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.observer import Event
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S
@@ -145,3 +146,23 @@ def test_an_agent_without_ranks_may_be_lost() -> None:
         "failure",
         "job_stopping",
     }
+
+
+def refusals(machine: ms.MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
+    """What is journalled when the only agent reports that it has refused so many connections."""
+    report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)
+    effects = machine.handle(ms.FromAgent("a0", report), now)
+    return [e.data for e in effects if isinstance(e, ms.Record) and e.kind == "connections_refused"]
+
+
+def test_refused_connections_are_counted_and_told_when_their_number_has_doubled() -> None:
+    machine = job()
+    running(machine)
+    told = [count for now, count in enumerate((0, 1, 1, 2, 3, 5, 6, 9), 2) if refusals(machine, now, count)]
+    assert told == [1, 2, 5, 9]
+    assert sum(machine.refused.values()) == 9
+    (last,) = refusals(machine, 20, 16)
+    assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
+    again = ms.MasterMachine(machine.outline)
+    ms.replay(again, [Event(1, 1, 0.0, "connections_refused", last)], 0.0)
+    assert again.refused == machine.refused

@@ -88,6 +88,8 @@ class MasterMachine:
         self._done_at: float | None = None
         self._trouble: dict[str, str] = {}
         self._stragglers = StragglerWatch()
+        self.refused: dict[tuple[str, int], int] = {}
+        """Connections that each incarnation of an agent, and its ranks, have refused."""
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
@@ -278,6 +280,7 @@ class MasterMachine:
             data = {"agent": name, "incarnation": agent.incarnation, "node": report.node, "pid": report.pid}
             effects.append(e.Record("agent_up", data | {"host": report.host}))
         agent.pid, agent.host = report.pid, report.host
+        effects += self._refusals(agent, report.refused)
         if report.metrics:
             effects.append(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if self.phase == "stopping":
@@ -296,6 +299,18 @@ class MasterMachine:
                 del self._trouble[name]
                 effects.append(e.Record("snapshot_trouble_over", {"agent": name}))
         return effects
+
+    def _refusals(self, agent: AgentRecord, count: int) -> list[e.Effect]:
+        """Journal that an agent has refused connections: the first, and each time their number has doubled."""
+        key = (agent.place.agent, agent.incarnation)
+        before = self.refused.get(key, 0)
+        if count <= before:
+            return []
+        self.refused[key] = count
+        if count.bit_length() == before.bit_length():
+            return []
+        data = {"agent": agent.place.agent, "incarnation": agent.incarnation, "node": agent.place.node, "count": count}
+        return [e.Record("connections_refused", data)]
 
     def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:
         before = record.report
