@@ -76,15 +76,24 @@ stop_grace_s: 2
 
 
 class Host:
-    """A network namespace with one address."""
+    """A network namespace with one address. `tls` is a folder with Ray's certificate and key."""
 
-    def __init__(self, name: str, address: str) -> None:
-        self.name, self.address = name, address
+    def __init__(self, name: str, address: str, tls: Path) -> None:
+        self.name, self.address, self.tls = name, address, tls
 
     def inside(self, *command: str) -> list[str]:
-        """`command`, to be run in here; Ray asks for a token."""
-        env = ("env", "RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={TOKEN}")
-        return ["ip", "netns", "exec", self.name, *env, *command]
+        """`command`, to be run in here. Ray asks for a token, and encrypts what it sends itself."""
+        env = {"AUTH_MODE": "token", "AUTH_TOKEN": TOKEN, "USE_TLS": "1", "TLS_SERVER_KEY": self.tls / "key.pem"}
+        env |= dict.fromkeys(("TLS_SERVER_CERT", "TLS_CA_CERT"), self.tls / "cert.pem")
+        return [
+            "ip",
+            "netns",
+            "exec",
+            self.name,
+            "env",
+            *(f"RAY_{name}={value}" for name, value in env.items()),
+            *command,
+        ]
 
     def pids(self) -> list[int]:
         return [int(pid) for pid in ip("netns", "pids", self.name).split()]
@@ -106,16 +115,27 @@ class NetJob(Job):
         return self.host.inside(*super().command(*args))
 
 
+def certify(folder: Path) -> None:
+    """A certificate for the addresses of the hosts, which signs itself."""
+    names = ",".join(f"IP:{address}" for address in (HEAD, OTHER, "127.0.0.1"))
+    key, cert = (str(folder / f"{name}.pem") for name in ("key", "cert"))
+    made = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=rolemesh")
+    subprocess.run([*made, "-addext", f"subjectAltName={names}", "-keyout", key, "-out", cert], check=True)
+
+
 def ip(*args: str) -> str:
     return subprocess.run(["ip", *args], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, Host]]:
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Host]]:
     """Two namespaces with a wire between them."""
-    if shutil.which("ip") is None:
-        pytest.skip("there is no `ip` (iproute2) here to make network namespaces with")
-    first, second = (Host(f"rm-{os.getpid()}-{n}", address) for n, address in enumerate((HEAD, OTHER)))
+    for tool in ("ip", "openssl"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"there is no `{tool}` here, which this needs")
+    tls = tmp_path_factory.mktemp("tls")
+    certify(tls)
+    first, second = (Host(f"rm-{os.getpid()}-{n}", address, tls) for n, address in enumerate((HEAD, OTHER)))
     try:
         ip("netns", "add", first.name)
     except subprocess.CalledProcessError as error:
@@ -186,3 +206,4 @@ def test_values_cross_from_host_to_host_and_nobody_on_the_wire_can_read_them(
     wire = heard.read_bytes()
     assert len(wire) > marks * len(MARK), "all values went over this wire"
     assert MARK not in wire.replace(clear, b"")
+    assert b"client_secret" not in wire, "the job's keys go to the agents through Ray, which has TLS here"
