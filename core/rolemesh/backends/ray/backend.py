@@ -84,7 +84,7 @@ class RayBackend:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             what = f"Ray is not reachable at {self.address}" if self.address else "Ray could not be started here"
             remedy = (
-                "check the address (`ray status --address …`) and, if that Ray asks for a token, set RAY_AUTH_MODE=token; "
+                "check the address (`ray status --address …`); if that Ray asks for a token, set RAY_AUTH_MODE=token; "
                 "or leave --address out to start a Ray on this machine"
                 if self.address
                 else "try `--backend local`, which needs no Ray"
