@@ -36,7 +36,9 @@ STACKS_S = 5.0
 LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
-"""The same where an agent says that it cannot be."""
+"""The same where an agent, or the master itself, says that it cannot be."""
+_SETS = ""
+"""In the place of an agent's name: trouble of the master's own, with making sets whole."""
 STALL_S = 1.0
 """A master that has had no turn for longer cannot say who has been silent meanwhile."""
 OWNER_START_S = 15.0
@@ -465,8 +467,11 @@ class MasterMachine:
         if step <= self.persisted:
             return []  # a newer one was faster, which has removed what there was of this one
         if error:
+            # Agents tell their parts again until the set is whole, so it is tried again.
             self._parts.pop(step, None)
-            return [e.Record("snapshot_trouble", {"step": step, "message": error})]
+            told, self._trouble[_SETS] = self._trouble.get(_SETS), error
+            return [e.Record("snapshot_trouble", {"step": step, "message": error})] if error != told else []
+        self._trouble.pop(_SETS, None)
         self.persisted = step
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
