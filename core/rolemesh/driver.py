@@ -266,7 +266,7 @@ def _open(options: RunOptions) -> Backend:
 
 def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
     plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
-    check_placed(plan)
+    check_placed(plan, prepared.job)
     return plan
 
 

@@ -180,10 +180,10 @@ def test_a_roles_module_that_cannot_be_imported_is_told_with_both_places(
 
 
 def test_more_than_the_cluster_has_names_the_role_and_how_much_is_missing(stranger: Stranger) -> None:
-    words = ("role maker", "cpu 64", "roles.maker.resources")
+    words = ("job.yaml:5: roles.maker", "cpu 64", "roles.maker.resources")
     for verb in ("plan", "run"):
         refused(stranger, *words, args=("roles.maker.resources.cpu=64",), verbs=(verb,))
-    refused(stranger, "role taker", "gpu 1", args=("roles.taker.resources.gpu=1",), verbs=("run",))
+    refused(stranger, "job.yaml:6: roles.taker", "gpu 1", args=("roles.taker.resources.gpu=1",), verbs=("run",))
 
 
 # -------------------------------------------------------------------------------------------------------- the plugins

@@ -34,6 +34,17 @@ def test_a_killed_driver_takes_its_own_ray_and_the_job_along(make_job: Make) -> 
     until(lambda: not [pid for pid in pids if alive(pid)], 20, "master, agents and ranks are gone")
 
 
+def test_sigterm_ends_a_job_in_good_order_although_ray_has_a_handler_of_its_own(
+    make_job: Make, ray_address: str
+) -> None:
+    job = make_job(backend=("--address", ray_address))
+    process = job.start(*SLOW)
+    job.running(3)
+    process.terminate()
+    assert process.wait(30) == 130
+    assert job.result()["message"] == "interrupted by Ctrl-C"
+
+
 def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
     job = make_job(backend=())
     returned = job.run("--detach", *SLOW)

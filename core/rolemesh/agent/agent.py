@@ -72,6 +72,7 @@ class Agent:
         self._reports.bind(self._address)
         self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
         self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
+        self._refused = 0
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
@@ -193,6 +194,7 @@ class Agent:
         board = self._board_path(role, rank, generation)
         self._boards[role, rank] = (Board.create(board), launch)
         if old is not None:
+            self._refused += old[0].read().refused
             old[0].close()
             self._board_path(role, rank, old[1].generation).unlink(missing_ok=True)
         if (peer := self._ranks.pop((role, rank), None)) is not None:
@@ -254,7 +256,9 @@ class Agent:
         )
         advance = self._machine.advance
         persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
-        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble, self._nursery.making)
+        refused = self._refused + sum(board.read().refused for board, _ in self._boards.values()) + self._memory.refused
+        making = self._nursery.making
+        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble, making, refused)
 
     def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0

@@ -47,6 +47,11 @@ class NodeMemory:
         """What is wrong with the disk."""
         return self._persister.trouble if self._persister is not None else ""
 
+    @property
+    def refused(self) -> int:
+        """Connections that the place where replicas are brought has refused."""
+        return self._replicas.refused if self._replicas is not None else 0
+
     def peers(self, agents: dict[str, str]) -> None:
         """These are all agents' addresses."""
         self._others = len(agents) > 1

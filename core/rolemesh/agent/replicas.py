@@ -22,6 +22,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh.agent.replica_draw import DONE, IMAGE, OFFER, PIECE, Draw
 from rolemesh.agent.replica_store import Image, ReplicaStore, describe
+from rolemesh.handshakes import Handshakes
 from rolemesh.protocol.job import AgentConfig
 from rolemesh.protocol.messages import Stored
 from rolemesh.snapshots.memory import MemorySnapshots
@@ -74,6 +75,9 @@ class Replicas:
         self._server.curve_secretkey = self._keys.server_secret.encode()
         self._server.curve_publickey = self._keys.server_public.encode()
         self._server.zap_domain = b"rolemesh"
+        self._handshakes = Handshakes(self._server)
+        self.refused = 0
+        """Connections from who had not the job's key."""
         self.address = f"tcp://{config.host}:{self._server.bind_to_random_port(f'tcp://{config.host}')}"
         """Where other agents reach this one."""
         self._thread = threading.Thread(target=self._serve, name="rolemesh-replicas", daemon=True)
@@ -152,6 +156,8 @@ class Replicas:
                 if socket in ready:
                     self._hear(socket)
             self._repeat()
+            self.refused = self._handshakes.failed()
+        self._handshakes.close()
         self._server.close(linger=0)
         for socket in self._sockets.values():
             socket.close(linger=0)

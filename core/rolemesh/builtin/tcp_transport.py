@@ -6,15 +6,14 @@ import threading
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from rolemesh.errors import TransportError
+from rolemesh.handshakes import Handshakes
 from rolemesh.transport import Inbox, Payload, Sender, Site, Stamp, Transport, TransportKeys
 
 __all__ = ["TcpTransport"]
 
 _ZAP = "inproc://zeromq.zap.01"
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 class TcpTransport(Transport):
@@ -27,9 +26,7 @@ class TcpTransport(Transport):
         self._context, self._keys = inbox.context, site.keys
         self._gate = _Gate(inbox.context, site.keys.client_public)
         socket = inbox.socket
-        self._monitor = socket.get_monitor_socket(_FAILED)
-        self._inbox = socket
-        self._refused = 0
+        self._handshakes = Handshakes(socket)
         socket.curve_server = True
         socket.curve_secretkey = site.keys.server_secret.encode()
         socket.curve_publickey = site.keys.server_public.encode()
@@ -42,16 +39,12 @@ class TcpTransport(Transport):
         return _TcpSender(self._context, address, self._keys)
 
     def refused(self) -> int:
-        """Handshakes that failed: unknown client key, wrong server key, no CurveZMQ at all."""
-        while self._monitor.poll(0):
-            recv_monitor_message(self._monitor)
-            self._refused += 1
-        return self._refused
+        """Handshakes that failed: see `Handshakes.failed`."""
+        return self._handshakes.failed()
 
     def close(self) -> None:
         """End the ZAP handler."""
-        self._inbox.disable_monitor()
-        self._monitor.close(linger=0)
+        self._handshakes.close()
         self._gate.close()
 
 

@@ -42,6 +42,8 @@ def sentence(event: Event) -> str | None:
             return f"snapshots of agent {data['agent']} are persisted again"
         case "environment":
             return f"node {data['node'][:12]}: {data['message']}"
+        case "connections_refused":
+            return f"warning: node {data['node']} has refused {data['count']} connections that had not the job's key"
         case "master_recovered":
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":

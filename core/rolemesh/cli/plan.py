@@ -72,7 +72,7 @@ def command(
             console.print("\nmeasured; put it into the job file:\n\nedges:\n  sizes:", markup=False)
             for label, amount in measured.items():
                 console.print(f"    {label}: {amount}", markup=False)
-    check_placed(plan)
+    check_placed(plan, prepared.job)
 
 
 def show(told: Mapping[str, Any], console: Console) -> None:

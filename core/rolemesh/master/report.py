@@ -84,6 +84,7 @@ def result_of(machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event
         "run_dir": bundle.config.run_dir,
         "restored_step": bundle.outline.origin_step,
         "persisted_step": machine.persisted,
+        "refused_connections": sum(machine.refused.values()),
         "recoveries": recoveries(journal),
         "goodput": goodput(journal, wall_s),
     }

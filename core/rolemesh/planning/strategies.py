@@ -35,26 +35,17 @@ def plan_selected(job: JobFile, selection: Selection, graph: LogicalGraph, clust
         plugins.create(name, selected.record, selected.cls, selected.options, selected.where)
 
         def place(
-            request: PlacementRequest,
-            cluster: ClusterView,
-            plan: PlacementPlan,
-            name: str = name,
-            where: str = selected.where,
+            request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, name: str = name
         ) -> PlacementPlan | None:
-            try:
-                answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
-            except PlacementError as error:
-                if error.where == "placement":  # a strategy does not know in which line it was asked for
-                    error.where = where
-                raise
+            answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
             return answer
 
         strategies.append((selected.record.name, place))
     try:
         return plan_job(request_of(job, selection, graph), cluster, strategies)
     except PlacementError as error:
-        if error.where == "placement":
-            error.where = job.where(("placement",))
+        path = (error.where or "placement").split(".")
+        error.where = job.where([int(part) if part.isdigit() else part for part in path])
         raise
 
 
@@ -119,11 +110,17 @@ def plan_job(
     In the plan every rank is either placed or unplaced. A strategy that returns a rank as `Unplaced` has judged it:
     `pack` leaves it so, because placing it otherwise would not be what the job file asks for.
 
-    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible.
+    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible. Its `where` is a path in
+    the job file: ``placement.1.use``, or ``placement.1.options.groups.0`` if the strategy has said ``groups.0``.
     """
     plan = PlacementPlan()
-    for name, strategy in strategies:
-        plan = ask(name, strategy, request, cluster, plan)
+    for index, (name, strategy) in enumerate(strategies):
+        try:
+            plan = ask(name, strategy, request, cluster, plan)
+        except PlacementError as error:
+            option = f"options.{error.where}" if error.where and error.where != "placement" else "use"
+            error.where = f"placement.{index}.{option}"
+            raise
     if len(plan.placed()) + len(plan.unplaced) < _count(request) and (not strategies or strategies[-1][0] != "pack"):
         decided = len(plan.assignments)
         plan = ask("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
@@ -135,8 +132,11 @@ def plan_job(
     return plan
 
 
-def check_placed(plan: PlacementPlan) -> None:
-    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank has a place."""
+def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
+    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank has a place.
+
+    With `job` each says in which line of the job file its role is.
+    """
     by_role: dict[str, list[Unplaced]] = {}
     for unplaced in plan.unplaced:
         by_role.setdefault(unplaced.role, []).append(unplaced)
@@ -144,7 +144,7 @@ def check_placed(plan: PlacementPlan) -> None:
         [
             PlacementError(
                 f"{_ranks(ranks)} cannot be placed: {'; '.join(dict.fromkeys(u.reason for u in ranks))}",
-                where=f"role {role}",
+                where=job.where(("roles", role)) if job else f"role {role}",
                 remedy=f"lower roles.{role}.world_size or roles.{role}.resources, share slots, or add nodes",
             )
             for role, ranks in by_role.items()

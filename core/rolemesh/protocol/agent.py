@@ -115,6 +115,7 @@ class Sampled(msgspec.Struct, frozen=True):
     """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
 
     `making`: which environments of roles are being made, and how far that is.
+    `refused`: see `Report`.
     """
 
     boards: tuple[BoardSample, ...] = ()
@@ -122,6 +123,7 @@ class Sampled(msgspec.Struct, frozen=True):
     persisted: tuple[m.Persisted, ...] = ()
     trouble: str = ""
     making: tuple[str, ...] = ()
+    refused: int = 0
 
 
 Event: TypeAlias = FromMaster | FromRank | RankExited | Fetched | StacksTaken | Sampled
@@ -572,7 +574,7 @@ class AgentMachine:
             self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
-            self._last.making,
+            self._last.making, self._last.refused,
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:

@@ -270,7 +270,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
     they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
     goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`. `making` are the
-    environments of roles that are being made, and how far that is.
+    environments of roles that are being made, and how far that is. `refused` counts the connections that this
+    incarnation and its ranks have refused, because they had not the job's key.
     """
 
     agent: str
@@ -289,6 +290,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     trouble: str = ""
     timeline: int = 0
     making: tuple[str, ...] = ()
+    refused: int = 0
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

@@ -19,6 +19,7 @@ __all__ = [
     "OP",
     "PHASE",
     "PID",
+    "REFUSED",
     "SINCE_NS",
     "SNAPSHOT",
     "STEP",
@@ -41,15 +42,16 @@ TURN: Final = 4
 GATHERING: Final = 5
 """For the rest of its collective group, before a call."""
 
-PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS = range(10)
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED = range(11)
 """The fields by their place."""
-_FIELDS = 10
+_FIELDS = 11
 
 
 class Position(NamedTuple):
     """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase.
 
-    `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start.
+    `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start,
+    `refused` how many connections its transports have refused.
     """
 
     pid: int
@@ -62,6 +64,7 @@ class Position(NamedTuple):
     since_ns: int
     snapshot: int
     busy_ns: int
+    refused: int
 
 
 class Board:
@@ -84,7 +87,7 @@ class Board:
         name keeps seeing that one."""
         Path(path).unlink(missing_ok=True)
         board = cls(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0))
+        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0, 0))
         return board
 
     @classmethod

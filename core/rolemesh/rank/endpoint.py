@@ -134,6 +134,9 @@ class Endpoint:
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
         self.on_idle: Callable[[], None] | None = None
         """Called before the rank blocks, and every 50 ms while it does."""
+        self.on_refused: Callable[[int], None] | None = None
+        """Called when the transports have refused more connections, with how many there are in all."""
+        self._refused = 0
         self._peers: dict[tuple[str, int], Peer] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
         self._takers: dict[int, Taker] = {}
@@ -247,7 +250,7 @@ class Endpoint:
             try:
                 return self._receive()
             except zmq.Again:
-                continue
+                self._count_refused()
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.
@@ -258,6 +261,7 @@ class Endpoint:
             self.flush()
             if not self._socket.poll(int(timeout_s * 1000) or 1):
                 return False
+        self._count_refused()
         found = False
         while True:
             try:
@@ -337,6 +341,11 @@ class Endpoint:
     def refused(self) -> int:
         """Connections that the transports have refused."""
         return sum(transport.refused() for transport in self._transports.values())
+
+    def _count_refused(self) -> None:
+        if self.on_refused is not None and (refused := self.refused()) != self._refused:
+            self._refused = refused
+            self.on_refused(refused)
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close everything and remove the rank's socket and slots. Idempotent.

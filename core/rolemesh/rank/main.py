@@ -21,7 +21,7 @@ from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import PluginUse, RankStart
 from rolemesh.protocol.turns import Positions
 from rolemesh.rank.admission import Admission
-from rolemesh.rank.board import GENERATION, PID, Board
+from rolemesh.rank.board import GENERATION, PID, REFUSED, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
@@ -79,6 +79,7 @@ class _Rank:
             on_control=self.control,
             agent_address=start.agent_address,
         )
+        self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
         self.step = -1
         self.operator = ""
 

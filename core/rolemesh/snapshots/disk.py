@@ -114,9 +114,17 @@ def edges_file(role: str, rank: int, world_size: int) -> str:
 def write_manifest(run_dir: str | Path, manifest: Manifest) -> Path:
     """Make the set of ``manifest.step`` complete, once all its files are on disk; returns the set's folder.
 
-    Files that are not listed are removed: they were left by an attempt with other world sizes. Raises `OSError`.
+    Files that are not listed are removed: they were left by an attempt with other world sizes. Raises `OSError`, and
+    `SnapshotError` if files that agents have written are not here.
     """
     folder = step_folder(run_dir, manifest.step)
+    for name, (size, _) in sorted(manifest.files.items()):
+        if not (path := folder / name).is_file() or path.stat().st_size != size:
+            raise SnapshotError(
+                f"{name} of a set of snapshots is not where the master is, though an agent has written it",
+                where=str(folder.parent),
+                remedy="the run's folder must be one folder that all nodes share (--runs-dir)",
+            )
     for path in _files(folder):
         if path.relative_to(folder).as_posix() not in manifest.files and path.name != MANIFEST:
             path.unlink()

@@ -6,9 +6,10 @@ from typing import Any
 
 from rolemesh.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.observer import Event
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
-from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S
+from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S, TROUBLE_S
 from rolemesh.protocol.outline import JobOutline, SnapshotPlan
 
 
@@ -158,3 +159,44 @@ def test_an_agent_without_ranks_may_be_lost() -> None:
         "failure",
         "job_stopping",
     }
+
+
+def refusals(machine: ms.MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
+    """What is journalled when the only agent reports that it has refused so many connections."""
+    report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)
+    effects = machine.handle(ms.FromAgent("a0", report), now)
+    return [e.data for e in effects if isinstance(e, ms.Record) and e.kind == "connections_refused"]
+
+
+def test_refused_connections_are_counted_and_told_when_their_number_has_doubled() -> None:
+    machine = job()
+    running(machine)
+    told = [count for now, count in enumerate((0, 1, 1, 2, 3, 5, 6, 9), 2) if refusals(machine, now, count)]
+    assert told == [1, 2, 5, 9]
+    assert sum(machine.refused.values()) == 9
+    (last,) = refusals(machine, 20, 16)
+    assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
+    again = ms.MasterMachine(machine.outline)
+    ms.replay(again, [Event(1, 1, 0.0, "connections_refused", last)], 0.0)
+    assert again.refused == machine.refused
+
+
+def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_hold_up_the_end() -> None:
+    machine = job(snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
+    running(machine)
+    done = m.RankReport("work", 0, 0, "done", 100, finished=9, safe=9, sha256="x")
+    part = m.Persisted("work", 0, 9, {"work/rank-0-of-1.safetensors": (1, "y")})
+    machine.handle(ms.Published(9), 2.0)
+
+    def reported(now: float) -> list[ms.Effect]:
+        report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (done,), (), (part,))
+        return machine.handle(ms.FromAgent("a0", report), now)
+
+    told = []
+    for now in (3.0, 4.0, 5.0):
+        assert any(isinstance(effect, ms.CompleteSet) for effect in reported(now)), "it is tried again"
+        told += [*records(machine.handle(ms.SetCompleted(9, "not here"), now + 0.5))]
+    assert told == ["snapshot_trouble"]
+    assert machine.phase == "running"
+    found = records(machine.handle(ms.Tick(), 3.0 + TROUBLE_S + 0.1))
+    assert found["job_stopping"]["status"] == "done"

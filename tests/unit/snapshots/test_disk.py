@@ -224,3 +224,15 @@ def test_dcp_reads_it_at_another_world_size(run_dir: Path, persisted):
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     readers = [subprocess.Popen([sys.executable, "-c", READER, str(rank), *args], env=env) for rank in range(2)]
     assert [reader.wait(timeout=120) for reader in readers] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["missing", "truncated"])
+def test_a_set_whose_files_are_on_another_nodes_disk_is_not_made_whole(run_dir, persisted, manifest, kind):
+    folder = persisted(9, {"trainer": 2}, state)
+    (folder / disk.MANIFEST).unlink()
+    name = disk.state_file("trainer", 1, 2)
+    listed = {each: ((folder / each).stat().st_size, "") for each in (disk.state_file("trainer", 0, 2), name)}
+    DAMAGE[kind][0](folder / name)
+    with pytest.raises(SnapshotError, match=f"{name} .* not where the master is(.|\n)*one folder that all nodes share"):
+        manifest(9, {"trainer": 2}, [listed])
+    assert disk.newest_intact(run_dir) == (None, [])

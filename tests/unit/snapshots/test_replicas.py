@@ -210,3 +210,17 @@ def test_a_stranger_gets_nothing(nodes, until):
     finally:
         stranger.replicas.close()
         shutil.rmtree(stranger.shm)
+
+
+def test_an_agent_without_the_jobs_key_gets_nothing_and_is_counted(nodes, until):
+    (a,) = nodes("a")
+    snapshot(a, "trainer", 0, 4)
+    stranger = Node("stranger", make_keys())
+    try:
+        stranger.replicas.fetch(a.replicas.address, "trainer", 0, 4)
+        until(lambda: a.replicas.refused >= 1)
+        assert stranger.replicas.fetched() == []
+        assert stranger.replicas.refused == 0
+    finally:
+        stranger.replicas.close()
+        shutil.rmtree(stranger.shm)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -43,6 +46,17 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
 
 
+@contextmanager
+def _our_sigterm() -> Iterator[None]:
+    """`ray.init` takes SIGTERM over and would leave at once; here it ends the job in good order, as Ctrl-C does."""
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+
+
 class RayBackend:
     """Joins the Ray at `address`, or starts one on this machine that ends with this process."""
 
@@ -59,17 +73,19 @@ class RayBackend:
         try:
             if self.address:
                 _knock(self.address)
-            ray.init(
-                address=self.address or "local",
-                namespace=NAMESPACE,
-                include_dashboard=None if self.address else False,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
+            with _our_sigterm():
+                ray.init(
+                    address=self.address or "local",
+                    namespace=NAMESPACE,
+                    include_dashboard=None if self.address else False,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             what = f"Ray is not reachable at {self.address}" if self.address else "Ray could not be started here"
             remedy = (
-                "check the address (`ray status --address …`), or leave --address out to start a Ray on this machine"
+                "check the address (`ray status --address …`); if that Ray asks for a token, set RAY_AUTH_MODE=token; "
+                "or leave --address out to start a Ray on this machine"
                 if self.address
                 else "try `--backend local`, which needs no Ray"
             )

@@ -36,7 +36,9 @@ STACKS_S = 5.0
 LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
-"""The same where an agent says that it cannot be."""
+"""The same where an agent, or the master itself, says that it cannot be."""
+_SETS = ""
+"""In the place of an agent's name: trouble of the master's own, with making sets whole."""
 STALL_S = 1.0
 """A master that has had no turn for longer cannot say who has been silent meanwhile."""
 OWNER_START_S = 15.0
@@ -89,6 +91,8 @@ class MasterMachine:
         self._trouble: dict[str, str] = {}
         self._making: dict[str, tuple[str, ...]] = {}
         self._stragglers = StragglerWatch()
+        self.refused: dict[tuple[str, int], int] = {}
+        """Connections that each incarnation of an agent, and its ranks, have refused."""
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
@@ -279,6 +283,7 @@ class MasterMachine:
             data = {"agent": name, "incarnation": agent.incarnation, "node": report.node, "pid": report.pid}
             effects.append(e.Record("agent_up", data | {"host": report.host}))
         agent.pid, agent.host = report.pid, report.host
+        effects += self._refusals(agent, report.refused)
         if report.metrics:
             effects.append(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if self.phase == "stopping":
@@ -301,6 +306,18 @@ class MasterMachine:
                 effects.append(e.Record("environment", {"agent": name, "node": report.node, "message": text}))
         self._making[name] = report.making
         return effects
+
+    def _refusals(self, agent: AgentRecord, count: int) -> list[e.Effect]:
+        """Journal that an agent has refused connections: the first, and each time their number has doubled."""
+        key = (agent.place.agent, agent.incarnation)
+        before = self.refused.get(key, 0)
+        if count <= before:
+            return []
+        self.refused[key] = count
+        if count.bit_length() == before.bit_length():
+            return []
+        data = {"agent": agent.place.agent, "incarnation": agent.incarnation, "node": agent.place.node, "count": count}
+        return [e.Record("connections_refused", data)]
 
     def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:
         before = record.report
@@ -455,8 +472,11 @@ class MasterMachine:
         if step <= self.persisted:
             return []  # a newer one was faster, which has removed what there was of this one
         if error:
+            # Agents tell their parts again until the set is whole, so it is tried again.
             self._parts.pop(step, None)
-            return [e.Record("snapshot_trouble", {"step": step, "message": error})]
+            told, self._trouble[_SETS] = self._trouble.get(_SETS), error
+            return [e.Record("snapshot_trouble", {"step": step, "message": error})] if error != told else []
+        self._trouble.pop(_SETS, None)
         self.persisted = step
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}

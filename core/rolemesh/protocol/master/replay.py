@@ -99,6 +99,8 @@ def _apply(machine: MasterMachine, kind: str, data: dict[str, Any], now: float) 
                 record.safe = record.finished = max(record.safe, data["step"])
         case "persisted":
             machine.persisted = data["step"]
+        case "connections_refused":
+            machine.refused[data["agent"], data["incarnation"]] = data["count"]
         case "rolled_back":
             machine.roll_back(Origin(data["folder"], data["step"]))
         case "replanned":

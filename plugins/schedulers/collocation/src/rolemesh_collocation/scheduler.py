@@ -29,25 +29,25 @@ class CollocationScheduler(Scheduler):
         strategy has placed.
         """
         builder = PlanBuilder(request, cluster, plan)
-        for group in self.options.groups:
-            _place_group(group, _roles(group, request, builder, plan), builder)
+        for index, group in enumerate(self.options.groups):
+            _place_group(group, _roles(group, f"groups.{index}", request, builder, plan), builder)
         return builder.build()
 
 
 def _roles(
-    group: Group, request: PlacementRequest, builder: PlanBuilder, plan: PlacementPlan
+    group: Group, where: str, request: PlacementRequest, builder: PlanBuilder, plan: PlacementPlan
 ) -> list[tuple[RoleRequest, int]]:
-    """The roles of a group, and how many ranks of each are in a unit."""
+    """The roles of a group, and how many ranks of each are in a unit. `where` is its place in the options."""
     known = {role.role: role for role in request.roles}
     told = ", ".join(group.roles)
     for name in group.roles:
         if name not in known:
             what = f"collocation: the group [{told}] names the unknown role {name!r}"
-            raise PlacementError(what, where="placement", remedy=f"{nearest(name, known)}; roles: {', '.join(known)}")
+            raise PlacementError(what, where=where, remedy=f"{nearest(name, known)}; roles: {', '.join(known)}")
         if builder.node_of(name, 0) is not None:
             by = next(a.rule.partition(":")[0] for a in plan.assignments if a.role == name)
             what = f"collocation: role {name!r} of [{told}] was placed by {by or 'an earlier strategy'}"
-            raise PlacementError(what, where="placement", remedy="put collocation first, or take the role out of one")
+            raise PlacementError(what, where=where, remedy="put collocation first, or take the role out of one")
     roles = [known[name] for name in group.roles]
     sizes = group.ratio or {role.role: role.world_size for role in roles}
     slots = max(sizes.values())
@@ -58,12 +58,13 @@ def _roles(
             what = f"collocation: {role.role!r} has {size} ranks, which cannot be spread evenly over the {slots} slots "
             what += f"of {'a unit of ' if group.ratio else ''}[{told}]"
             key = "the ratio" if group.ratio else f"roles.{role.role}.world_size"
-            raise PlacementError(what, where="placement", remedy=f"set {key} to a divisor of {slots}")
+            at = f"{where}.ratio" if group.ratio else where
+            raise PlacementError(what, where=at, remedy=f"set {key} to a divisor of {slots}")
         if group.ratio and (role.world_size % size or units[role.role] != units[roles[0].role]):
             ratio = ", ".join(f"{name} {count}" for name, count in sizes.items())
             have = ", ".join(f"{each.role} has {each.world_size}" for each in roles)
             what = f"collocation: {have} ranks, which is no multiple of the ratio ({ratio})"
-            raise PlacementError(what, where="placement", remedy="change world sizes, or the ratio")
+            raise PlacementError(what, where=f"{where}.ratio", remedy="change world sizes, or the ratio")
     return [(role, sizes[role.role]) for role in roles]
 
 

@@ -27,7 +27,7 @@ class PdScheduler(Scheduler):
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
         """Add the units. Raises `PlacementError` for roles that do not exist, and world sizes without that ratio."""
-        prefill, decode = _role(self.options.prefill, request), _role(self.options.decode, request)
+        prefill, decode = (_role(getattr(self.options, pool), pool, request) for pool in ("prefill", "decode"))
         each = _per_unit(self.options, prefill, decode)
         builder = PlanBuilder(request, cluster, plan)
         domains = _domains(self.options.near, cluster)
@@ -40,11 +40,11 @@ class PdScheduler(Scheduler):
         return builder.build()
 
 
-def _role(name: str, request: PlacementRequest) -> RoleRequest:
+def _role(name: str, pool: str, request: PlacementRequest) -> RoleRequest:
     known = {role.role: role for role in request.roles}
     if name not in known:
         remedy = f"{nearest(name, known)}; roles: {', '.join(known)}"
-        raise PlacementError(f"pd: there is no role {name!r}", where="placement", remedy=remedy)
+        raise PlacementError(f"pd: there is no role {name!r}, the {pool} pool", where=pool, remedy=remedy)
     return known[name]
 
 
@@ -56,7 +56,7 @@ def _per_unit(options: PdOptions, prefill: RoleRequest, decode: RoleRequest) -> 
     if m % p or n % d or m // p != n // d:
         what = f"pd: {prefill.role} has {m} ranks and {decode.role} {n}, which are no units of {options.ratio}"
         remedy = f"e.g. roles.{prefill.role}.world_size={p * max(1, n // d)}, roles.{decode.role}.world_size="
-        raise PlacementError(what, where="placement", remedy=f"{remedy}{d * max(1, n // d)}")
+        raise PlacementError(what, where="ratio", remedy=f"{remedy}{d * max(1, n // d)}")
     return p, d
 
 
@@ -72,7 +72,7 @@ def _domains(near: str, cluster: ClusterView) -> list[list[str]]:
     if not found:
         labels = {label for node in cluster.nodes for label in node.labels}
         remedy = nearest(name, labels) if labels else "no node has any label"
-        raise PlacementError(f"pd: no node has a label {name!r}", where="placement", remedy=remedy)
+        raise PlacementError(f"pd: no node has a label {name!r}", where="near", remedy=remedy)
     return list(found.values())
 
 

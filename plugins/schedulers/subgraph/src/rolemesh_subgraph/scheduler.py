@@ -35,10 +35,10 @@ class SubgraphScheduler(Scheduler):
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
         """Give every rank of the roles a slot of its own. Raises `PlacementError` for roles that do not exist."""
         known = {role.role: role for role in request.roles}
-        for name in self.options.roles:
+        for index, name in enumerate(self.options.roles):
             if name not in known:
                 remedy = f"{nearest(name, known)}; roles: {', '.join(known)}"
-                raise PlacementError(f"subgraph: there is no role {name!r}", where="placement", remedy=remedy)
+                raise PlacementError(f"subgraph: there is no role {name!r}", where=f"roles.{index}", remedy=remedy)
         builder = PlanBuilder(request, cluster, plan)
         waiting = [(name, rank) for name in self.options.roles or known for rank in builder.waiting(name)]
         needs = {name: role.needs for name, role in known.items()}
