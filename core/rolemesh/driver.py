@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rolemesh.bundling import bundle_job
+from rolemesh.bundling import bundle_job, snapshot_plan
 from rolemesh.claims import claim
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.environments import environments
@@ -32,8 +32,18 @@ from rolemesh.failures import job_failed
 from rolemesh.follow import follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
+from rolemesh.growth import Growth, with_own
 from rolemesh.placement import PlacementPlan
-from rolemesh.planning import check_placed, explain, parse_nodes, plan_selected, request_of
+from rolemesh.planning import (
+    check_placed,
+    elastic_roles,
+    explain,
+    has_room,
+    largest,
+    parse_nodes,
+    plan_selected,
+    request_of,
+)
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
@@ -95,6 +105,18 @@ def prepare(path: Path, overrides: Sequence[str] = ()) -> Prepared:
     return Prepared(job, selection, trace_job(job, selection))
 
 
+def fit(path: Path, overrides: Sequence[str], asked: Prepared, cluster: ClusterView) -> Prepared:
+    """The job `asked` for, with as many ranks of its elastic roles as there is room for on `cluster`.
+
+    `path` and `overrides` are what it was prepared from.
+    """
+    ranges = elastic_roles(asked.job)
+    if not ranges:
+        return asked
+    sizes = largest(ranges, lambda sizes: has_room(asked.job, asked.selection, asked.graph, cluster, sizes))
+    return prepare(path, (*overrides, *(f"roles.{role}.world_size={size}" for role, size in sizes.items())))
+
+
 def run(options: RunOptions) -> int:
     """Run a job to its end (or, detached, until it runs) and return the exit code. Raises `JobFailedError`."""
     _check(options)
@@ -103,6 +125,8 @@ def run(options: RunOptions) -> int:
     if options.backend == "inline":
         from rolemesh.backends.inline import run_inline
 
+        least = [f"roles.{role}.world_size={low}" for role, (low, _) in elastic_roles(prepared.job).items()]
+        prepared = prepare(options.job, (*options.overrides, *least)) if least else prepared
         with claim(run_dir):
             return _exit_code(run_inline(prepared.job, prepared.selection, prepared.graph, run_dir))
     if options.detach and options.backend == "ray" and options.address is None:
@@ -168,23 +192,43 @@ def _rehearse(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
     return EXIT_DONE
 
 
-def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehearsal | None = None) -> int:
+def _run(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None = None) -> int:
+    """One run, or as many as it takes: a job whose elastic roles can grow goes on with more ranks."""
+    while True:
+        code, grows = _run_once(options, asked, run_dir, rehearsal)
+        if not grows:
+            return code
+        options = dataclasses.replace(options, resume=str(run_dir))
+
+
+def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None) -> tuple[int, bool]:
+    """The exit code, and whether the job was stopped only to go on with more ranks. `asked` is the job as it was asked
+    for, with its elastic roles."""
+
+    prepared = asked
+
+    def on(cluster: ClusterView) -> PlacementPlan:
+        nonlocal prepared
+        prepared = fit(options.job, options.overrides, asked, cluster)
+        return plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
+
     if not options.address:
-        _plan(prepared, _nodes(options))
+        check_placed(on(_nodes(options)), prepared.job)
     backend: Backend | None = None
     try:
         backend = _open(options)
         cluster = backend.cluster()
         if rehearsal is not None and "node" in rehearsal.targets and len(cluster.nodes) < 2:
             raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
-        plan = _plan(prepared, cluster)
+        plan = on(cluster)
+        check_placed(plan, prepared.job)
         spec = prepared.job.spec
         if isinstance(backend, Shared):
             plan, cluster = find_room(
                 backend,
                 spec.name,
                 spec.priority,
-                lambda free: plan_selected(prepared.job, prepared.selection, prepared.graph, free),
+                on,
                 spec.room_wait_s,
                 prepared.job.where(("room_wait_s",)),
             )
@@ -208,20 +252,44 @@ def _run(options: RunOptions, prepared: Prepared, run_dir: Path, rehearsal: Rehe
             _write_plan(prepared, plan, cluster, run_dir)
             backend.start(bundle)
         if options.detach:
-            return _until_running(run_dir)
+            return _until_running(run_dir), False
         if rehearsal is None:
-            return _watch(prepared, run_dir, backend)
+            growth = _growth(asked, prepared, plan, backend, run_dir)
+            try:
+                code = _watch(prepared, run_dir, backend)
+            finally:
+                grows = growth is not None and growth.stop()
+            return code, grows and code == EXIT_INTERRUPTED
         injector = Injector(rehearsal, run_dir)
         injector.start()
         try:
-            return _watch(prepared, run_dir, backend)
+            return _watch(prepared, run_dir, backend), False
         finally:
             print(account(injector.stop(), Run(run_dir).result() or {}))
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED, False
     finally:
         if backend is not None and not (options.detach and backend.alive()):
             backend.close()
+
+
+def _growth(asked: Prepared, prepared: Prepared, plan: PlacementPlan, backend: Backend, run_dir: Path) -> Growth | None:
+    """Watch for room for more ranks, if some role may have more and nodes can join."""
+    ranges = elastic_roles(asked.job)
+    sizes = {role: int(prepared.job.spec.roles[role].world_size) for role in ranges}
+    if not isinstance(backend, Shared) or all(sizes[role] == most for role, (_, most) in ranges.items()):
+        return None
+    if not snapshot_plan(prepared.job, resumes=False).enabled:
+        print("elastic roles stay as they are: a job grows from a snapshot, and this one takes none", file=sys.stderr)
+        return None
+
+    def room() -> dict[str, int]:
+        cluster = with_own(backend.free(), plan)
+        return largest(ranges, lambda sizes: has_room(asked.job, asked.selection, asked.graph, cluster, sizes))
+
+    growth = Growth(run_dir, sizes, room)
+    growth.start()
+    return growth
 
 
 def _origin(reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
@@ -262,12 +330,6 @@ def _open(options: RunOptions) -> Backend:
             "Ray is not installed", remedy="pip install 'rolemesh[ray]', or run with --backend local"
         ) from error
     return RayBackend(options.address)
-
-
-def _plan(prepared: Prepared, cluster: ClusterView) -> PlacementPlan:
-    plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
-    check_placed(plan, prepared.job)
-    return plan
 
 
 def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:

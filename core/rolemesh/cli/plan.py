@@ -43,7 +43,7 @@ def command(
     Exit code 2 if something does not fit; the reasons are told role by role.
     """
     from rolemesh.backends.local import this_machine
-    from rolemesh.driver import prepare
+    from rolemesh.driver import fit, prepare
     from rolemesh.planning import check_placed, explain, parse_nodes, plan_job, plan_selected, request_of
 
     cluster = parse_nodes(nodes) if nodes else this_machine()
@@ -54,7 +54,7 @@ def command(
 
         measured = profile(job, given)
         given.append(f"edges.sizes={json.dumps(measured)}")
-    prepared = prepare(job, given)
+    prepared = fit(job, given, prepare(job, given), cluster)
     plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
     request = request_of(prepared.job, prepared.selection, prepared.graph)
     by_role = plan_job(request, cluster, [])

@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rolemesh.errors import OptionsError, PluginError, RolemeshError, raise_all
+from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, raise_all
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Kind
 from rolemesh.spec.places import Path
+from rolemesh.spec.world_size import WorldSize
 
 __all__ = ["Selected", "Selection", "select", "validate_options"]
 
@@ -118,6 +119,14 @@ class _Chooser:
 
     def check_workload(self, role: str, selected: Selected, world_size: int) -> None:
         options: Path = ("roles", role, "options")
+        if isinstance(world_size, WorldSize) and selected.cls.group == "collective":
+            self.errors.append(
+                JobFileError(
+                    f"role {role} is elastic, but its ranks are a collective group, which needs all of them",
+                    where=self.job.where(("roles", role, "world_size")),
+                    remedy=f"give it a number of ranks, e.g. roles.{role}.world_size={int(world_size)}",
+                )
+            )
         try:
             selected.cls.check(selected.options, world_size)
         except RolemeshError as error:

@@ -2,5 +2,6 @@
 
 from rolemesh.spec.job_file import JobFile, load
 from rolemesh.spec.model import JobSpec, RoleSpec, Use
+from rolemesh.spec.world_size import WorldSize
 
-__all__ = ["JobFile", "JobSpec", "RoleSpec", "Use", "load"]
+__all__ = ["JobFile", "JobSpec", "RoleSpec", "Use", "WorldSize", "load"]

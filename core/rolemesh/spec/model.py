@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from rolemesh.spec.world_size import WorldSizeField
+
 __all__ = [
     "EdgesSpec",
     "HangSpec",
@@ -64,7 +66,7 @@ class RuntimeEnv(_Strict):
 class RoleSpec(Use):
     """A named group of ranks that run the same workload."""
 
-    world_size: int = Field(default=1, ge=1, description="Number of ranks.")
+    world_size: WorldSizeField = Field(default=1, description="Number of ranks; of an elastic role `{min: 1, max: 8}`.")
     resources: Resources = Field(default_factory=Resources, description="What each rank needs.")
     runtime_env: RuntimeEnv = Field(
         default_factory=RuntimeEnv, description="Packages, variables and a folder of this role's own."

@@ -112,9 +112,9 @@ def test_the_plan_shows_which_ranks_have_which_environment_and_no_secret(rolemes
 def test_what_cannot_be_placed_is_told_role_by_role_with_exit_code_2(rolemesh: Rolemesh) -> None:
     done = rolemesh("plan", "job.yaml", "--nodes", "(cpu=5)")
     assert done.returncode == 2
-    assert "role worker: 2 ranks (0, 1) cannot be placed: needs gpu 1" in done.stderr
+    assert "roles.worker: 2 ranks (0, 1) cannot be placed: needs gpu 1" in done.stderr
     assert "the cluster misses 2 gpu" in done.stderr
-    assert "role checker: 2 ranks (1, 2) cannot be placed: needs cpu 4, the most that is free on a node is 1" in (
+    assert "roles.checker: 2 ranks (1, 2) cannot be placed: needs cpu 4, the most that is free on a node is 1" in (
         done.stderr
     )
     assert "Traceback" not in done.stderr

@@ -1,0 +1,63 @@
+"""Elastic roles start with the ranks that there is room for, and get more when nodes join."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Job, until
+
+ELASTIC = "roles.work.world_size={min: 1, max: 3}"
+WHERE = "roles.work.resources.custom.grow=1"
+
+
+def ranks_of_work(job: Job) -> int:
+    return int(json.loads((job.run_dir / "run.json").read_text())["roles"]["work"])
+
+
+def test_a_role_that_may_have_fewer_ranks_starts_with_what_there_is(make_job: Callable[..., Job]) -> None:
+    job = make_job(backend=("--backend", "local", "--nodes", "1x(cpu=2)"))
+    done = job.run(ELASTIC, "roles.work.resources.cpu=0.8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ranks_of_work(job) == 2
+    too_small = job.run("roles.work.world_size={min: 3, max: 4}", "roles.work.resources.cpu=0.8")
+    assert too_small.returncode == 2
+    assert "rank 2 cannot be placed" in too_small.stderr
+
+
+def test_a_collective_role_cannot_be_elastic(make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    text = (job.folder / "job.yaml").read_text()
+    more = '  trainer: {use: fsdp, world_size: {min: 1, max: 2}, options: {model: ".", init: random}}\n'
+    (job.folder / "config.json").write_text("{}")
+    (job.folder / "job.yaml").write_text(text.replace("lease_s:", f"{more}lease_s:", 1))
+    refused = job.cli("validate", "job.yaml")
+    assert refused.returncode == 2
+    assert "job.yaml:10: roles.trainer.world_size: role trainer is elastic, but its ranks are a" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., Job], ray_cluster: Any) -> None:
+    first = ray_cluster.add_node(num_cpus=1, resources={"grow": 1})
+    ray_cluster.wait_for_nodes()
+    job = make_job(backend=("--address", ray_cluster.address))
+    ladder = "failover=[{use: process}]"
+    driver = job.start("steps=3000", "roles.work.options.kwargs.sleep=0.01", "lease_s=5", ELASTIC, WHERE, ladder)
+    job.running(5)
+    assert ranks_of_work(job) == 1
+    second = ray_cluster.add_node(num_cpus=1, resources={"grow": 2})
+    ray_cluster.wait_for_nodes()
+    until(lambda: (job.run_dir / "run.json").exists() and ranks_of_work(job) == 3, 60, "three ranks of work")
+    said, _ = driver.communicate(timeout=150)
+    assert driver.returncode == 0, said
+    assert "nodes have joined: work 1 → 3" in said
+    assert job.result()["restored_step"] > 0
+    calm = job.run("steps=3000", "name=calm", "roles.work.world_size=2")
+    assert calm.returncode == 0, calm.stdout + calm.stderr
+    other = json.loads((job.folder / "runs" / "calm" / "result.json").read_text())
+    assert job.result()["state_sha256"]["sink"] == other["state_sha256"]["sink"]
+    for node in (first, second):
+        ray_cluster.remove_node(node)
