@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -243,7 +244,7 @@ def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_jo
     running = pids(job.running())
     until(lambda: len(of_kind(job, "persisted")) > 1, 60, "two snapshots on disk")
     os.kill(running["source/0"], signal.SIGSTOP)  # no other snapshot than these from here on
-    at = until(lambda: steady(job), 30, "no step is made any more")
+    at = until(steady(job), 30, "no step is made any more")
     before, last = [event["data"]["step"] for event in of_kind(job, "persisted")][-2:]
     assert last <= at
     flipped(disk.step_folder(job.run_dir, last) / SINK)
@@ -259,14 +260,24 @@ def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_jo
     assert [line["step"] for line in job.metrics()] == list(range(STEPS))
 
 
-def steady(job: Job) -> int | None:
-    """The last committed step if that does not change for a while, and its snapshots are complete."""
-    status = job.status()
-    if status is None:
-        return None
-    seen = job.running(status.committed).committed
-    complete = [each.step for each in disk.find_sets(job.run_dir) if each.manifest is not None]
-    return seen if seen == status.committed and (seen + 1) // 5 * 5 - 1 in complete else None
+REPORTS_S = 1.0
+"""Agents report at least this often: what has not changed for longer than two of them does not."""
+
+
+def steady(job: Job) -> Callable[[], int | None]:
+    """To be polled: the last committed step once it has not changed for a while, and its snapshots are complete."""
+    known, since = -2, 0.0
+
+    def look() -> int | None:
+        nonlocal known, since
+        status, now = job.status(), time.monotonic()
+        if status is None or status.committed != known:
+            known, since = status.committed if status is not None else -2, now
+            return None
+        complete = [each.step for each in disk.find_sets(job.run_dir) if each.manifest is not None]
+        return known if now > since + 2 * REPORTS_S and (known + 1) // 5 * 5 - 1 in complete else None
+
+    return look
 
 
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint
