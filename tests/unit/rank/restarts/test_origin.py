@@ -1,42 +1,21 @@
 """A job that goes on from a persisted snapshot ends as if it had never stopped, also with other world sizes."""
 
 import pytest
+from tests.unit.rank.restarts.flows import STATEFUL, classes, flow
 
-from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast, Split
 from rolemesh.protocol.outline import SnapshotPlan
 
 STEPS = 16
-STATEFUL = ("data", "trainer")
 EACH = SnapshotPlan(enabled=True, persist_every=1)
 
 
-def flow(lag, every=1, streaming=False):
-    ops = (
-        OpCall(0, "data", "chunks" if streaming else "next", "data.next", Split()),
-        OpCall(1, "rollout", "generate", "rollout.generate", Split()),
-        OpCall(2, "trainer", "train", "trainer.train", None, streaming=streaming),
-        OpCall(3, "trainer", "weights", "trainer.weights", Broadcast(), every=every),
-        OpCall(4, "rollout", "load", "rollout.load", None, every=every, at=lag % every),
-    )
-    edges = (
-        Edge(0, 0, 1, "x", Split(), Split()),
-        Edge(1, 1, 2, "x", Split(), Split(), lag=lag),
-        Edge(2, 3, 4, "weights", Broadcast(), Broadcast(), lag=lag),
-    )
-    return LogicalGraph("origin", ops, edges)
-
-
-def classes(size=8):
-    return {
-        "data": ("Source", {"pause": 0.001, "size": size}),
-        "rollout": ("Rollout", {}),
-        "trainer": ("Trainer", {"size": size}),
-    }
+def lagging(lag, every=1, streaming=False):
+    """Samples and weights take so many steps to their consumers: much is on its way when a snapshot is persisted."""
+    return flow(lag=lag, samples_lag=lag, every=every, streaming=streaming)
 
 
 def run(village, graph, size=8, **options):
-    job = village(graph, classes(size), stateful=STATEFUL, steps=STEPS, **options)
+    job = village(graph, classes(pause=0.001, size=size), stateful=STATEFUL, steps=STEPS, **options)
     job.start()
     return job
 
@@ -49,14 +28,14 @@ def ends(job):
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("size", [8, 20_000])
 def test_it_goes_on_from_the_files(village, lag, size):
-    want = ends(run(village, flow(lag), size))
-    first = run(village, flow(lag), size, snapshots=SnapshotPlan(enabled=True, persist_every=5))
+    want = ends(run(village, lagging(lag), size))
+    first = run(village, lagging(lag), size, snapshots=SnapshotPlan(enabled=True, persist_every=5))
     folder = first.persist(4)
-    assert ends(run(village, flow(lag), size, origin=folder, origin_step=4)) == want
+    assert ends(run(village, lagging(lag), size, origin=folder, origin_step=4)) == want
 
 
 def test_and_again_from_what_it_persists_itself(village):
-    graph = flow(3, every=4)
+    graph = lagging(3, every=4)
     want = ends(run(village, graph))
     folder = run(village, graph, snapshots=EACH).persist(5)
     folder = run(village, graph, snapshots=EACH, origin=folder, origin_step=5).persist(6)
@@ -67,15 +46,15 @@ def test_and_again_from_what_it_persists_itself(village):
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 2), (2, 1)])
 def test_with_another_world_size(village, before, after):
     sizes = {"data": 1, "rollout": before, "trainer": 1}
-    want = ends(run(village, flow(2), sizes=sizes))
-    folder = run(village, flow(2), sizes=sizes, snapshots=SnapshotPlan(enabled=True, persist_every=5)).persist(4)
-    assert ends(run(village, flow(2), sizes=sizes | {"rollout": after}, origin=folder, origin_step=4)) == want
+    want = ends(run(village, lagging(2), sizes=sizes))
+    folder = run(village, lagging(2), sizes=sizes, snapshots=SnapshotPlan(enabled=True, persist_every=5)).persist(4)
+    assert ends(run(village, lagging(2), sizes=sizes | {"rollout": after}, origin=folder, origin_step=4)) == want
 
 
 def test_whoever_is_killed_afterwards(village):
-    want = ends(run(village, flow(3, every=4)))
-    folder = run(village, flow(3, every=4), snapshots=SnapshotPlan(enabled=True, persist_every=5)).persist(4)
-    job = run(village, flow(3, every=4), origin=folder, origin_step=4)
+    want = ends(run(village, lagging(3, every=4)))
+    folder = run(village, lagging(3, every=4), snapshots=SnapshotPlan(enabled=True, persist_every=5)).persist(4)
+    job = run(village, lagging(3, every=4), origin=folder, origin_step=4)
     for step, role in ((-1, "rollout"), (5, "trainer"), (6, "rollout"), (8, "data"), (12, "rollout")):
         job.finished(role, step)
         job.kill((role, 0))

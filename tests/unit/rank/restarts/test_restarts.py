@@ -1,41 +1,14 @@
 """Whoever is killed, whenever: the job ends as if nothing had happened, and no line of metrics is missing or double."""
 
 import pytest
+from tests.unit.rank.restarts.flows import STATEFUL, classes, flow
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast, Split
+from rolemesh.partition import Split
 from rolemesh.protocol.messages import Fault
 from rolemesh.protocol.outline import SnapshotPlan
 
 STEPS = 30
-
-
-def flow(*, lag=1, every=1, streaming=False, credits=2):
-    """data → rollout → trainer, and the weights back to the rollout with a lag."""
-    ops = (
-        OpCall(0, "data", "chunks" if streaming else "next", "data.next", Split()),
-        OpCall(1, "rollout", "generate", "rollout.generate", Split()),
-        OpCall(2, "trainer", "train", "trainer.train", None, streaming=streaming),
-        OpCall(3, "trainer", "weights", "trainer.weights", Broadcast(), every=every),
-        OpCall(4, "rollout", "load", "rollout.load", None, every=every, at=lag % every),
-    )
-    edges = (
-        Edge(0, 0, 1, "x", Split(), Split(), credits=credits),
-        Edge(1, 1, 2, "x", Split(), Split(), credits=credits),
-        Edge(2, 3, 4, "weights", Broadcast(), Broadcast(), lag=lag, credits=credits),
-    )
-    return LogicalGraph("restarts", ops, edges)
-
-
-def classes(pause=0.002, size=4):
-    return {
-        "data": ("Source", {"pause": pause, "size": size}),
-        "rollout": ("Rollout", {"pause": pause}),
-        "trainer": ("Trainer", {"pause": pause, "size": size}),
-    }
-
-
-STATEFUL = ("data", "trainer")
 
 
 def calm(village, graph, made, **options):
