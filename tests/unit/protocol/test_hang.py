@@ -16,7 +16,7 @@ from rolemesh.graph.schedule import Activity, role_schedule, zero_lag_cycle
 from rolemesh.partition import Broadcast, Split
 from rolemesh.protocol.hang import HangVerdict, Key, culprit
 from rolemesh.protocol.messages import RankReport
-from rolemesh.rank.board import BLOCKED, COMPUTING, IDLE, WAITING
+from rolemesh.rank.board import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
 
 GRPO = LogicalGraph(
     "grpo",
@@ -74,6 +74,34 @@ def test_the_member_that_has_not_entered_the_collective_is_at_fault_or_whom_it_w
         "trainer/1 waits for reward/0 for scored of step 7 from reward.score",
         "trainer/0 waits for trainer/1 in the collective",
     )
+
+
+def test_who_waits_for_its_group_before_a_call_waits_for_the_member_that_is_not_there() -> None:
+    there = at("trainer", 0, GATHERING, 7, 2, finished=6)
+    starved = at("trainer", 1, WAITING, 7, 2, finished=6, edge=1)
+    scoring = at("reward", 0, COMPUTING, 7, 1, finished=6, since_s=9.0)
+    verdict = blame(there, starved, scoring)
+    assert verdict[:2] == ("reward", 0)
+    assert verdict.chain == (
+        "trainer/1 waits for reward/0 for scored of step 7 from reward.score",
+        "trainer/0 waits for trainer/1 to begin the call together",
+    )
+
+
+def test_who_waits_for_its_turn_waits_for_who_is_on_the_slot_or_comes_before() -> None:
+    slot = {("trainer", 0): (("rollout", 0), ("trainer", 0)), ("rollout", 0): (("rollout", 0), ("trainer", 0))}
+
+    def verdict(*reports: tuple[Key, RankReport]) -> HangVerdict:
+        return culprit(GRPO, dict(reports), SIZES, turns=slot)
+
+    waiting = at("trainer", 0, TURN, 7, 2, finished=6)
+    on_it = verdict(at("rollout", 0, COMPUTING, 7, 0, finished=6), waiting)
+    assert on_it[:3] == ("rollout", 0, "rollout.generate")
+    assert on_it.chain == ("trainer/0 waits for rollout/0 for its turn on their slot",)
+    before = verdict(at("rollout", 0, WAITING, 6, 4, finished=5, edge=2), waiting)
+    assert before.chain[0] == "trainer/0 waits for rollout/0 for its turn on their slot"
+    alone = verdict(at("trainer", 0, TURN, 7, 2, finished=6, since_s=9.0))
+    assert alone.text == "trainer/0 has waited for 9 s for its turn before train at step 7, though nobody is before it"
 
 
 def test_members_that_look_alike_are_all_named() -> None:
