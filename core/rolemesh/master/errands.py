@@ -122,13 +122,17 @@ class Errands:
                 config.graph.lines,
             )
             with self._completing:
-                # Without its folder it has been pruned: a later set was quicker.
-                if disk.step_folder(self._run_dir, effect.step).is_dir():
+                if not self._is_pruned(effect.step):
                     disk.write_manifest(self._run_dir, manifest)
                     disk.prune(self._run_dir, config.snapshots.keep)
             self._answer(machine.SetCompleted(effect.step))
 
         self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))
+
+    def _is_pruned(self, step: int) -> bool:
+        """Whether a later set was quicker, and the folder of this one has gone with it."""
+        gone = not disk.step_folder(self._run_dir, step).is_dir()
+        return gone and any(each.manifest and each.step > step for each in disk.find_sets(self._run_dir))
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:
