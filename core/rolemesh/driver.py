@@ -44,6 +44,7 @@ from rolemesh.planning import (
     plan_selected,
     request_of,
 )
+from rolemesh.plugins.lock import lock_file, read_lock
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
@@ -75,6 +76,7 @@ class RunOptions:
     resume: str | None = None
     chaos: str | None = None
     compare: bool = False
+    locked: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,36 +99,47 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def prepare(path: Path, overrides: Sequence[str] = ()) -> Prepared:
-    """Load, select plugins, trace. Raises `RolemeshError` with every problem that was found."""
+def prepare(path: Path, overrides: Sequence[str] = (), *, locked: bool = False) -> Prepared:
+    """Load, select plugins, trace. With `locked`, plugins must be those of the job's lock.
+
+    Raises `RolemeshError` with every problem that was found.
+    """
+    lock = None
+    if locked:
+        lock = read_lock(lock_file(path))
+        lock.check_kernel(str(lock_file(path)))
     job = load(path, overrides)
-    selection = select(job)
+    selection = select(job, lock=lock)
     environments(job)
     return Prepared(job, selection, trace_job(job, selection))
 
 
-def fit(path: Path, overrides: Sequence[str], asked: Prepared, cluster: ClusterView) -> Prepared:
+def fit(
+    path: Path, overrides: Sequence[str], asked: Prepared, cluster: ClusterView, *, locked: bool = False
+) -> Prepared:
     """The job `asked` for, with as many ranks of its elastic roles as there is room for on `cluster`.
 
-    `path` and `overrides` are what it was prepared from.
+    `path`, `overrides` and `locked` are what it was prepared from.
     """
     ranges = elastic_roles(asked.job)
     if not ranges:
         return asked
     sizes = largest(ranges, lambda sizes: has_room(asked.job, asked.selection, asked.graph, cluster, sizes))
-    return prepare(path, (*overrides, *(f"roles.{role}.world_size={size}" for role, size in sizes.items())))
+    sized = (f"roles.{role}.world_size={size}" for role, size in sizes.items())
+    return prepare(path, (*overrides, *sized), locked=locked)
 
 
 def run(options: RunOptions) -> int:
     """Run a job to its end (or, detached, until it runs) and return the exit code. Raises `JobFailedError`."""
     _check(options)
-    prepared = prepare(options.job, options.overrides)
+    prepared = prepare(options.job, options.overrides, locked=options.locked)
     run_dir = (runs_folder(options.runs_dir) / prepared.job.spec.name).resolve()
     if options.backend == "inline":
         from rolemesh.backends.inline import run_inline
 
         least = [f"roles.{role}.world_size={low}" for role, (low, _) in elastic_roles(prepared.job).items()]
-        prepared = prepare(options.job, (*options.overrides, *least)) if least else prepared
+        if least:
+            prepared = prepare(options.job, (*options.overrides, *least), locked=options.locked)
         with claim(run_dir):
             return _exit_code(run_inline(prepared.job, prepared.selection, prepared.graph, run_dir))
     if options.detach and options.backend == "ray" and options.address is None:
@@ -180,7 +193,7 @@ def _rehearse(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
         return code
     name = f"{spec.name}-undisturbed"
     calm = dataclasses.replace(options, overrides=(*options.overrides, f"name={name}"), chaos=None, compare=False)
-    code = _run(calm, prepare(calm.job, calm.overrides), run_dir.parent / name)
+    code = _run(calm, prepare(calm.job, calm.overrides, locked=calm.locked), run_dir.parent / name)
     other = Run(run_dir.parent / name).result()
     if code != EXIT_DONE or other is None:
         return code
@@ -209,7 +222,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
 
     def on(cluster: ClusterView) -> PlacementPlan:
         nonlocal prepared
-        prepared = fit(options.job, options.overrides, asked, cluster)
+        prepared = fit(options.job, options.overrides, asked, cluster, locked=options.locked)
         return plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
 
     if not options.address:
@@ -411,6 +424,8 @@ def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
         command += ["--runs-dir", str(options.runs_dir)]
     if options.resume is not None:
         command += ["--resume", options.resume]
+    if options.locked:
+        command.append("--locked")
     run = Run(run_dir)
     before, earlier = run.result(), run.control()
     with log.open("wb") as out:

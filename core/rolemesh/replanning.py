@@ -108,7 +108,11 @@ def _checked(
 ) -> PlacementPlan:
     if not isinstance(after, PlacementPlan):
         raise _wrong(name, f"returned a {type(after).__name__}, not a PlacementPlan")
-    for problem in _problems(request, cluster, before, after):
+    try:
+        problem = next(iter(_problems(request, cluster, before, after)), None)
+    except Exception as error:
+        raise _wrong(name, f"returned a plan that cannot be read: {type(error).__name__}: {error}") from error
+    if problem is not None:
         raise _wrong(name, problem)
     placed = after.placed()
     verdicts = {(u.role, u.rank): u for u in (*before.unplaced, *after.unplaced) if (u.role, u.rank) not in placed}

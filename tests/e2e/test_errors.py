@@ -5,13 +5,14 @@ What is wrong before anything starts is exit code 2 and leaves no folder; a job 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.harness import leftovers, until
-from tests.e2e.stranger import FLOW, JOB, ROLES, Stranger
+from tests.e2e.stranger import FLOW, JOB, MAKE, ROLES, Stranger
 
 BOTH = FLOW.replace("    job.taker.take(job.maker.make())\n", "{}")
 
@@ -229,6 +230,26 @@ def test_a_strategy_that_raises_is_named(stranger: Stranger) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "'everywhere'",
+        "PlacementPlan(slots=7)",
+        "PlacementPlan(assignments=(1, 2))",
+        "PlacementPlan(slots=(Slot(0, 'node-0', 'many'),))",
+        "PlacementPlan(constraints=('apart',))",
+    ],
+)
+def test_a_strategy_that_answers_nonsense_is_named(stranger: Stranger, answer: str) -> None:
+    code = (
+        "from rolemesh import PlacementPlan, Scheduler, Slot, hookimpl\n\n\nclass Plugin(Scheduler):\n    @hookimpl\n"
+    )
+    code += f"    def place(self, request, cluster, plan):\n        return {answer}\n"
+    stranger.install("rolemesh-odd-place", "schedulers", "odd-place", code)
+    stranger.write(job=JOB + "placement: {use: odd-place}\n")
+    refused(stranger, "job.yaml:9: placement.use", "the placement strategy 'odd-place'", verbs=("plan",))
+
+
 @pytest.mark.parametrize("side", ["driver", "master"])
 def test_an_observer_that_raises_is_reported_once_and_the_job_goes_on(stranger: Stranger, side: str) -> None:
     code = OBSERVER.format(
@@ -250,6 +271,64 @@ def test_an_observer_that_is_slow_does_not_cost_the_job_its_life(stranger: Stran
     stranger.write(job=JOB + "observers: [{use: slow}]\n")
     done = stranger.run()
     assert done.returncode == 0, done.stderr
+
+
+LEVEL = """
+import time
+from rolemesh import Budget, FailoverLevel, RecoveryPlan, Verdict, hookimpl
+
+
+class Plugin(FailoverLevel):
+    scope = "process"
+
+    @hookimpl
+    def {hook}(self, failure, view):
+        {body}
+{rest}
+"""
+OWN_RECOVER = """
+    @hookimpl
+    def recover(self, failure, view):
+        return None
+"""
+DIES_ONCE = "if self.ctx.generation == 0 and self.ctx.step == 1:\n    os._exit(9)\n" + MAKE.strip()
+
+
+@pytest.mark.parametrize(
+    ("hook", "body"),
+    [
+        ("recover", "raise KeyError('no plan')"),
+        ("recover", "while True: time.sleep(1)"),
+        ("recover", "while True: pass"),
+        ("recover", "return {'restart': 'all'}"),
+        ("recover", "return RecoveryPlan('odd', restart='maker', reason=7)"),
+        ("recover", "return RecoveryPlan('odd', restart=((1, 'maker'),))"),
+        ("recover", "return RecoveryPlan('odd', restart=(('nobody', 5),), avoid=('nowhere',))"),
+        ("recover", "return RecoveryPlan('odd', restart=(), source='moon')"),
+        ("recover", "import sys; sys.exit(1)"),
+        ("diagnose", "while True: time.sleep(1)"),
+        ("diagnose", "return 'software'"),
+        ("diagnose", "return Verdict('ghost', 3)"),
+    ],
+)
+def test_a_level_that_raises_hangs_or_answers_nonsense_costs_the_job_nothing(
+    stranger: Stranger, hook: str, body: str
+) -> None:
+    """The next level of the ladder takes over, and the master lives on under its first epoch."""
+    rest = OWN_RECOVER if hook == "diagnose" else ""
+    stranger.install("rolemesh-odd-level", "failover", "odd-level", LEVEL.format(hook=hook, body=body, rest=rest))
+    stranger.make(DIES_ONCE)
+    job = (stranger.folder / "job.yaml").read_text()
+    (stranger.folder / "job.yaml").write_text(job + "failover: [{use: odd-level}, {use: process}]\n")
+    done = stranger.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stranger.result()["committed_steps"] == 3
+    lines = (stranger.folder / "runs" / "odd" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert {event["epoch"] for event in events} == {1}
+    (planned,) = [event["data"] for event in events if event["kind"] == "recovery_planned"]
+    if "nobody" not in body:
+        assert planned["plan"]["level"] == "process"
 
 
 # ------------------------------------------------------------------------------------------------- while the job runs

@@ -1,8 +1,9 @@
-"""``rolemesh plugins list`` and ``rolemesh plugins show``."""
+"""``rolemesh plugins list``, ``rolemesh plugins show`` and ``rolemesh plugins lock``."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -71,6 +72,28 @@ def show_plugin(
         print("\n\n".join(_text(plugin) for plugin in described))
     if any(plugin["status"] in ("broken", "incompatible") for plugin in described):
         raise typer.Exit(EXIT_NOT_STARTED)
+
+
+@app.command("lock")
+def lock_plugins(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, as for `rolemesh run`.", show_default=False)
+    ] = None,
+) -> None:
+    """Write down name, distribution, version and hash of every plugin that a job uses, for `rolemesh run --locked`.
+
+    The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
+    changed in the plugins.
+    """
+    from rolemesh.plugins.lock import lock_file, locked
+    from rolemesh.plugins.select import select
+    from rolemesh.spec import load
+
+    records = select(load(job, overrides or ())).records
+    path = lock_file(job)
+    path.write_text(locked(job.name, records), encoding="utf-8")
+    print(f"{path}: {len(records)} plugins")
 
 
 def _kinds(kind: str | None) -> tuple[Kind, ...]:

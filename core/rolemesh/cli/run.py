@@ -50,6 +50,9 @@ def command(
     chaos_compare: Annotated[
         bool, typer.Option("--chaos-compare", help="Afterwards run it undisturbed; fail unless both end exactly alike.")
     ] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse plugins other than those of the job's lock (`plugins lock`).")
+    ] = False,
     runs_dir: Annotated[
         Path | None, typer.Option(help="Where runs/<name>/ is made.", envvar="ROLEMESH_RUNS", show_default="./runs")
     ] = None,
@@ -85,5 +88,6 @@ def command(
         resume=resume,
         chaos=chaos,
         compare=chaos_compare,
+        locked=locked,
     )
     raise typer.Exit(run(options))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.cluster import ClusterView
+from rolemesh.failures import RecoveryPlan, Verdict
 from rolemesh.imports import import_paths
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.discovery import PluginRecord
@@ -53,7 +54,7 @@ class MasterPlugins:
         level = self._levels.instance(instance)
 
         def recover(failure: Any, view: Any) -> Any:
-            return self._levels.call(instance, "recover", failure=failure, view=view)
+            return self._levels.asked(instance, "recover", RecoveryPlan, failure=failure, view=view)
 
         return Rung(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
 
@@ -69,7 +70,7 @@ class MasterPlugins:
     @staticmethod
     def _diagnose(plugins: JobPlugins, instance: str) -> Diagnose:
         def diagnose(failure: Any, view: Any) -> Any:
-            return plugins.call(instance, "diagnose", failure=failure, view=view)
+            return plugins.asked(instance, "diagnose", Verdict, failure=failure, view=view)
 
         return diagnose
 

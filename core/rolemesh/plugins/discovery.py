@@ -26,6 +26,8 @@ Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 class PluginRecord(msgspec.Struct, frozen=True):
     """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not ``available``.
 
+    `sha256` is what its content must be (see `rolemesh.plugins.lock`), "" if nobody says.
+
     It is plain data: the driver resolves a name to it once, and every other process imports exactly this.
     """
 
@@ -36,6 +38,7 @@ class PluginRecord(msgspec.Struct, frozen=True):
     target: str
     error: str = ""
     status: Status = "available"
+    sha256: str = ""
 
     @property
     def entry_point(self) -> EntryPoint:

@@ -14,6 +14,7 @@ from stevedore.driver import DriverManager
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.known import SINGULAR
+from rolemesh.plugins.lock import check_content
 from rolemesh.spec.model import Kind
 
 __all__ = ["base_class", "load", "load_exact"]
@@ -103,6 +104,7 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
             where=where,
             remedy=f"pip install {record.distribution}=={record.version} on every node",
         )
+    check_content(record, where)
     if record.entry_point not in installed.entry_points:
         raise PluginError(
             f"{record.distribution} {record.version} does not declare {record.name} = {record.target} "

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+import msgspec
 import pluggy
 
 from rolemesh import hookspecs
@@ -17,6 +20,13 @@ __all__ = ["JobPlugins", "hooks_of"]
 
 log = logging.getLogger("rolemesh.plugins")
 
+T = TypeVar("T")
+
+LIMITS_S: Mapping[str, float] = {"place": 60.0, "replace": 60.0, "recover": 2.0, "diagnose": 2.0}
+"""How long a hook may take to answer, in seconds. Levels and diagnosers are asked while the whole job waits."""
+MOST_SHOWN = 200
+"""Characters of a wrong answer that are shown."""
+
 
 def hooks_of(cls: type[Any]) -> dict[str, str]:
     """The hooks that a plugin class implements, and the signature of each implementation."""
@@ -27,6 +37,27 @@ def hooks_of(cls: type[Any]) -> dict[str, str]:
         if options is not None:
             found[options.get("specname") or name] = f"{name}{inspect.signature(value)}"
     return found
+
+
+def _wrong(record: PluginRecord, what: str) -> PluginError:
+    remedy = f"report it to the author of {record.distribution}, with the traceback in the log if there is one"
+    return PluginError(f"the {SINGULAR[record.kind]} {record} {what}", remedy=remedy)
+
+
+class _Answer(threading.Thread):
+    """A call in a thread of its own, since nothing else can be left alone when it does not end."""
+
+    def __init__(self, caller: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._caller, self._arguments = caller, arguments
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.value = self._caller(**self._arguments)
+        except BaseException as error:
+            self.error = error
 
 
 class JobPlugins:
@@ -41,6 +72,7 @@ class JobPlugins:
         self._manager.add_hookspecs(hookspecs)
         self._plugins: dict[str, tuple[PluginRecord, object]] = {}
         self._reported: set[tuple[str, str]] = set()
+        self._lost: set[tuple[str, str]] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,20 +142,41 @@ class JobPlugins:
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None if it does not implement it.
 
-        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that names it.
+        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that names it, and so
+        does an answer that does not come within the hook's `LIMITS_S`. A hook that has not come back is not called
+        again.
         """
         record, instance = self._plugins[name]
+        if (name, hook) in self._lost:
+            raise _wrong(record, f"has not come back from an earlier call of its hook {hook!r}")
         others = [other for _, other in self._plugins.values() if other is not instance]
         caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
+        answer = _Answer(caller, arguments)
+        answer.start()
+        answer.join(LIMITS_S[hook])
+        if answer.is_alive():
+            self._lost.add((name, hook))
+            raise _wrong(record, f"has not come back from its hook {hook!r} within {LIMITS_S[hook]:g} s")
+        if isinstance(answer.error, RolemeshError):
+            raise answer.error
+        if answer.error is not None:
+            cause = f"{type(answer.error).__name__}: {answer.error}"
+            raise _wrong(record, f"failed in its hook {hook!r}: {cause}") from answer.error
+        return answer.value
+
+    def asked(self, name: str, hook: str, kind: type[T], **arguments: Any) -> T | None:
+        """As `call`, for hooks that answer with a struct of `kind`, or None. Raises `PluginError` for anything else."""
+        value = self.call(name, hook, **arguments)
+        if value is None:
+            return None
         try:
-            return caller(**arguments)
-        except RolemeshError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"the {SINGULAR[record.kind]} {record} failed in its hook {hook!r}: {type(error).__name__}: {error}",
-                remedy=f"report it to the author of {record.distribution}, with the traceback in the log",
-            ) from error
+            if not isinstance(value, kind):
+                raise msgspec.ValidationError(f"expected {kind.__name__} or None, got {type(value).__name__}")
+            return msgspec.convert(msgspec.to_builtins(value), kind)
+        except (msgspec.ValidationError, TypeError) as error:
+            record, shown = self._plugins[name][0], repr(value)
+            shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"
+            raise _wrong(record, f"answered {shown} from its hook {hook!r}: {error}") from error
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         """Call a hook of every plugin that implements it, in the order of registration.

@@ -12,6 +12,7 @@ from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshErr
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
+from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Kind
 from rolemesh.spec.places import Path
@@ -50,13 +51,14 @@ class Selection:
         return tuple(dict.fromkeys(selected.record for selected in used))
 
 
-def select(job: JobFile, environ: Mapping[str, str] | None = None) -> Selection:
+def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | None = None) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
 
+    With `lock`, no plugin is imported that it does not name.
     Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the job file.
     """
     import_paths(job.base)
-    chooser = _Chooser(job, discover(environ=environ))
+    chooser = _Chooser(job, discover(environ=environ), lock)
     spec = job.spec
     roles = {
         name: chooser.choose("workloads", role.use, role.options, ("roles", name)) for name, role in spec.roles.items()
@@ -91,9 +93,10 @@ _LISTS: dict[str, Kind] = {
 class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
-    def __init__(self, job: JobFile, records: Sequence[PluginRecord]) -> None:
+    def __init__(self, job: JobFile, records: Sequence[PluginRecord], lock: Lock | None) -> None:
         self.job = job
         self.records = records
+        self.lock = lock
         self.errors: list[RolemeshError] = []
         self._failed: set[tuple[Kind, str]] = set()
 
@@ -105,6 +108,7 @@ class _Chooser:
             return None
         try:
             record = find(kind, reference, self.records, where)
+            record = self.lock.checked(record, where) if self.lock is not None else record
             cls = load(record, where)
         except PluginError as error:
             self.errors.append(error)
