@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and so would every driver that they interrupt.
+# A shell that starts the tests in the background lets them ignore SIGINT, and so would the drivers that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
