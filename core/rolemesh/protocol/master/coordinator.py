@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinator"]
 
+REPORTED_S = 1.0
+"""A report that comes so long after something happened was sent after it: messages are under way for less."""
 ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
 ASK_AGAIN_S = 2.0
@@ -304,10 +306,13 @@ class Coordinator:
             return None  # what the agents hold is not known yet
         return self._launch(recovery, now)
 
-    def _launch(self, recovery: Recovery, now: float) -> list[e.Effect]:
+    def _launch(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
         machine = self.machine
         points = self._points(recovery)
         if isinstance(points, str):
+            up = [agent for agent in machine.agents.values() if agent.state == "up"]
+            if machine.outline.snapshots.replicas and any(a.heard < recovery.since + REPORTED_S for a in up):
+                return None  # a copy may have been made that its holder's newest report does not know yet
             return self._escalate(points, now)
         started: list[dict[str, Any]] = []
         for key, point in points.items():
