@@ -191,10 +191,10 @@ def _timeline_is_forgotten(original: Any) -> Any:
 
 
 def _end_is_not_told_again(original: Any) -> Any:
-    def handle(self: Any, event: Any, now: float) -> Any:
-        return [] if self.phase == "ended" else original(self, event, now)
+    def turn(self: Any, events: Any, now: float) -> Any:
+        return [] if self.phase == "ended" else original(self, events, now)
 
-    return handle
+    return turn
 
 
 def _without(*names: str) -> Any:
@@ -290,7 +290,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              _method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
-             _method(MasterMachine, "handle", _end_is_not_told_again)),
+             _method(MasterMachine, "turn", _end_is_not_told_again)),
     Mutation("a set is complete before its parts are there", "sets are whole", "calm",
              _method(MasterMachine, "_persisted", _set_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
