@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ import time
 import venv
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -102,10 +101,18 @@ def _locked(path: Path, say: Callable[[str], None]) -> Iterator[int]:
         os.close(fd)
 
 
+def _has_pip() -> bool:
+    """Whether pip is installed. Looking for its module would do more: setuptools then leaves distutils to Python's."""
+    try:
+        return bool(version("pip"))
+    except PackageNotFoundError:
+        return False
+
+
 def _make(folder: Path, environment: Environment, parents: list[str], lock: int, say: Callable[[str], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        venv.EnvBuilder(symlinks=True, with_pip=importlib.util.find_spec("pip") is None).create(folder)
+        venv.EnvBuilder(symlinks=True, with_pip=not _has_pip()).create(folder)
     except subprocess.CalledProcessError as error:
         raise BackendError("there is no pip here", remedy="python -m pip must work where agents are started") from error
     here = {"base": str(folder), "platbase": str(folder)}
