@@ -150,8 +150,11 @@ def test_no_request_is_lost_when_a_rank_is_killed_in_the_middle(
 
 
 def busy(job: Job, name: str) -> int:
-    """The pid of a rank, at a moment in which it computes, some steps into the job."""
-    job.running(2, timeout_s=200)
+    """The pid of a rank some steps into the job: of a decode rank at a moment in which it computes. A prefill rank
+    computes for milliseconds only, and the rest of the time others fetch from it."""
+    status = job.running(2, timeout_s=200)
+    if name.startswith("prefill"):
+        return next(rank.pid for rank in status.ranks if f"{rank.role}/{rank.rank}" == name)
 
     def pid() -> int | None:
         status = job.running(2)
