@@ -66,7 +66,7 @@ def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm,
     assert "step 9" in trouble
     assert "trainer/0: No space left on device; training goes on" in trouble
     assert persister.results() == []
-    until(lambda: not any(files for _, _, files in os.walk(run_dir)), 10, "the broken set is removed")
+    until(lambda: not any(files for _, _, files in os.walk(run_dir)))
     assert memory.pinned() == ()
     memory.write(19, state(19), log=0, persist=True)
     persister.look("trainer", 0)
