@@ -1,0 +1,46 @@
+"""The conformance kit: what every plugin of a kind is tested for. A pytest plugin; ``pip install 'rolemesh[test]'``.
+
+A plugin's tests subclass the class of its kind, and get its standard tests::
+
+    from rolemesh import Batch
+    from rolemesh.testing import WorkloadConformance
+
+
+    class TestCounter(WorkloadConformance):
+        plugin = "counter"  # as in ``use:``
+        options = {"start": 5}  # as in a job file
+        bad_options = ({"start": -1},)  # what must be refused
+
+        def step(self, role, step):  # workloads only: what a step asks of the role, with whole values
+            role.add(Batch({"number": [step, step + 1]}))
+
+A standard test that does not apply is replaced by one of its name that is marked ``@override("why")``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rolemesh.testing.override import override
+    from rolemesh.testing.workload import WorkloadConformance
+
+__all__ = ["WorkloadConformance", "override"]
+
+_HOME = {
+    "WorkloadConformance": "workload",
+    "override": "override",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rolemesh.testing' has no attribute {name!r}")
+    value = getattr(import_module(f"rolemesh.testing.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

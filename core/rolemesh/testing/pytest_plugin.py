@@ -1,0 +1,118 @@
+"""The kit's side of pytest: collects what the standard tests found, prints overrides, writes the report.
+
+It is loaded in every pytest run of an environment that has rolemesh, so it imports nothing but pytest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from rolemesh.testing.ranks import Stages
+
+__all__ = ["Conformance"]
+
+pytest.register_assert_rewrite("rolemesh.testing.conformance", "rolemesh.testing.workload")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--conformance-only`` and ``--conformance-report``."""
+    group = parser.getgroup("rolemesh", "rolemesh conformance")
+    group.addoption("--conformance-only", action="store_true", help="Run the conformance classes, no other tests.")
+    group.addoption("--conformance-report", metavar="FILE", type=Path, help="Write what they found, as JSON.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have results collected where there may be some."""
+    config.pluginmanager.register(Conformance(config), "rolemesh-conformance-results")
+
+
+@pytest.fixture(scope="session")
+def rolemesh_stages() -> Iterator[Stages]:
+    """The processes that ranks under test are forked from, shared by all tests of the session."""
+    from rolemesh.testing.ranks import Stages
+
+    stages = Stages()
+    yield stages
+    stages.close()
+
+
+class Conformance:
+    """The results of a session's conformance classes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._only: bool = config.getoption("--conformance-only")
+        self._report: Path | None = config.getoption("--conformance-report")
+        self.results: list[dict[str, Any]] = []
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out other tests, if asked to."""
+        if self._only:
+            others = [item for item in items if _class(item) is None]
+            items[:] = [item for item in items if _class(item) is not None]
+            config.hook.pytest_deselected(items=others)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Remember a conformance test's outcome."""
+        report = yield
+        cls = _class(item)
+        if cls is not None and (report.when == "call" or not report.passed):
+            function = getattr(item, "function", None)
+            reason = getattr(function, "__rolemesh_override__", None)
+            self.results.append(
+                {
+                    "class": cls.__name__,
+                    "kind": cls.kind,
+                    "plugin": cls.plugin if isinstance(cls.plugin, str) else cls.plugin.__name__,
+                    "test": item.name,
+                    "outcome": "overridden" if reason and report.passed else report.outcome,
+                    "reason": reason or "",
+                    "message": _message(report),
+                    "seconds": round(report.duration, 3),
+                }
+            )
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """A line per class, and why standard tests were replaced."""
+        by_class: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for result in self.results:
+            by_class.setdefault((result["class"], result["plugin"]), []).append(result)
+        if by_class:
+            terminalreporter.section("rolemesh conformance")
+        for (name, plugin), results in by_class.items():
+            counts = [
+                f"{count} {outcome}"
+                for outcome in ("passed", "failed", "skipped", "overridden")
+                if (count := sum(result["outcome"] == outcome for result in results))
+            ]
+            terminalreporter.write_line(f"{name} ({plugin}): {', '.join(counts)}")
+            for result in results:
+                if result["reason"]:
+                    terminalreporter.write_line(f"  overridden: {result['test']}: {result['reason']}")
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the report."""
+        if self._report is not None:
+            self._report.write_text(json.dumps(self.results, indent=2) + "\n", encoding="utf-8")
+
+
+def _class(item: pytest.Item) -> Any:
+    """The conformance class that a test belongs to, or None."""
+    cls = getattr(item, "cls", None)
+    return cls if cls is not None and hasattr(cls, "kind") and hasattr(cls, "bad_options") else None
+
+
+def _message(report: pytest.TestReport) -> str:
+    if report.passed:
+        return ""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else str(report.longrepr)
