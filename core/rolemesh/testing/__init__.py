@@ -23,14 +23,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolemesh.testing.override import override
+    from rolemesh.testing.overriding import override
     from rolemesh.testing.workload import WorkloadConformance
 
 __all__ = ["WorkloadConformance", "override"]
 
 _HOME = {
     "WorkloadConformance": "workload",
-    "override": "override",
+    "override": "overriding",
 }
 
 

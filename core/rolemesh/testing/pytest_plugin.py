@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """``--conformance-only`` and ``--conformance-report``."""
     group = parser.getgroup("rolemesh", "rolemesh conformance")
     group.addoption("--conformance-only", action="store_true", help="Run the conformance classes, no other tests.")
+    group.addoption("--conformance-plugin", metavar="NAME", help="Of those, only the ones of this plugin.")
     group.addoption("--conformance-report", metavar="FILE", type=Path, help="Write what they found, as JSON.")
 
 
@@ -46,16 +47,21 @@ class Conformance:
     """The results of a session's conformance classes."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._only: bool = config.getoption("--conformance-only")
+        self._plugin: str | None = config.getoption("--conformance-plugin")
+        self._only: bool = config.getoption("--conformance-only") or self._plugin is not None
         self._report: Path | None = config.getoption("--conformance-report")
         self.results: list[dict[str, Any]] = []
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out other tests, if asked to."""
         if self._only:
-            others = [item for item in items if _class(item) is None]
-            items[:] = [item for item in items if _class(item) is not None]
+            others = [item for item in items if not self._wanted(item)]
+            items[:] = [item for item in items if self._wanted(item)]
             config.hook.pytest_deselected(items=others)
+
+    def _wanted(self, item: pytest.Item) -> bool:
+        cls = _class(item)
+        return cls is not None and (self._plugin is None or _name(cls) == self._plugin)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -69,7 +75,7 @@ class Conformance:
                 {
                     "class": cls.__name__,
                     "kind": cls.kind,
-                    "plugin": cls.plugin if isinstance(cls.plugin, str) else cls.plugin.__name__,
+                    "plugin": _name(cls),
                     "test": item.name,
                     "outcome": "overridden" if reason and report.passed else report.outcome,
                     "reason": reason or "",
@@ -107,6 +113,11 @@ def _class(item: pytest.Item) -> Any:
     """The conformance class that a test belongs to, or None."""
     cls = getattr(item, "cls", None)
     return cls if cls is not None and hasattr(cls, "kind") and hasattr(cls, "bad_options") else None
+
+
+def _name(cls: Any) -> str:
+    """What a conformance class tests."""
+    return cls.plugin.rpartition(":")[2] if isinstance(cls.plugin, str) else str(cls.plugin.__name__)
 
 
 def _message(report: pytest.TestReport) -> str:

@@ -102,17 +102,18 @@ class Stage:
 
 
 class Stages:
-    """The stages of a test session, one for each class and environment; started when they are first asked for."""
+    """The stages of a test session, one for each class; started when they are first asked for."""
 
     def __init__(self) -> None:
-        self._stages: dict[tuple[Any, ...], Stage] = {}
+        self._stages: dict[type[Workload], Stage] = {}
+        self.journeys: dict[tuple[Any, ...], Any] = {}
+        """Journeys that nothing disturbed, by what they were made of: several tests look at the same one."""
 
-    def get(self, cls: type[Workload], env: Mapping[str, str] | None = None) -> Stage:
-        """The stage for a class, with `env` over its own environment variables."""
-        key = (cls, *sorted((env or {}).items()))
-        if key not in self._stages:
-            self._stages[key] = Stage(cls, env)
-        return self._stages[key]
+    def get(self, cls: type[Workload]) -> Stage:
+        """The stage for a class."""
+        if cls not in self._stages:
+            self._stages[cls] = Stage(cls)
+        return self._stages[cls]
 
     def close(self) -> None:
         """End all stages."""

@@ -20,6 +20,9 @@ from rolemesh.workload import OperatorSpec, Workload
 
 __all__ = ["WorkloadConformance"]
 
+NEVER = 1 << 30
+"""Steps between two snapshots that leave none."""
+
 
 class WorkloadConformance(PluginConformance):
     """Subclass it with `plugin`, `options` and `step`; see `rolemesh.testing`.
@@ -69,10 +72,10 @@ class WorkloadConformance(PluginConformance):
 
     @pytest.fixture
     def travelled(
-        self, stage: Stage, subject: Subject, operators: Mapping[str, OperatorSpec], stateful: bool
+        self, rolemesh_stages: Stages, subject: Subject, operators: Mapping[str, OperatorSpec], stateful: bool
     ) -> Travelled:
         """Makes journeys: some steps on fresh ranks."""
-        return Travelled(self, stage, subject, operators, stateful)
+        return Travelled(self, rolemesh_stages, subject, operators, stateful)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
@@ -209,15 +212,15 @@ class WorkloadConformance(PluginConformance):
     def test_the_same_seed_gives_the_same_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """Bit for bit, in other processes, and with another order of hashes: what `deterministic` promises."""
         _deterministic(travelled.cls)
-        for size in sizes[:2]:
-            first = travelled(size, env={"PYTHONHASHSEED": "1"})
-            found = differences(first, travelled(size, env={"PYTHONHASHSEED": "2"}))
-            assert not found, found[0]
+        with Stage(travelled.cls, {"PYTHONHASHSEED": "20261"}) as stage:
+            for size in sizes[:2]:
+                found = differences(travelled(size), travelled.again(size, stage=stage))
+                assert not found, found[0]
 
     def test_its_generation_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """How often a rank has been started again is nothing that its state may depend on."""
         _deterministic(travelled.cls)
-        found = differences(travelled(sizes[0]), travelled(sizes[0], generation=3))
+        found = differences(travelled(sizes[0]), travelled.again(sizes[0], generation=3))
         assert not found, found[0]
 
     # ---------------------------------------------------------------------------------------------------------- state
@@ -226,7 +229,7 @@ class WorkloadConformance(PluginConformance):
         """With one after every step, or with none, the end is the same; two in a row are equal."""
         _stateful(stateful)
         _deterministic(travelled.cls)
-        found = differences(travelled(sizes[0]), travelled(sizes[0], every=1 << 30))
+        found = differences(travelled(sizes[0]), travelled(sizes[0], every=NEVER))
         assert not found, found[0]
         with travelled.ranks(sizes[0]) as ranks:
             travel(ranks, travelled.operators, self.step, range(1), stateful=True)
@@ -253,7 +256,7 @@ class WorkloadConformance(PluginConformance):
         for size in sizes[:2]:
             whole = travelled(size)
             begun = travelled(size, steps=range(half))
-            resumed = travelled(size, steps=range(half, self.steps), begun=begun)
+            resumed = travelled.again(size, steps=range(half, self.steps), begun=begun)
             if travelled.cls.deterministic:
                 found = differences(whole, resumed, calls_from=len(begun.calls))
                 assert not found, f"{size} ranks, resumed at step {half}: {found[0]}"
@@ -262,7 +265,7 @@ class WorkloadConformance(PluginConformance):
         """Taken again at once, it has the same digest."""
         _stateful(travelled.stateful)
         begun = travelled(sizes[0], steps=range(1))
-        again = travelled(sizes[0], steps=range(0), begun=begun)
+        again = travelled.again(sizes[0], steps=range(0), begun=begun)
         for rank, taken in begun.states.items():
             same = again.states[rank].digest == taken.digest
             assert same, f"rank {rank}: what snapshot() gives after restore() is not what was restored"
@@ -275,7 +278,7 @@ class WorkloadConformance(PluginConformance):
             undisturbed = travelled(size, every=2)
             for call in range(len(undisturbed.calls) + 1):
                 kill = Kill(call, call % size)
-                disturbed = travelled(size, every=2, kill=kill)
+                disturbed = travelled.again(size, every=2, kill=kill)
                 if travelled.cls.deterministic:
                     found = differences(undisturbed, disturbed)
                     assert not found, f"{size} ranks, rank {kill.rank} killed before call {call}: {found[0]}"
@@ -297,13 +300,13 @@ class WorkloadConformance(PluginConformance):
                 self.step,
                 range(self.steps),
                 stateful=travelled.stateful,
-                every=1 << 30,
+                every=NEVER,
                 between=turn,
             )
             ranks.offload()
             ranks.tear_down()
         if travelled.cls.deterministic:
-            found = differences(travelled(size, every=1 << 30), turned)
+            found = differences(travelled(size, every=NEVER), turned)
             assert not found, found[0]
 
     def check_options(self, cls: type[Any], options: BaseModel) -> None:
@@ -318,19 +321,19 @@ class Travelled:
     def __init__(
         self,
         test: WorkloadConformance,
-        stage: Stage,
+        stages: Stages,
         subject: Subject,
         operators: Mapping[str, OperatorSpec],
         stateful: bool,
     ) -> None:
-        self._test, self._stage, self._subject = test, stage, subject
+        self._test, self._stages, self._subject = test, stages, subject
         self.cls, self.operators, self.stateful = subject.cls, operators, stateful
 
     def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
         """Fresh ranks."""
         test = self._test
         return Ranks(
-            stage or self._stage,
+            stage or self._stages.get(self.cls),
             self._subject,
             size,
             seed=test.seed,
@@ -339,7 +342,15 @@ class Travelled:
             turns=turns,
         )
 
-    def __call__(
+    def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
+        """An undisturbed journey on `size` ranks, of all steps or of `steps`; made once for all tests that want it."""
+        key = (type(self._test), str(self._subject.base), size, every, chunk_rows, steps)
+        if key not in self._stages.journeys:
+            self._stages.journeys[key] = self.again(size, every=every, chunk_rows=chunk_rows, steps=steps)
+        journey: Journey = self._stages.journeys[key]
+        return journey
+
+    def again(
         self,
         size: int,
         *,
@@ -349,27 +360,22 @@ class Travelled:
         every: int = 1,
         chunk_rows: int = 0,
         generation: int = 0,
-        env: Mapping[str, str] | None = None,
+        stage: Stage | None = None,
     ) -> Journey:
-        """A journey on `size` ranks, of all steps or of `steps`, from the states at the end of `begun` if given."""
-        stage = Stage(self.cls, env) if env else self._stage
-        try:
-            with self.ranks(size, generation=generation, stage=stage) as ranks:
-                if begun is not None:
-                    ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})
-                return travel(
-                    ranks,
-                    self.operators,
-                    self._test.step,
-                    steps if steps is not None else range(self._test.steps),
-                    stateful=self.stateful,
-                    kill=kill,
-                    every=every,
-                    chunk_rows=chunk_rows,
-                )
-        finally:
-            if env:
-                stage.close()
+        """A new journey, from the states at the end of `begun` if given, of ranks that `stage` forks if given."""
+        with self.ranks(size, generation=generation, stage=stage) as ranks:
+            if begun is not None:
+                ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})
+            return travel(
+                ranks,
+                self.operators,
+                self._test.step,
+                steps if steps is not None else range(self._test.steps),
+                stateful=self.stateful,
+                kill=kill,
+                every=every,
+                chunk_rows=chunk_rows,
+            )
 
 
 def _accepts(cls: type[Workload], options: BaseModel, size: int) -> bool:

@@ -1,0 +1,47 @@
+"""The standard tests of a workload, for the data role and the reward role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rolemesh import Batch
+from rolemesh.testing import WorkloadConformance, override
+
+TASK = {"task": "word_sequence_reversal", "config": {"min_words": 2, "max_words": 2}}
+
+
+class TestData(WorkloadConformance):
+    plugin = "reasoning-gym"
+    options = {**TASK, "eval_size": 4, "prompts_per_step": 5}
+    bad_options = ({"task": "no_such_task"}, {"config": {"no_such_setting": 1}}, {"prompts_per_step": 0})
+
+    def step(self, role: Any, step: int) -> None:
+        role.next()
+        role.held_out()
+
+    @override("only reasoning_gym itself knows a task's settings, and it imports matplotlib; torch and ray it does not")
+    def test_checking_the_options_is_light(self) -> None:
+        """`test_importing_the_plugin_does_not_import_reasoning_gym_or_torch` says what `check` imports."""
+
+
+class TestReward(WorkloadConformance):
+    plugin = "reasoning-gym-reward"
+    options = {"exact": True}
+    bad_options = ({"task": "no_such_task"}, {"config": {"min_words": 1}})
+
+    def step(self, role: Any, step: int) -> None:
+        entries = [
+            {"question": f"{row}", "answer": f"{row}, {step}", "metadata": {"source_dataset": TASK["task"]}}
+            for row in range(6)
+        ]
+        samples = Batch(
+            {
+                "text": [f"{row}, {step}" if row % 2 else "no" for row in range(6)],
+                "entry": entries,
+                "group": np.repeat(np.arange(3), 2),
+            }
+        )
+        role.advantages(samples=role.score(samples=samples))
+        role.evaluate(samples=samples)
