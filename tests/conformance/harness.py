@@ -1,0 +1,77 @@
+"""Runs conformance classes inside a test and tells what failed: how the kit itself is tested with broken plugins."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Outcomes", "failures", "outcomes"]
+
+_COLLECTED: dict[str, type[Any]] = {}
+_NUMBERS = count()
+
+_MODULE = f"from {__name__} import _COLLECTED\nglobals().update(_COLLECTED)\n"
+
+
+class Outcomes:
+    """What a run found: for each class the messages of its failing tests by name, and the output of the run."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, dict[str, str]] = {}
+        self.seen: dict[str, set[str]] = {}
+        self.output = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take note of a test; one whose fixtures fail counts as failed."""
+        _, cls, test = report.nodeid.split("::")
+        name = test.partition("[")[0]
+        self.seen.setdefault(cls, set()).add(name)
+        if report.failed:
+            self.failed.setdefault(cls, {})[name] = report.longreprtext
+
+
+def outcomes(classes: Mapping[str, type[Any]], *arguments: str) -> Outcomes:
+    """Run conformance classes, each under a name that begins with ``Test``, in a pytest inside of this process.
+
+    `arguments` go to that pytest: ``-k`` to run some of the tests only. Raises `AssertionError` if a class has no test.
+    """
+    found = Outcomes()
+    with tempfile.TemporaryDirectory() as folder, _collected(classes), redirect_stdout(StringIO()) as output:
+        # By this name pytest keeps the module, also after its end.
+        file = Path(folder, f"test_conformance_{next(_NUMBERS)}.py")
+        file.write_text(_MODULE, encoding="utf-8")
+        settings = ["--rootdir", folder, "-c", os.devnull, "-W", "ignore"]
+        # The time limit of the test around this one stays in force: pytest-timeout has one alarm per process.
+        plugins = ["-p", "no:timeout", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio"]
+        mode = ["--import-mode=importlib", "--capture=no", "-q", "--tb=short", "--basetemp", str(Path(folder, "tmp"))]
+        code = pytest.main([*settings, *plugins, *mode, *arguments, str(file)], plugins=[found])
+        found.output = output.getvalue()
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), f"pytest ended with {code}:\n{found.output}"
+    unseen = classes.keys() - found.seen.keys()
+    assert not unseen, f"no test was collected of {', '.join(sorted(unseen))}:\n{found.output}"
+    return found
+
+
+def failures(cls: type[Any], *arguments: str) -> set[str]:
+    """The names of the failing tests of one conformance class; `arguments` as for `outcomes`."""
+    return set(outcomes({"TestIt": cls}, *arguments).failed.get("TestIt", {}))
+
+
+@contextmanager
+def _collected(classes: Mapping[str, type[Any]]) -> Iterator[None]:
+    wrong = [name for name in classes if not name.startswith("Test")]
+    assert not wrong, f"pytest would not collect {', '.join(wrong)}"
+    assert not _COLLECTED, "a pytest inside of this process runs already"
+    _COLLECTED.update(classes)
+    try:
+        yield
+    finally:
+        _COLLECTED.clear()

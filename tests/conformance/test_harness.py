@@ -1,0 +1,52 @@
+"""The runner says which standard tests fail, and nothing of this run changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.conformance.harness import failures, outcomes
+
+from rolemesh import Scheduler
+from rolemesh.testing.conformance import PluginConformance
+
+
+class Sound(Scheduler):
+    """Says what it is."""
+
+
+class Undescribed(Scheduler):
+    class Options(BaseModel):
+        depth: int = 1
+        names: list[str] = Field(default=[], description="Who.")
+
+
+class Conformance(PluginConformance):
+    kind = "schedulers"
+    plugin = Sound
+
+
+class Broken(Conformance):
+    plugin = Undescribed
+
+
+def test_what_fails_is_named() -> None:
+    assert failures(Conformance) == set()
+    assert failures(Broken) == {
+        "test_it_says_what_it_is",
+        "test_a_misspelled_option_is_an_error",
+        "test_every_option_is_described",
+    }
+
+
+def test_several_classes_run_at_once_and_some_of_the_tests_only() -> None:
+    found = outcomes({"TestA": Conformance, "TestB": Broken}, "-k", "described or misspelled")
+    assert found.failed.keys() == {"TestB"}
+    assert "no description: depth" in found.failed["TestB"]["test_every_option_is_described"]
+    assert found.seen["TestA"] == found.seen["TestB"] == found.failed["TestB"].keys()
+
+
+def test_a_class_without_tests_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="pytest ended with"):
+        failures(type("Empty", (), {"x": Any}))
