@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -156,12 +157,10 @@ class _Process:
 
     def kill(self) -> None:
         """SIGKILL the process and everything it has started."""
-        for process in [*self._children(), self._process]:
-            try:
+        for process in [self._process, *self._children()]:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-                process.wait(10.0)
-            except psutil.NoSuchProcess:
-                pass
+        self._process.wait(10.0)
         self._connection.close()
 
     def _children(self) -> list[psutil.Process]:

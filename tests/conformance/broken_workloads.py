@@ -1,0 +1,276 @@
+"""Workloads that each do one thing wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, field_validator
+from tests.conformance.counter import Counter
+
+from rolemesh import Batch, Broadcast, RankContext, Split, State, operator
+from rolemesh.workload import OperatorSpec
+
+Counting = Counter.Options
+SHARED: list[int] = []
+
+
+class Undocumented(Counter):
+    __doc__ = None
+
+
+class FromTheFuture(Counter):
+    """Written for a kernel that does not exist yet."""
+
+    api_version = 99
+
+
+class Forgiving(Counter):
+    """Takes options that it does not know."""
+
+    class Options(Counting, extra="ignore"):
+        pass
+
+
+class Unexplained(Counter):
+    """Has an option that nobody explains."""
+
+    class Options(Counting):
+        depth: int = 1
+
+
+class Unspeakable(Counter):
+    """Has an option that JSON cannot say."""
+
+    class Options(Counting, arbitrary_types_allowed=True):
+        lock: np.random.Generator | None = Field(default=None, description="No JSON.")
+
+
+class Doubling(Counter):
+    """Has options that are others after each validation."""
+
+    class Options(Counting):
+        @field_validator("rows")
+        @classmethod
+        def _twice(cls, rows: int) -> int:
+            return 2 * rows
+
+
+class Sharing(Counter):
+    """Has one list for all."""
+
+    class Options(Counting):
+        names: list[int] = Field(default_factory=lambda: SHARED, description="Shared by all.")
+
+
+class OneWord(Counter):
+    """Has a string where a sequence of modules belongs."""
+
+    preload = "json"
+
+
+class Idle(Counter):
+    """Has no operators."""
+
+    @classmethod
+    def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
+        return {}
+
+
+class Silent(Counter):
+    """Has an operator without a docstring."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        super().add(rows)
+
+
+class Moody(Counter):
+    """Has an operator only every other time."""
+
+    asked: ClassVar[int] = 0
+
+    @classmethod
+    def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
+        cls.asked += 1
+        known = super().operators(options)
+        return known if cls.asked % 2 else {"add": known["add"]}
+
+
+class Thorough(Counter):
+    """Imports something heavy to check its options."""
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        import matplotlib  # noqa: F401
+
+
+class Threaded(Counter):
+    """Preloads a module that starts a thread."""
+
+    preload = ("tests.conformance.careless",)
+
+
+class Once(Counter):
+    """Can be set up once in a process."""
+
+    made: ClassVar[bool] = False
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        if Once.made:
+            raise RuntimeError("there is one already")
+        Once.made = True
+        super().setup(ctx)
+
+
+class Littering(Counter):
+    """Starts a process and forgets it."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        subprocess.Popen(["sleep", "60"])
+
+
+class Locking(Counter):
+    """Takes a lock that only its teardown gives back."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        os.close(os.open(ctx.tmp_dir / f"lock-{ctx.rank}", os.O_CREAT | os.O_EXCL))
+
+    def teardown(self) -> None:
+        (self.ctx.tmp_dir / f"lock-{self.ctx.rank}").unlink()
+
+
+class Greedy(Counter):
+    """Cannot do without a row."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        self.total = self.total + rows["number"][0]
+
+
+class Personal(Counter):
+    """Seeds by rank."""
+
+    @operator(rows=Split(), returns=Split())
+    def noisy(self, rows: Batch) -> Batch:
+        """Noise that depends on who made it."""
+        return rows | {"number": self.ctx.rng(self.ctx.rank, self.ctx.step).standard_normal(rows.rows)}
+
+
+class Disagreeing(Counter):
+    """Says that all ranks return the same."""
+
+    @operator(rows=Split(), returns=Broadcast())
+    def noisy(self, rows: Batch) -> Batch:
+        """The rank's part, declared as the whole."""
+        return super().noisy(rows)
+
+
+class Scribbling(Counter):
+    """Writes into its input."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers and wipe them out."""
+        super().add(rows)
+        column = np.asarray(rows["number"])
+        ctypes.memset(column.ctypes.data, 0, column.nbytes)
+
+
+class Chunky(Counter):
+    """Computes something else with other chunks."""
+
+    @operator(rows=Split(), returns=Split(), streaming=True)
+    def squared(self, rows: Iterator[Batch]) -> Iterator[Batch]:
+        """The squares, relative to the largest of the chunk."""
+        for chunk in rows:
+            squares = np.asarray(chunk["number"]) ** 2
+            yield Batch({"number": squares / max(squares, default=1.0)})
+
+
+class Hashing(Counter):
+    """Depends on the order of hashes."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        self.total = self.total + hash("seed") % 1000
+
+
+class Reborn(Counter):
+    """Depends on how often it was started."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        self.total = self.total + ctx.generation
+
+
+class Disturbed(Counter):
+    """Goes on otherwise after a snapshot."""
+
+    def snapshot(self) -> State:
+        self.total = self.total + 1
+        return super().snapshot()
+
+
+class Late(Counter):
+    """Has a moment only after the first step."""
+
+    moment: float | None = None
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        self.moment = 0.5
+
+    def snapshot(self) -> State:
+        return super().snapshot() | ({} if self.moment is None else {"moment": self.moment})
+
+
+class Forgetful(Counter):
+    """Has state that the snapshot lacks."""
+
+    seen = 0
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers, each weighted by how many calls there were."""
+        self.seen += 1
+        self.total = self.total + self.seen * float(np.sum(rows["number"]))
+
+
+class Rounding(Counter):
+    """Takes its state back in another precision."""
+
+    def restore(self, state: State) -> None:
+        self.total = np.array(state["total"], dtype=np.float32)
+
+
+class Haunted(Counter):
+    """Finds what an earlier generation has left in its folder."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        self.marker = Path(ctx.tmp_dir, f"seen-{ctx.rank}")
+        self.weight = 2.0 if self.marker.exists() else 1.0
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        self.marker.touch()
+        self.total = self.total + self.weight * float(np.sum(rows["number"]))
+
+
+class Dropping(Counter):
+    """Gives memory back and does not bring back what was in it."""
+
+    def offload(self) -> None:
+        self.total = np.zeros(2)

@@ -1,0 +1,11 @@
+"""What happens when this is imported must not: something heavy, output, a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import matplotlib
+
+print("imported", matplotlib.__version__)
+threading.Thread(target=time.sleep, args=(60,), daemon=True, name="careless").start()
