@@ -17,6 +17,7 @@ class Sum:
         self.total = start
 
     def add(self, numbers: rolemesh.Batch) -> None:
+        """Add this rank's part of the numbers to its sum."""
         self.total += sum(numbers["number"])
         self.ctx.count(rows=numbers.rows, total=sum(numbers["number"]))
         self.ctx.log.info("step %d: got %s, my sum is %d", self.ctx.step, numbers["number"], self.total)

@@ -36,3 +36,25 @@ class TestVLLM(WorkloadConformance):
         role.load_weights(weights=self.weights(10 + step, step + 1)[1])
         role.generate(prompts=self.prompts(2))
         role.evaluate(prompts=self.prompts(2))
+
+
+class TestPrefill(WorkloadConformance):
+    """Its operators are called in `test_pd.py`, with the half that takes what they leave, and with kills."""
+
+    plugin = "vllm-prefill"
+    options = {"model": "tiny", "engine": {"max_model_len": 128, "kv_cache_memory_bytes": 8 << 20}}
+    bad_options = ({"model": "nowhere"}, {"lease": 1}, {"engine": {"no_such_argument": 1}})
+    world_sizes = (1,)
+
+    @pytest.fixture
+    def base(self, tiny_model: Path) -> Path:
+        """Where the model's folder is."""
+        return tiny_model.parent
+
+
+class TestDecode(TestPrefill):
+    """Its operators are called in `test_pd.py`, with the half that has computed the prompts."""
+
+    plugin = "vllm-decode"
+    options = {**TestPrefill.options, "max_tokens": 4}
+    bad_options = ({"model": "nowhere"}, {"samples": 0}, {"engine": {"no_such_argument": 1}})

@@ -1,0 +1,47 @@
+"""The standard tests of a workload, for plain Python in the role `function`: a class with state, and a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh import Batch
+from rolemesh.testing import WorkloadConformance
+
+HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello"
+
+
+class TestClass(WorkloadConformance):
+    plugin = "function"
+    options = {"target": "roles.py:Sum", "kwargs": {"start": 3}}
+    bad_options = (
+        {"target": "roles.py:NoSuch"},
+        {"target": "nowhere.py:Sum"},
+        {"kwargs": {"begin": 3}},
+        {"inputs": {"number": "split"}},
+        {"returns": "scattered"},
+    )
+
+    @pytest.fixture
+    def base(self) -> Path:
+        """Where `roles.py` is."""
+        return HELLO
+
+    def step(self, role: Any, step: int) -> None:
+        role.add(numbers=Batch({"number": list(range(step, step + 7))}))
+
+
+class TestFunction(WorkloadConformance):
+    plugin = "function"
+    options = {"target": "roles.py:numbers"}
+    world_sizes = (1,)
+
+    @pytest.fixture
+    def base(self) -> Path:
+        """Where `roles.py` is."""
+        return HELLO
+
+    def step(self, role: Any, step: int) -> None:
+        role.numbers()
