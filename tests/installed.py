@@ -93,18 +93,25 @@ def build_wheel(source: Path, folder: Path) -> Path:
     return found
 
 
-def make_environment(folder: Path, wheels: Sequence[Path], base: Installed | None = None) -> Installed:
-    """A new virtual environment with `wheels`. What they depend on is installed as pinned, or is that of `base`."""
+def make_environment(
+    folder: Path, wheels: Sequence[Path], base: Installed | None = None, also: Sequence[str] = ()
+) -> Installed:
+    """A new virtual environment with `wheels`, and what is asked for in `also`.
+
+    What they depend on is installed as the lock pins it, unless `base` has it: then it is that one's.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     made = Installed(folder)
-    pip = [sys.executable, "-m", "pip", "--python", made.python, "--disable-pip-version-check", "--quiet"]
-    how = ["--constraint", str(LOCK)]
-    if base is not None:
+    commands = [["install", "--constraint", str(LOCK), *also]] if also else []
+    if base is None:
+        commands.insert(0, ["install", "--constraint", str(LOCK), *map(str, wheels)])
+    else:
         (site,) = folder.glob("lib/python*/site-packages")
         (theirs,) = base.folder.glob("lib/python*/site-packages")
         (site / "base.pth").write_text(f"{theirs}\n")
-        how = ["--no-deps", "--ignore-installed", "--no-index"]
-    for command in (["install", *how, *map(str, wheels)], ["check"]):
+        commands.insert(0, ["install", "--no-deps", "--ignore-installed", "--no-index", *map(str, wheels)])
+    for command in (*commands, ["check"]):
+        pip = [sys.executable, "-m", "pip", "--python", made.python, "--disable-pip-version-check", "--quiet"]
         done = _run([*pip, *command], folder, 280)
         assert done.returncode == 0, done.stdout + done.stderr
     return made

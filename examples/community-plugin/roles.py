@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-
 from rolemesh import Batch, RankContext
 
 TRUTH = np.float32([0.5, -1.0, 2.0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from rolemesh import Failure, JobView, RankView, RecoveryPlan
+
 from rolemesh_fieldkit.quarantine import Quarantine
 
 RANKS = (

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-
 from rolemesh import Batch, OptionsError, RankContext, RolemeshError
 from rolemesh.testing import WorkloadConformance
+
 from rolemesh_fieldkit.replay import ReplayBuffer
 
 COLUMNS = {"n": "int64", "x": "float32[2]"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.errors import PlacementError
+
 from rolemesh_fieldkit.spread import Spread
 
 

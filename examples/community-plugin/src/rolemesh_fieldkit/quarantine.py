@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from pydantic import Field
-
 from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, hookimpl
 
 __all__ = ["Quarantine"]

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
-
 from rolemesh import Batch, Broadcast, OptionsError, RankContext, RolemeshError, Shard, Split, State, Workload, operator
+
 from rolemesh_fieldkit.columns import Column, Declared
 
 __all__ = ["ReplayBuffer"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from pydantic import BaseModel, Field
-
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler, hookimpl
 from rolemesh.errors import PlacementError
 from rolemesh.placement import PlanBuilder
