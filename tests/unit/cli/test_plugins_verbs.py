@@ -57,6 +57,21 @@ def test_show_has_options_with_type_default_and_doc(rolemesh: Rolemesh) -> None:
     assert "function" in options["kwargs"]["doc"]
 
 
+def test_show_names_types_and_not_what_validates_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "shapes-1.0.dist-info").mkdir(parents=True)
+    (site / "shapes-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (site / "shapes-1.0.dist-info" / "entry_points.txt").write_text("[rolemesh.workloads]\nshapes = shapes:Shapes\n")
+    (site / "shapes.py").write_text(
+        "from typing import Annotated\nfrom pydantic import AfterValidator, BaseModel\nfrom rolemesh import Workload\n"
+        "class Options(BaseModel, extra='forbid'):\n"
+        "    columns: dict[str, Annotated[str, AfterValidator(str.strip)]]\n"
+        "class Shapes(Workload):\n    Options = Options\n"
+    )
+    shown = json.loads(rolemesh("plugins", "show", "shapes", "--json", site=site).stdout)
+    assert [option["type"] for option in shown["options"]] == ["dict[str, str]"]
+
+
 def test_show_has_the_hooks_of_an_observer(rolemesh: Rolemesh) -> None:
     done = rolemesh("plugins", "show", "jsonl")
     assert done.returncode == 0
