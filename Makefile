@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench docs clean
+.PHONY: help install demo test lint bench docs dist clean
 
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
@@ -32,6 +32,9 @@ bench: install ## the benchmarks; their table on the console, JSON in benchmarks
 
 docs: install ## check that the documents say what the code does
 	$(PY) -m pytest tests/test_docs.py
+
+dist: install ## wheel and sdist of the kernel and of every plugin, in dist/
+	@requirements/dist.sh $(PY) dist
 
 clean: ## remove .venv, caches and build outputs; keeps runs/ and the prepared model in .cache/
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

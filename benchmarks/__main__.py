@@ -24,6 +24,7 @@ NAMES = (
     "failover",
     "goodput",
     "planning",
+    "imports",
     "grpo",
 )
 

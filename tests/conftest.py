@@ -1,4 +1,4 @@
-"""What tests of several kinds need: a PostgreSQL server and a Ray of this test run's own, each started once."""
+"""What tests of several kinds need, each made once: a PostgreSQL server and a Ray of this test run's own, wheels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.installed import Dist, Installed, make_dist, make_environment
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would the drivers that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,3 +68,15 @@ def ray_cluster(environment_cache: Path) -> Iterator[Any]:
 def ray_address(ray_cluster: Any) -> str:
     """What `--address` takes to join it."""
     return str(ray_cluster.address)
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
+    """Sdists and wheels of the kernel and of all plugins, as `make dist` makes them."""
+    return make_dist(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the kernel's wheel and what that depends on; neither Ray nor torch, no plugin, no pip."""
+    return make_environment(tmp_path_factory.mktemp("kernel") / "venv", [dist.wheel("rolemesh")])

@@ -14,7 +14,7 @@ from benchmarks.__main__ import NAMES
 from benchmarks.report import RESULTS, Report
 
 ROOT = Path(__file__).resolve().parents[1]
-CHEAP = ("chain", "controller", "weights", "start_ranks", "submit", "snapshot", "failover", "goodput", "planning")
+CHEAP = tuple(name for name in NAMES if name not in ("chain_large", "grpo"))
 
 COUNTED = ("ranks", "steps")
 """Units of which there may be none."""

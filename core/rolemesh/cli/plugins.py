@@ -13,9 +13,8 @@ import typer
 from rolemesh.cli._output import print_json, print_progress, print_table
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, PluginError, nearest
 from rolemesh.plugins.discovery import KINDS, PluginRecord, discover, normalized
-from rolemesh.plugins.known import SINGULAR
+from rolemesh.plugins.known import SINGULAR, Kind
 from rolemesh.plugins.static import looked_at
-from rolemesh.spec.model import Kind
 
 if TYPE_CHECKING:
     from rolemesh.testing.check import Certificate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from pydantic import BaseModel
@@ -46,7 +46,7 @@ def describe(record: PluginRecord) -> dict[str, Any]:
         return result
     result["doc"] = inspect.getdoc(cls) or ""
     result["api_version"] = cls.api_version
-    result["options"] = [_option(name, info) for name, info in cls.Options.model_fields.items()]
+    result["options"] = _options(cls.Options)
     if record.kind == "workloads":
         result["group"], result["deterministic"] = cls.group, cls.deterministic
         result["operators"] = _operators(cls)
@@ -77,12 +77,20 @@ def _partition(partition: Any) -> str:
     return repr(partition).partition(".")[2] or repr(partition)
 
 
-def _option(name: str, info: FieldInfo) -> dict[str, Any]:
+def _options(model: type[BaseModel]) -> list[dict[str, Any]]:
+    try:
+        types = get_type_hints(model)  # without what validates them
+    except NameError:  # a type that only pydantic found, in the function that made the model
+        types = {}
+    return [_option(name, types.get(name, info.annotation), info) for name, info in model.model_fields.items()]
+
+
+def _option(name: str, annotation: Any, info: FieldInfo) -> dict[str, Any]:
     required = info.is_required()
     default = None if required else _default(info.get_default(call_default_factory=True, validated_data={}))
     return {
         "name": info.alias or name,
-        "type": type_name(info.annotation),
+        "type": type_name(annotation),
         "required": required,
         "default": default,
         "doc": info.description or "",

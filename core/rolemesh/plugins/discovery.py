@@ -11,8 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from rolemesh.errors import PluginError, nearest
-from rolemesh.plugins.known import DISTRIBUTIONS, SINGULAR
-from rolemesh.spec.model import Kind
+from rolemesh.plugins.known import DISTRIBUTIONS, SINGULAR, Kind
 
 __all__ = ["ALLOWED", "DISABLED", "KINDS", "PluginRecord", "discover", "find", "normalized"]
 

@@ -13,9 +13,8 @@ from stevedore.driver import DriverManager
 
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.known import SINGULAR
+from rolemesh.plugins.known import SINGULAR, Kind
 from rolemesh.plugins.lock import check_content
-from rolemesh.spec.model import Kind
 
 __all__ = ["base_class", "load", "load_exact"]
 

@@ -1,10 +1,13 @@
-"""Names that messages need: what one plugin of each kind is called, and which distribution offers a known plugin."""
+"""The kinds of plugins, and names that messages need: what one of each is called, who offers a known one."""
 
 from __future__ import annotations
 
-from rolemesh.spec.model import Kind
+from typing import Literal, TypeAlias
 
-__all__ = ["DISTRIBUTIONS", "SINGULAR"]
+__all__ = ["DISTRIBUTIONS", "SINGULAR", "Kind"]
+
+Kind: TypeAlias = Literal["workloads", "schedulers", "failover", "transports", "observers", "sources", "diagnosers"]
+"""Plugins of a kind are the entry-point group ``rolemesh.<kind>``."""
 
 SINGULAR: dict[Kind, str] = {
     "workloads": "workload",

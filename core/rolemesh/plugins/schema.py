@@ -9,7 +9,8 @@ from typing import Any
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
-from rolemesh.spec.model import JobSpec, Kind
+from rolemesh.plugins.known import Kind
+from rolemesh.spec.model import JobSpec
 
 __all__ = ["job_schema"]
 

@@ -12,9 +12,9 @@ from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshErr
 from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
+from rolemesh.plugins.known import Kind
 from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
-from rolemesh.spec.model import Kind
 from rolemesh.spec.places import Path
 from rolemesh.spec.world_size import WorldSize
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
@@ -171,6 +171,3 @@ class JobSpec(_Strict):
         if isinstance(data, dict) and isinstance(data.get("placement"), dict):
             data = {**data, "placement": [data["placement"]]}
         return data
-
-
-Kind = Literal["workloads", "schedulers", "failover", "transports", "observers", "sources", "diagnosers"]

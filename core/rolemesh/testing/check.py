@@ -18,8 +18,7 @@ import msgspec
 
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.known import SINGULAR
-from rolemesh.spec.model import Kind
+from rolemesh.plugins.known import SINGULAR, Kind
 
 __all__ = ["GROUP", "Certificate", "Checked", "check_folder", "check_plugin"]
 

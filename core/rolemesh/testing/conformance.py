@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import base_class, load
-from rolemesh.spec.model import Kind
+from rolemesh.plugins.known import Kind
 from rolemesh.testing.overriding import check_overrides
 
 __all__ = ["HEAVY", "PluginConformance", "modules_after"]

@@ -57,6 +57,21 @@ def test_show_has_options_with_type_default_and_doc(rolemesh: Rolemesh) -> None:
     assert "function" in options["kwargs"]["doc"]
 
 
+def test_show_names_types_and_not_what_validates_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "shapes-1.0.dist-info").mkdir(parents=True)
+    (site / "shapes-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (site / "shapes-1.0.dist-info" / "entry_points.txt").write_text("[rolemesh.workloads]\nshapes = shapes:Shapes\n")
+    (site / "shapes.py").write_text(
+        "from typing import Annotated\nfrom pydantic import AfterValidator, BaseModel\nfrom rolemesh import Workload\n"
+        "class Options(BaseModel, extra='forbid'):\n"
+        "    columns: dict[str, Annotated[str, AfterValidator(str.strip)]]\n"
+        "class Shapes(Workload):\n    Options = Options\n"
+    )
+    shown = json.loads(rolemesh("plugins", "show", "shapes", "--json", site=site).stdout)
+    assert [option["type"] for option in shown["options"]] == ["dict[str, str]"]
+
+
 def test_show_has_the_hooks_of_an_observer(rolemesh: Rolemesh) -> None:
     done = rolemesh("plugins", "show", "jsonl")
     assert done.returncode == 0
@@ -110,15 +125,37 @@ def test_every_reference_of_the_schema_is_defined(rolemesh: Rolemesh) -> None:
     assert references <= definitions.keys()
 
 
+HEAVY = {"ray", "torch", "vllm", "transformers", "numpy", "sqlalchemy", "zmq", "yaml", "stevedore", "pluggy"}
+
+
+@pytest.fixture
+def crowded_site(tmp_path: Path) -> Path:
+    """A folder with fifty installed distributions of one plugin each, whose modules import what is heavy."""
+    site = tmp_path / "site"
+    for number in range(50):
+        info = site / f"crowd_{number}-0.1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: crowd-{number}\nVersion: 0.1\n")
+        (info / "entry_points.txt").write_text(f"[rolemesh.workloads]\ncrowd-{number} = crowd_{number}:Plugin\n")
+        (site / f"crowd_{number}.py").write_text(
+            "import numpy\nfrom rolemesh import Workload\nclass Plugin(Workload): ...\n"
+        )
+    return site
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins", "list"], ["plugins", "list", "--json"]])
-def test_help_and_list_import_neither_ray_nor_torch_nor_any_plugin(arguments: list[str], tmp_path: Path) -> None:
+def test_help_and_list_import_nothing_heavy_and_no_plugin(
+    arguments: list[str], tmp_path: Path, crowded_site: Path
+) -> None:
     code = (
-        "import sys; from rolemesh.cli import main; main(sys.argv[1:]); "
+        f"import sys; sys.path.insert(0, {str(crowded_site)!r}); from rolemesh.cli import main; main(sys.argv[1:]); "
         "print(*sorted({m.split('.')[0] for m in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
+    assert arguments == ["--help"] or done.stdout.count("crowd-") >= 50
     loaded = set(done.stderr.split())
     assert "rolemesh" in loaded
-    assert not loaded & {"ray", "torch", "vllm", "transformers", "rolemesh_fsdp", "rolemesh_vllm"}
+    assert not loaded & (HEAVY if arguments == ["--help"] else HEAVY | {"rich"})  # typer shows its help with rich
+    assert not {name for name in loaded if name.startswith(("rolemesh_", "crowd_"))}

@@ -1,0 +1,59 @@
+"""The failover level `quarantine`: a process starts again where it was, until its node has had enough of them die."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pydantic import Field
+from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, hookimpl
+
+__all__ = ["Quarantine"]
+
+STRIKES = ("signal", "exit", "agent_lost", "hang", "start")
+"""Causes that may be the node's fault. An exception is the code's, and in a group often an echo of a mate's death."""
+
+
+class QuarantineOptions(Budget):
+    """Options of the `quarantine` level."""
+
+    strikes: int = Field(default=2, ge=1, description="Processes that may die on a node before its ranks leave it.")
+    most: int = Field(default=1, ge=1, description="Nodes in quarantine at the same time, at most.")
+
+
+class Quarantine(FailoverLevel):
+    """Restarts what died where it was; with a node's last strike, all of its ranks move to other nodes.
+
+    A node in quarantine gets no ranks while another one is left. Of more nodes than `most`, those with fewer strikes
+    are used again, as Envoy's outlier detection does with hosts.
+    """
+
+    Options = QuarantineOptions
+    options: QuarantineOptions
+    api_version = 1
+    scope = "process"
+
+    @hookimpl
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        """None for a lost node, which nobody can start anything on, and for a rank that the job does not have."""
+        lost = view.lost_with(failure)
+        if failure.cause == "node_lost" or not lost:
+            return None
+        node = next((r.node for r in view.ranks if (r.role, r.rank) == (failure.role, failure.rank)), failure.node)
+        strikes = Counter(each.node for each in view.failures if each.cause in STRIKES)
+        strikes[node] += failure.cause in STRIKES
+        if strikes[node] < self.options.strikes:
+            reason = f"{strikes[node]} of {self.options.strikes} strikes on {node}: what died starts again there"
+            return RecoveryPlan("quarantine", lost, reason=reason)
+        leaving = {mate: None for r in view.ranks if r.node == node for mate in view.group(r.role, r.rank)}
+        return RecoveryPlan(
+            "quarantine",
+            tuple(leaving),
+            avoid=(node, *self._others(node, strikes, view)),
+            reason=f"{strikes[node]} strikes on {node}: its ranks move to other nodes",
+        )
+
+    def _others(self, node: str, strikes: Counter[str], view: JobView) -> list[str]:
+        """The nodes that stay in quarantine beside `node`: those with the most strikes, of which nobody has ranks."""
+        used = {r.node for r in view.ranks}
+        bad = [(-count, name) for name, count in strikes.items() if count >= self.options.strikes]
+        return [name for _, name in sorted(bad) if name != node and name not in used][: self.options.most - 1]

@@ -1,0 +1,125 @@
+"""The workload `replay-buffer`: keeps rows of the past, and deals out random ones."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+from rolemesh import Batch, Broadcast, OptionsError, RankContext, RolemeshError, Shard, Split, State, Workload, operator
+
+from rolemesh_fieldkit.columns import Column, Declared
+
+__all__ = ["ReplayBuffer"]
+
+
+class ReplayOptions(BaseModel, extra="forbid"):
+    """Options of the `replay-buffer` workload."""
+
+    columns: dict[str, Declared] = Field(
+        min_length=1, description="What a row is: numpy dtypes and shapes by name, e.g. {state: 'float32[4]'}."
+    )
+    capacity: int = Field(default=10_000, ge=1, description="Rows that are kept, over all ranks.")
+    rows: int = Field(default=32, ge=1, description="Rows that a call of sample returns, over all ranks.")
+    keep: Literal["newest", "reservoir"] = Field(
+        default="newest",
+        description="Once it is full: the newest rows, or a uniform sample of all rows that there ever were.",
+    )
+
+
+class ReplayBuffer(Workload):
+    """A replay buffer whose slots are divided among its ranks.
+
+    Every rank hears of every row and keeps those of its own slots, so that contents and samples do not depend on how
+    many ranks there are. With ``keep: reservoir`` a full buffer replaces rows by algorithm R (Vitter 1985, *Random
+    sampling with a reservoir*).
+    """
+
+    Options = ReplayOptions
+    api_version = 1
+    deterministic = True
+
+    @classmethod
+    def check(cls, options: ReplayOptions, world_size: int) -> None:
+        """Every rank has a slot."""
+        if world_size > options.capacity:
+            what = f"{world_size} ranks cannot divide {options.capacity} rows"
+            raise OptionsError(what, where="capacity", remedy="use fewer ranks, or a larger capacity")
+
+    def setup(self, ctx: RankContext[ReplayOptions]) -> None:
+        """Take the memory for all rows that this rank will ever keep."""
+        self.ctx = ctx
+        capacity = ctx.options.capacity
+        self.first = capacity * ctx.rank // ctx.world_size
+        self.last = capacity * (ctx.rank + 1) // ctx.world_size
+        self.columns = {name: Column.parse(text) for name, text in ctx.options.columns.items()}
+        self.kept = {name: column.zeros(self.last - self.first) for name, column in self.columns.items()}
+        self.seen = 0
+        self.samples = 0
+
+    @operator(rows=Broadcast())
+    def add(self, rows: Batch) -> None:
+        """Keep these rows, or some of them. `rows` has the declared columns; others are not looked at."""
+        values = {name: self._column(rows, name) for name in self.columns}
+        slots = self._slots(rows.rows)
+        mine = np.flatnonzero((slots >= self.first) & (slots < self.last))
+        for name, column in values.items():
+            self.kept[name][slots[mine] - self.first] = column[mine]  # of two rows for one slot the later stays
+        self.seen += rows.rows
+        self.ctx.metric(fill=min(1.0, self.seen / self.ctx.options.capacity))
+
+    @operator(returns=Split())
+    def sample(self) -> Batch:
+        """`rows` random rows (uniform, with replacement), in the order of their slots; this rank's own of them."""
+        options = self.ctx.options
+        if not self.seen:
+            raise RolemeshError(
+                "the replay buffer is empty, so there is nothing to sample",
+                where=f"role {self.ctx.role}, step {self.ctx.step}",
+                remedy="let the flow call add before sample",
+            )
+        rng = self.ctx.rng(self.ctx.role, "sample", self.samples)
+        slots = np.sort(rng.integers(0, min(self.seen, options.capacity), size=options.rows))
+        self.samples += 1
+        mine = slots[(slots >= self.first) & (slots < self.last)] - self.first
+        self.ctx.count(sampled=len(mine))
+        return Batch({name: column[mine] for name, column in self.kept.items()}, rows=len(mine))
+
+    def snapshot(self) -> State:
+        """The slots of this rank as shards of the whole buffer, so that another number of ranks can go on with it."""
+        capacity = self.ctx.options.capacity
+        shards = {
+            name: Shard(kept, (capacity, *kept.shape[1:]), (self.first, *(0 for _ in kept.shape[1:])))
+            for name, kept in self.kept.items()
+        }
+        return {"kept": shards, "seen": self.seen, "samples": self.samples}
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        for name, shard in state["kept"].items():
+            self.kept[name][:] = shard.data
+        self.seen, self.samples = int(state["seen"]), int(state["samples"])
+
+    def _slots(self, rows: int) -> NDArray[np.int64]:
+        """Where each of the next `rows` rows goes: its slot, or one beyond the last for a row that is not kept."""
+        capacity = self.ctx.options.capacity
+        numbers = np.arange(self.seen, self.seen + rows)
+        if self.ctx.options.keep == "newest":
+            return numbers % capacity
+        drawn = self.ctx.rng(self.ctx.role, "keep", self.seen).integers(0, numbers + 1)
+        return np.where(numbers < capacity, numbers, drawn)
+
+    def _column(self, rows: Batch, name: str) -> NDArray[Any]:
+        """A column as declared. Raises `RolemeshError` where it is missing or has another shape."""
+        declared = self.columns[name]
+        if name in rows:
+            column = np.asarray(rows[name], declared.dtype)
+            if column.shape[1:] == declared.shape:
+                return column
+        got = f"rows of shape {column.shape[1:]}" if name in rows else f"the columns {', '.join(rows)}"
+        raise RolemeshError(
+            f"add() needs the column {name!r} with rows of shape {declared.shape}, and got {got}",
+            where=f"role {self.ctx.role}, step {self.ctx.step}",
+            remedy="declare in options.columns what the producer returns",
+        )

@@ -1,0 +1,139 @@
+"""Distributions built from a copy of this checkout, and environments that have them and do not know the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Dist", "Installed", "build_wheel", "make_dist", "make_environment", "sources"]
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements" / "lock.txt"
+CHECKOUT = ("LICENSE", "README.md", "core", "plugins", "pyproject.toml", "requirements")
+LEFTOVERS = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".*")
+
+
+@dataclass(frozen=True)
+class Dist:
+    """What `make dist` has made: `folder` with sdists and wheels, of a copy of the `checkout` with leftovers in it."""
+
+    checkout: Path
+    before: frozenset[str]
+    folder: Path
+
+    def wheel(self, name: str) -> Path:
+        """The wheel of a distribution."""
+        (found,) = self.folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl")
+        return found
+
+    def sdist(self, name: str) -> Path:
+        """The sdist of a distribution."""
+        (found,) = self.folder.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
+        return found
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment in `folder`."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.folder / "bin" / "python")
+
+    def run(self, *command: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """A command of the environment's ``bin/``, by name, or a program by path."""
+        program = self.folder / "bin" / command[0]
+        return _run([str(program), *command[1:]], cwd, timeout)
+
+
+def sources(folder: Path, packages: str) -> set[str]:
+    """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel."""
+    root = folder / packages
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return {str(path) for path in files if "__pycache__" not in path.parts and ".egg-info" not in path.parts[0]}
+
+
+def make_dist(folder: Path) -> Dist:
+    """``make dist`` on a copy of the checkout in which earlier builds have left things. Raises where it fails."""
+    copy = folder / "checkout"
+    copy.mkdir(parents=True)
+    for name in CHECKOUT:
+        _copy(ROOT / name, copy / name)
+    for distribution, packages in (
+        (copy, "core/rolemesh"),
+        (copy / "plugins/failover/job", "src/rolemesh_failover_job"),
+    ):
+        for stale in (f"build/lib/{Path(packages).name}/stale.py", f"{packages}/__pycache__/stale.pyc", "stale.py"):
+            (distribution / stale).parent.mkdir(parents=True, exist_ok=True)
+            (distribution / stale).write_text("raise AssertionError('built from what an earlier build has left')\n")
+        info = distribution / f"{packages}.egg-info"
+        info.mkdir()
+        (info / "SOURCES.txt").write_text("stale.py\n")
+    before = frozenset(map(str, copy.rglob("*")))
+    done = _run([str(copy / "requirements/dist.sh"), sys.executable, str(folder / "dist")], copy, 280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Dist(copy, before, folder / "dist")
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """The wheel of one distribution, not by way of an sdist, from a copy of `source` below `folder`."""
+    _copy(source, folder / "source")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), "source"]
+    done = _run(command, folder, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def make_environment(
+    folder: Path, wheels: Sequence[Path], base: Installed | None = None, also: Sequence[str] = ()
+) -> Installed:
+    """A new virtual environment with `wheels`, and what is asked for in `also`.
+
+    What they depend on is installed as the lock pins it, unless `base` has it: then it is that one's.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    made = Installed(folder)
+    commands = [["install", "--constraint", str(LOCK), *also]] if also else []
+    if base is None:
+        commands.insert(0, ["install", "--constraint", str(LOCK), *map(str, wheels)])
+    else:
+        (site,) = folder.glob("lib/python*/site-packages")
+        (theirs,) = base.folder.glob("lib/python*/site-packages")
+        (site / "base.pth").write_text(f"{theirs}\n")
+        commands.insert(0, ["install", "--no-deps", "--ignore-installed", "--no-index", *map(str, wheels)])
+    for command in (*commands, ["check"]):
+        pip = [sys.executable, "-m", "pip", "--python", made.python, "--disable-pip-version-check", "--quiet"]
+        done = _run([*pip, *command], folder, 280)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+def _leave(distribution: Path, package: str) -> None:
+    """What builds in place leave behind, with a module in it that the sources no longer have."""
+    for stale in (f"build/lib/{Path(package).name}/stale.py", f"{package}/__pycache__/stale.pyc", "stale.py"):
+        (distribution / stale).parent.mkdir(parents=True, exist_ok=True)
+        (distribution / stale).write_text("raise AssertionError('built from what an earlier build has left')\n")
+    info = distribution / f"{package}.egg-info"
+    info.mkdir()
+    (info / "SOURCES.txt").write_text("stale.py\n")
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=LEFTOVERS)
+    else:
+        shutil.copy(source, target)
+
+
+def _run(command: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    environ = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=timeout, check=False)

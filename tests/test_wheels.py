@@ -1,0 +1,143 @@
+"""What `make dist` makes: complete, nothing of earlier builds in it, and usable without the checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import tomllib
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.metadata import Metadata
+from packaging.requirements import Requirement
+from tests.installed import ROOT, Dist, Installed, build_wheel, sources
+
+pytestmark = pytest.mark.slow
+
+DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
+PLUGINS = DISTRIBUTIONS[1:]
+
+
+def pyproject(folder: Path) -> Any:
+    """The `[project]` of a distribution."""
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+def packages(folder: Path) -> str:
+    """Where the packages of a distribution are, in its folder."""
+    return "core" if folder == ROOT else "src"
+
+
+def named(folder: Path) -> str:
+    return str(pyproject(folder)["name"])
+
+
+def metadata(wheel: Path) -> Metadata:
+    """A wheel's metadata. Raises where it is not as the standard says."""
+    with zipfile.ZipFile(wheel) as opened:
+        (path,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        return Metadata.from_email(opened.read(path), validate=True)
+
+
+def entry_points(wheel: Path) -> dict[str, dict[str, str]]:
+    """Group → name → target."""
+    parser = ConfigParser(delimiters=("=",))
+    with zipfile.ZipFile(wheel) as opened:
+        (path,) = [name for name in opened.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        parser.read_string(opened.read(path).decode())
+    return {group: dict(parser[group]) for group in parser.sections()}
+
+
+def test_there_are_a_wheel_and_an_sdist_of_everything_and_nothing_else_anywhere(dist: Dist) -> None:
+    made = sorted(path.name for path in dist.folder.iterdir())
+    stems = [f"{named(folder).replace('-', '_')}-{pyproject(folder)['version']}" for folder in DISTRIBUTIONS]
+    assert made == sorted(f"{stem}{end}" for stem in stems for end in ("-py3-none-any.whl", ".tar.gz"))
+    assert set(map(str, dist.checkout.rglob("*"))) == dist.before
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
+def test_a_wheel_has_the_sources_types_license_and_nothing_else(folder: Path, dist: Dist) -> None:
+    wheel = dist.wheel(named(folder))
+    info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    about = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+    with zipfile.ZipFile(wheel) as opened:
+        found = set(opened.namelist())
+        assert opened.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert found == sources(folder, packages(folder)) | {f"{info}/{name}" for name in about}
+    assert {path.partition("/")[0] for path in found} == {info, *(p.name for p in top(folder))}
+    assert all(f"{package.name}/py.typed" in found for package in top(folder))
+
+
+def top(folder: Path) -> list[Path]:
+    """The packages of a distribution."""
+    return [path.parent for path in (folder / packages(folder)).glob("*/__init__.py")]
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
+def test_an_sdist_has_what_a_build_needs_and_neither_tests_nor_other_distributions(folder: Path, dist: Dist) -> None:
+    with tarfile.open(dist.sdist(named(folder))) as opened:
+        files = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
+    ours = {f"{packages(folder)}/{path}" for path in sources(folder, packages(folder))}
+    found = {path for path in files if ".egg-info/" not in path}
+    assert found == ours | {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
+def test_the_metadata_are_valid_and_those_of_the_pyproject(folder: Path, dist: Dist) -> None:
+    project, wheel = pyproject(folder), dist.wheel(named(folder))
+    found = metadata(wheel)
+    assert (found.name, str(found.version)) == (project["name"], project["version"])
+    assert (found.summary, found.license_expression) == (project["description"], "Apache-2.0")
+    assert (str(found.requires_python), found.license_files) == (project["requires-python"], ["LICENSE"])
+    assert (found.description_content_type, found.description) == (
+        "text/markdown",
+        (folder / "README.md").read_text(),
+    )
+    required = {str(each) for each in found.requires_dist or () if each.marker is None}
+    assert required == {str(Requirement(each)) for each in project["dependencies"]}
+    scripts = {"console_scripts": project["scripts"]} if "scripts" in project else {}
+    assert entry_points(wheel) == project["entry-points"] | scripts
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=named)
+def test_a_plugin_asks_for_the_kernels_that_it_fits(folder: Path, dist: Dist) -> None:
+    (kernel,) = [each for each in metadata(dist.wheel(named(folder))).requires_dist or () if each.name == "rolemesh"]
+    assert kernel.specifier == Requirement("rolemesh>=0.1,<0.2").specifier
+    assert kernel.specifier.contains(pyproject(ROOT)["version"])
+    assert any(group.startswith("rolemesh.") for group in entry_points(dist.wheel(named(folder))))
+
+
+def test_the_wheel_from_the_sdist_has_the_files_of_one_from_the_checkout(dist: Dist, tmp_path: Path) -> None:
+    direct = build_wheel(dist.checkout, tmp_path)
+    with zipfile.ZipFile(direct) as ours, zipfile.ZipFile(dist.wheel("rolemesh")) as theirs:
+        assert sorted(ours.namelist()) == sorted(theirs.namelist())
+
+
+def test_the_installed_kernel_lists_its_own_plugins(kernel_installed: Installed, tmp_path: Path) -> None:
+    where = kernel_installed.run("python", "-c", "import rolemesh; print(rolemesh.__file__)", cwd=tmp_path).stdout
+    assert Path(where.strip()).is_relative_to(kernel_installed.folder)
+    done = kernel_installed.run("rolemesh", "plugins", "list", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listed = {(row["kind"], row["name"], row["distribution"], row["status"]) for row in json.loads(done.stdout)}
+    assert listed == {
+        (group.removeprefix("rolemesh."), name, "rolemesh", "available")
+        for group, names in pyproject(ROOT)["entry-points"].items()
+        for name in names
+        if group.startswith("rolemesh.")
+    }
+
+
+def test_the_installed_kernel_validates_and_runs_hello(kernel_installed: Installed, tmp_path: Path) -> None:
+    shutil.copytree(
+        ROOT / "examples" / "hello", tmp_path / "hello", ignore=shutil.ignore_patterns("__pycache__", "runs")
+    )
+    checked = kernel_installed.run("rolemesh", "validate", "hello/job.yaml", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    done = kernel_installed.run("rolemesh", "run", "hello/job.yaml", "--backend", "local", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
+    assert (result["status"], result["steps"]) == ("done", 20)
