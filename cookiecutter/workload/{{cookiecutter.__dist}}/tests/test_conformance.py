@@ -14,4 +14,4 @@ class TestConformance(WorkloadConformance):
 
     def step(self, role: Any, step: int) -> None:
         tasks = role.next()
-        role.learn(Batch({"score": np.float32(tasks["level"] <= step // 2)}))
+        role.learn(answers=Batch({"score": np.float32(tasks["level"] <= step // 2)}))
