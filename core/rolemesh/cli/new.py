@@ -88,8 +88,9 @@ def _template(kind: str) -> Iterator[Path]:
     """The template of `kind` in a folder of its own, with what all templates share in it."""
     with tempfile.TemporaryDirectory(prefix="rolemesh-new-") as folder:
         template = Path(folder, kind)
-        shutil.copytree(TEMPLATES / "_shared", template)
-        shutil.copytree(TEMPLATES / kind, template, dirs_exist_ok=True)
+        compiled = shutil.ignore_patterns("__pycache__")  # pip compiles templates too
+        shutil.copytree(TEMPLATES / "_shared", template, ignore=compiled)
+        shutil.copytree(TEMPLATES / kind, template, ignore=compiled, dirs_exist_ok=True)
         yield template
 
 

@@ -5,13 +5,14 @@ from rolemesh import Attempt, Failure, JobView, RankView
 
 from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 
-LEVEL = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options(patience_s=1, factor=2))
+OPTIONS = {{ cookiecutter.__class }}.Options(patience_s=1, factor=2)
+LEVEL = {{ cookiecutter.__class }}(OPTIONS)
 RANKS = tuple(RankView(role, rank, "n0", "running", 3, 0) for role, rank in [("a", 0), ("a", 1), ("group", 0)])
 KILLED = Failure("signal", "a", 1, "n0")
 
 
 def view(now: float, *restarts: float) -> JobView:
-    attempts = tuple(Attempt("{{ cookiecutter.name }}", at, (("a", 1),), "", "recovered") for at in restarts)
+    attempts = tuple(Attempt("some-level", at, (("a", 1),), "", "recovered") for at in restarts)
     return JobView("job", 1, 2, RANKS, ("group",), attempts=attempts, now=now)
 
 

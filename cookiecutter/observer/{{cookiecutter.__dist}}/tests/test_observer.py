@@ -8,7 +8,8 @@ from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 
 
 def started(folder: Path, **options: object) -> {{ cookiecutter.__class }}:
-    observer = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options.model_validate(options))
+    chosen = {{ cookiecutter.__class }}.Options.model_validate(options)
+    observer = {{ cookiecutter.__class }}(chosen)
     observer.job_started(RunInfo("job", str(folder), 9, {"a": 1}, ("a.run",)))
     return observer
 

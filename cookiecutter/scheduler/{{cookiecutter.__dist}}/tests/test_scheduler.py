@@ -9,8 +9,8 @@ NODES = ClusterView((NodeView("a", cpu=2), NodeView("b", cpu=1), NodeView("c", c
 
 
 def placed(*roles: RoleRequest, options: dict[str, list[str]] | None = None) -> PlacementPlan:
-    scheduler = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options.model_validate(options or {}))
-    return scheduler.place(PlacementRequest(roles), NODES, PlacementPlan())
+    chosen = {{ cookiecutter.__class }}.Options.model_validate(options or {})
+    return {{ cookiecutter.__class }}(chosen).place(PlacementRequest(roles), NODES, PlacementPlan())
 
 
 def test_ranks_are_dealt_out_in_turn_and_a_full_node_is_passed_over() -> None:

@@ -32,7 +32,8 @@ class {{ cookiecutter.__class }}(FailoverLevel):
         earlier = [attempt.at for attempt in view.attempts if attempt.at > since and {*attempt.restart} & {*restart}]
         if earlier and view.now - earlier[-1] < self._patience_s(len(earlier)):
             return None
-        return RecoveryPlan("{{ cookiecutter.name }}", restart, reason=f"restart {len(earlier) + 1}, where it was")
+        reason = f"restart {len(earlier) + 1}, where it was"
+        return RecoveryPlan("{{ cookiecutter.name }}", restart, reason=reason)
 
     def _patience_s(self, restarts: int) -> float:
         return self.options.patience_s * self.options.factor ** (restarts - 1)

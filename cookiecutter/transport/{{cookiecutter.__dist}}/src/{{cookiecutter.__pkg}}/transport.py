@@ -35,7 +35,7 @@ class {{ cookiecutter.__class }}(Transport):
         self._listener.listen(socket.SOMAXCONN)
         self._stop, self._stopped = socket.socketpair()
         self._inbox = inbox.pusher()
-        self._thread = Thread(target=self._receive, args=(self._inbox.send,), name="{{ cookiecutter.name }}-in", daemon=True)
+        self._thread = Thread(target=self._receive, args=(self._inbox.send,), daemon=True)
         self._thread.start()
         return path
 
@@ -118,7 +118,7 @@ class _Sender(Sender):
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._dropped = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._thread = Thread(target=self._run, name="{{ cookiecutter.name }}-out", daemon=True)
+        self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def send(self, frame: bytes) -> None:
