@@ -13,17 +13,25 @@ if TYPE_CHECKING:
     from rolemesh.batch import Batch, Ragged, Shard, Shards
     from rolemesh.cluster import ClusterView, NodeView
     from rolemesh.diagnoser import Diagnoser
-    from rolemesh.errors import OptionsError, PluginError, RolemeshError
+    from rolemesh.errors import OptionsError, PlacementError, PluginError, RolemeshError
     from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Verdict
     from rolemesh.graph.flow import flow
     from rolemesh.hookspecs import hookimpl
     from rolemesh.imports import ImportRef
     from rolemesh.level import Budget, FailoverLevel
-    from rolemesh.observer import Observer
+    from rolemesh.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
     from rolemesh.partition import Broadcast, Partial, Sharded, Split
-    from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Unplaced
+    from rolemesh.placement import (
+        Assignment,
+        PlacementPlan,
+        PlacementRequest,
+        PlanBuilder,
+        RoleRequest,
+        Slot,
+        Unplaced,
+    )
     from rolemesh.scheduler import Scheduler
-    from rolemesh.transport import Transport
+    from rolemesh.transport import Inbox, Payload, Sender, Site, Stamp, Transport
     from rolemesh.workload import RankContext, State, Workload, operator
 
     __version__: str
@@ -36,17 +44,23 @@ __all__ = [
     "Budget",
     "ClusterView",
     "Diagnoser",
+    "Event",
     "FailoverLevel",
     "Failure",
     "ImportRef",
+    "Inbox",
+    "JobStatus",
     "JobView",
     "NodeState",
     "NodeView",
     "Observer",
     "OptionsError",
     "Partial",
+    "Payload",
+    "PlacementError",
     "PlacementPlan",
     "PlacementRequest",
+    "PlanBuilder",
     "PluginError",
     "Ragged",
     "RankContext",
@@ -54,13 +68,18 @@ __all__ = [
     "RecoveryPlan",
     "RoleRequest",
     "RolemeshError",
+    "RunInfo",
     "Scheduler",
+    "Sender",
     "Shard",
     "Sharded",
     "Shards",
+    "Site",
     "Slot",
     "Split",
+    "Stamp",
     "State",
+    "StepMetrics",
     "Transport",
     "Unplaced",
     "Verdict",
@@ -75,17 +94,17 @@ _HOMES = {
     "batch": ("Batch", "Ragged", "Shard", "Shards"),
     "cluster": ("ClusterView", "NodeView"),
     "diagnoser": ("Diagnoser",),
-    "errors": ("OptionsError", "PluginError", "RolemeshError"),
+    "errors": ("OptionsError", "PlacementError", "PluginError", "RolemeshError"),
     "failures": ("Attempt", "Failure", "JobView", "NodeState", "RankView", "RecoveryPlan", "Verdict"),
     "graph.flow": ("flow",),
     "hookspecs": ("hookimpl",),
     "imports": ("ImportRef",),
     "level": ("Budget", "FailoverLevel"),
-    "observer": ("Observer",),
+    "observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),
     "partition": ("Broadcast", "Partial", "Sharded", "Split"),
-    "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Unplaced"),
+    "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),
     "scheduler": ("Scheduler",),
-    "transport": ("Transport",),
+    "transport": ("Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"),
     "workload": ("RankContext", "State", "Workload", "operator"),
 }
 _HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name in names}

@@ -37,6 +37,7 @@ VERBS = (
     Verb("stop", "stop", "Stop a job."),
     Verb("checkpoint", "checkpoint", "List, verify or export the snapshots of a run on disk."),
     Verb("plugins", "plugins", "List installed plugins, or show one."),
+    Verb("new", "new", "Make a repository for a plugin of your own."),
     Verb("schema", "schema", "Print the JSON Schema of job files, with the options of all installed plugins."),
 )
 

@@ -14,7 +14,8 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 def test_the_verbs_are_these() -> None:
     names = [verb.name for verb in cli.VERBS]
     assert names == [
-        "run", "validate", "plan", "status", "attach", "logs", "events", "stop", "checkpoint", "plugins", "schema",
+        "run", "validate", "plan", "status", "attach", "logs", "events", "stop", "checkpoint", "plugins", "new",
+        "schema",
     ]  # fmt: skip
 
 

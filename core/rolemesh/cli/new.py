@@ -1,0 +1,147 @@
+"""``rolemesh new``: a repository for a plugin of one's own, made from the templates in ``cookiecutter/``."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import rolemesh
+from rolemesh.cli._output import print_json
+from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
+
+__all__ = ["KINDS", "command"]
+
+KINDS = ("workload", "scheduler", "failover", "transport", "observer")
+TEMPLATES = Path(rolemesh.__file__).parent / "_templates"
+QUESTIONS = ("name", "author", "email", "description")
+GIT_KEYS = {"author": "user.name", "email": "user.email"}
+NEXT = (
+    "cd {folder}",
+    "python3 -m venv .venv && . .venv/bin/activate",
+    "pip install -e '.[test]'",
+    "pytest",
+    "rolemesh run job.yaml --backend local",
+)
+
+
+def command(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As job files call it: my-sampler.", show_default=False)],
+    into: Annotated[Path, typer.Option(help="The folder to make the repository in.", show_default=".")] = Path("."),
+    author: Annotated[str | None, typer.Option(help="Your name; default: git's user.name.")] = None,
+    email: Annotated[str | None, typer.Option(help="Your e-mail address; default: git's user.email.")] = None,
+    description: Annotated[str | None, typer.Option(help="What the plugin does, in one line.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON; asks nothing.")] = False,
+) -> None:
+    """Make a repository for a plugin of your own.
+
+    It has code that works, its tests, a job that uses it, and CI. The kinds:
+
+    workload   what a role runs
+    scheduler  where ranks go
+    failover   how what died comes back
+    transport  how values travel
+    observer   who watches a job
+
+    `rolemesh new workload my-sampler` makes the folder rolemesh-my-sampler, a
+    distribution whose plugin job files select with `use: my-sampler`. What it
+    does is small and real: replace it by what yours does. Its tests begin with
+    those that every plugin of its kind must pass (`rolemesh plugins check`).
+
+    On a terminal, what no option gives is asked for. The templates also work
+    without rolemesh: `cookiecutter REPO --directory cookiecutter/workload`.
+    """
+    if kind not in KINDS:
+        raise PluginError(f"there is no kind {kind!r} of plugins to make", remedy=nearest(kind, KINDS))
+    folder = into / f"rolemesh-{name}"
+    offered = {"author": author, "email": email, "description": description}
+    given = {"name": name, **{each: value for each, value in offered.items() if value is not None}}
+    with _template(kind) as template:
+        defaults = json.loads((template / "cookiecutter.json").read_text(encoding="utf-8"))
+        _check(template, {**defaults, **given})
+        _check_place(folder)
+        answers = _answers(defaults, given, ask=sys.stdin.isatty() and not as_json)
+        _check(template, answers)
+        _bake(template, answers, into)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    steps = [step.format(folder=shlex.quote(str(folder))) for step in NEXT]
+    if as_json:
+        print_json({"kind": kind, "name": name, "folder": str(folder), "files": files, "next": steps})
+    else:
+        print(f"{folder}: the {kind} {name!r}, {len(files)} files. Next:\n")
+        print("\n".join(f"  {step}" for step in steps))
+
+
+@contextmanager
+def _template(kind: str) -> Iterator[Path]:
+    """The template of `kind` in a folder of its own, with what all templates share in it."""
+    with tempfile.TemporaryDirectory(prefix="rolemesh-new-") as folder:
+        template = Path(folder, kind)
+        compiled = shutil.ignore_patterns("__pycache__")  # pip compiles templates too
+        shutil.copytree(TEMPLATES / "_shared", template, ignore=compiled)
+        shutil.copytree(TEMPLATES / kind, template, ignore=compiled, dirs_exist_ok=True)
+        yield template
+
+
+def _check(template: Path, answers: Mapping[str, str]) -> None:
+    """Raise `PluginError` for every answer that the template's own check refuses."""
+    problems = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["problems"]
+    found = problems(**{each: answers[each] for each in QUESTIONS})
+    raise_all([PluginError(what, where=answer, remedy=remedy) for answer, what, remedy in found])
+
+
+def _check_place(folder: Path) -> None:
+    """Raise `RolemeshError` if `folder` is there already, or nothing that could write it."""
+    if folder.exists():
+        remedy = "choose another name, remove it, or make the repository elsewhere: --into DIR"
+        raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
+    try:
+        import cookiecutter.generate  # noqa: F401
+    except ModuleNotFoundError as error:
+        what = f"`rolemesh new` needs the package cookiecutter ({error})"
+        raise RolemeshError(what, remedy="pip install 'rolemesh[new]'") from error
+
+
+def _answers(defaults: Mapping[str, Any], given: Mapping[str, str], ask: bool) -> dict[str, str]:
+    """Every answer: as given, else as typed, else from git, else as the template has it."""
+    answers = {}
+    for each in QUESTIONS:
+        answers[each] = given.get(each) or _from_git(each) or defaults[each]
+        if ask and each not in given:
+            answers[each] = typer.prompt(defaults["__prompts__"][each], default=answers[each])
+    return answers
+
+
+def _from_git(answer: str) -> str:
+    """What git's configuration has for `answer`; "" if nothing, or if there is no git."""
+    if answer not in GIT_KEYS:
+        return ""
+    try:
+        done = subprocess.run(["git", "config", "--get", GIT_KEYS[answer]], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def _bake(template: Path, answers: Mapping[str, str], into: Path) -> None:
+    """Write the repository into the folder `into`. Raises `RolemeshError` where it cannot be written."""
+    from cookiecutter.generate import generate_context, generate_files
+    from cookiecutter.prompt import prompt_for_config
+
+    context: dict[str, Any] = generate_context(str(template / "cookiecutter.json"), extra_context=dict(answers))
+    context["cookiecutter"] = prompt_for_config(context, no_input=True)
+    try:
+        generate_files(template, context, output_dir=into, accept_hooks=False)
+    except OSError as error:
+        raise RolemeshError(f"no folder can be made here: {error.strerror or error}", where=str(into)) from error

@@ -1,0 +1,201 @@
+"""``rolemesh new``: what it makes, what it asks, and what it refuses."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rolemesh import cli
+from rolemesh.cli.new import KINDS
+
+LONG = "a-name-that-is-as-long-as-a-name-can-be0"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to make repositories in, and a git that knows nobody."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return folder
+
+
+def project(repository: Path) -> dict[str, object]:
+    table: dict[str, object] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return table
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["x", LONG])
+def test_what_it_makes_is_clean_and_formatted_whatever_the_length_of_the_name(kind: str, name: str, here: Path) -> None:
+    assert cli.main(["new", kind, name]) == 0
+    for check in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *check, "--no-cache", "."],
+            cwd=here / f"rolemesh-{name}",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "workload", "my-sampler", "--into", "deep/er", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    repository = here / "deep/er/rolemesh-my-sampler"
+    assert told["folder"] == "deep/er/rolemesh-my-sampler"
+    assert told["files"] == sorted(
+        str(path.relative_to(repository)) for path in repository.rglob("*") if path.is_file()
+    )
+    for file in (
+        ".github/workflows/ci.yml",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+        "CHANGELOG.md",
+        "LICENSE",
+        "README.md",
+        "job.yaml",
+        "src/rolemesh_my_sampler/py.typed",
+        "tests/test_conformance.py",
+    ):
+        assert file in told["files"]
+    assert told["next"][0] == "cd deep/er/rolemesh-my-sampler"
+    assert told["next"][-1] == "rolemesh run job.yaml --backend local"
+    assert "{{" not in (repository / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "remedy"),
+    [
+        ("MySampler", "is no plugin name", "for example 'mysampler'"),
+        ("my.sampler", "is no plugin name", "for example 'my-sampler'"),
+        ("my_sampler", "is no plugin name", "for example 'my-sampler'"),
+        ("my--sampler", "is no plugin name", "for example 'my-sampler'"),
+        ("größe", "is no plugin name", "lower-case letters, digits and single dashes"),
+        ("1st", "is no plugin name", "for example 'st'"),
+        ("../up", "is no plugin name", "for example 'up'"),
+        ("", "is no plugin name", "for example 'my-plugin'"),
+        ("x" * 41, "has 41 letters", "at most 40"),
+        ("class", "is a word of Python", "'my-class'"),
+        ("true", "YAML reads it as another value", "'my-true'"),
+        ("process", "is a plugin that rolemesh has already", "'my-process'"),
+        ("failover-node", "is a plugin that rolemesh has already", "'my-failover-node'"),
+        ("rolemesh-spread", "would become rolemesh-rolemesh-spread", "for example 'spread'"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused_with_one_that_can(
+    name: str, cause: str, remedy: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "failover", name]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: name: ")
+    assert cause in told
+    assert remedy in told
+    assert list(here.iterdir()) == []
+
+
+def test_an_unknown_kind_gets_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "workloads", "x"]) == 2
+    assert "did you mean 'workload'?" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_is_there_stays_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "rolemesh-x").mkdir()
+    assert cli.main(["new", "observer", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "rolemesh-x: there is such a folder already" in told
+    assert "--into DIR" in told
+    assert list((here / "rolemesh-x").iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_written_is_an_error_without_a_traceback(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "file").write_text("")
+    assert cli.main(["new", "observer", "x", "--into", "file"]) == 2
+    assert capsys.readouterr().err.startswith("error: file: no folder can be made here: ")
+
+
+def test_without_cookiecutter_it_names_the_extra_that_brings_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in [name for name in sys.modules if name.split(".")[0] == "cookiecutter"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "cookiecutter", None)
+    assert cli.main(["new", "workload", "x"]) == 2
+    assert "pip install 'rolemesh[new]'" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_author_and_email_come_from_git(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "gitconfig").write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.com\n")
+    assert cli.main(["new", "workload", "x", "--email", "countess@example.com"]) == 0
+    assert project(here / "rolemesh-x")["authors"] == [{"name": "Ada Lovelace", "email": "countess@example.com"}]
+
+
+def test_without_git_the_template_has_an_author(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(here))
+    assert cli.main(["new", "workload", "x"]) == 0
+    assert project(here / "rolemesh-x")["authors"] == [{"name": "Your Name", "email": "you@example.com"}]
+
+
+def test_what_toml_would_misread_arrives_as_it_was_given(here: Path) -> None:
+    description = r'Says "no" to C:\new, größer 😀'
+    assert cli.main(["new", "workload", "x", "--author", "Zoë O'Hara", "--description", description]) == 0
+    made = project(here / "rolemesh-x")
+    assert made["description"] == description
+    assert made["authors"] == [{"name": "Zoë O'Hara", "email": "you@example.com"}]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--author", "two\nlines"),
+        ("--author", 'Bobby "Tables"'),
+        ("--author", ""),
+        ("--email", "nobody"),
+        ("--description", "{{ 7 * 7 }}"),
+    ],
+)
+def test_an_answer_that_would_break_a_file_is_refused(
+    option: str, value: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "workload", "x", option, value]) == 2
+    assert f"error: {option.removeprefix('--')}: {value!r}" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_on_a_terminal_it_asks_for_what_no_option_gives(here: Path) -> None:
+    master, slave = pty.openpty()
+    code = "import sys; from rolemesh.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "new", "workload", "x", "--author", "Ada"]
+    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        os.write(master, b"ada@example.com\n\n")
+        told, _ = process.communicate(timeout=60)
+    os.close(master)
+    os.close(slave)
+    assert process.returncode == 0, told
+    assert "E-mail [you@example.com]: " in told
+    assert "Author" not in told
+    made = project(here / "rolemesh-x")
+    assert made["authors"] == [{"name": "Ada", "email": "ada@example.com"}]
+    assert str(made["description"]).startswith("A rolemesh role that deals out tasks")
+
+
+def test_no_other_verb_imports_cookiecutter() -> None:
+    code = (
+        "import sys; from rolemesh.cli import main; main(['plugins', 'list']); main(['new', '--help'])\n"
+        "sys.exit(any(name.split('.')[0] in ('cookiecutter', 'jinja2') for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
