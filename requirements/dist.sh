@@ -19,11 +19,11 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-build() { # FOLDER SOURCES: sdist and wheel of the distribution in FOLDER, whose packages are below FOLDER/SOURCES
+build() { # FOLDER SOURCES...: sdist and wheel of the distribution in FOLDER, which is made of its folders SOURCES
     local copy
     copy=$(mktemp -d "$work/XXXXXX")
     cp LICENSE "$1/pyproject.toml" "$1/README.md" "$copy"
-    tar --create --directory "$1" --exclude=__pycache__ --exclude='*.egg-info' "$2" | tar --extract --directory "$copy"
+    tar --create --directory "$1" --exclude=__pycache__ --exclude='*.egg-info' "${@:2}" | tar --extract --directory "$copy"
     if ! "$python" -m build --no-isolation --outdir "$work/out" "$copy" >"$copy.log" 2>&1; then
         echo "error: $1 cannot be built:" >&2
         cat "$copy.log" >&2
@@ -33,7 +33,7 @@ build() { # FOLDER SOURCES: sdist and wheel of the distribution in FOLDER, whose
 
 running=() failed=0
 finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
-build . core & running+=($!)
+build . core cookiecutter & running+=($!)
 for pyproject in plugins/*/*/pyproject.toml; do
     ((${#running[@]} < $(nproc))) || finish  # as many at once as there are cores
     build "$(dirname "$pyproject")" src & running+=($!)

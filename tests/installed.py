@@ -14,8 +14,8 @@ __all__ = ["ROOT", "Dist", "Installed", "build_wheel", "make_dist", "make_enviro
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "lock.txt"
-CHECKOUT = ("LICENSE", "README.md", "core", "plugins", "pyproject.toml", "requirements")
-LEFTOVERS = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".*")
+CHECKOUT = ("LICENSE", "README.md", "cookiecutter", "core", "plugins", "pyproject.toml", "requirements")
+LEFTOVERS = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".venv", ".pytest_cache", ".*_cache")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,21 @@ class Installed:
         """Its interpreter."""
         return str(self.folder / "bin" / "python")
 
+    def install(self, *arguments: str) -> None:
+        """``pip install``, with what the lock pins. Raises where it fails."""
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.python,
+            "--disable-pip-version-check",
+            "--quiet",
+            "install",
+        ]
+        done = _run([*pip, "--constraint", str(LOCK), *arguments], self.folder, 280)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def run(self, *command: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """A command of the environment's ``bin/``, by name, or a program by path."""
         program = self.folder / "bin" / command[0]
@@ -55,9 +70,18 @@ class Installed:
 
 
 def sources(folder: Path, packages: str) -> set[str]:
-    """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel."""
-    root = folder / packages
-    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel.
+
+    The kernel's has the templates of ``cookiecutter/``, each file that they share once.
+    """
+    found = _files(folder / packages)
+    if folder == ROOT:
+        found |= {f"rolemesh/_templates/{path}" for path in _files(folder / "cookiecutter")}
+    return found
+
+
+def _files(root: Path) -> set[str]:
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return {str(path) for path in files if "__pycache__" not in path.parts and ".egg-info" not in path.parts[0]}
 
 
@@ -102,34 +126,23 @@ def make_environment(
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     made = Installed(folder)
-    commands = [["install", "--constraint", str(LOCK), *also]] if also else []
     if base is None:
-        commands.insert(0, ["install", "--constraint", str(LOCK), *map(str, wheels)])
+        made.install(*map(str, wheels))
     else:
         (site,) = folder.glob("lib/python*/site-packages")
         (theirs,) = base.folder.glob("lib/python*/site-packages")
         (site / "base.pth").write_text(f"{theirs}\n")
-        commands.insert(0, ["install", "--no-deps", "--ignore-installed", "--no-index", *map(str, wheels)])
-    for command in (*commands, ["check"]):
-        pip = [sys.executable, "-m", "pip", "--python", made.python, "--disable-pip-version-check", "--quiet"]
-        done = _run([*pip, *command], folder, 280)
-        assert done.returncode == 0, done.stdout + done.stderr
+        made.install("--no-deps", "--ignore-installed", "--no-index", *map(str, wheels))
+    if also:
+        made.install(*also)
+    done = _run([sys.executable, "-m", "pip", "--python", made.python, "check"], folder, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
     return made
-
-
-def _leave(distribution: Path, package: str) -> None:
-    """What builds in place leave behind, with a module in it that the sources no longer have."""
-    for stale in (f"build/lib/{Path(package).name}/stale.py", f"{package}/__pycache__/stale.pyc", "stale.py"):
-        (distribution / stale).parent.mkdir(parents=True, exist_ok=True)
-        (distribution / stale).write_text("raise AssertionError('built from what an earlier build has left')\n")
-    info = distribution / f"{package}.egg-info"
-    info.mkdir()
-    (info / "SOURCES.txt").write_text("stale.py\n")
 
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
-        shutil.copytree(source, target, ignore=LEFTOVERS)
+        shutil.copytree(source, target, symlinks=True, ignore=LEFTOVERS)
     else:
         shutil.copy(source, target)
 
