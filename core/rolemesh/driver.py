@@ -217,7 +217,6 @@ def _run(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehears
 def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None) -> tuple[int, bool]:
     """The exit code, and whether the job was stopped only to go on with more ranks. `asked` is the job as it was asked
     for, with its elastic roles."""
-
     prepared = asked
 
     def on(cluster: ClusterView) -> PlacementPlan:

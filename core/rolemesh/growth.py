@@ -65,8 +65,8 @@ class Growth(threading.Thread):
     def _grow(self, larger: Mapping[str, int]) -> None:
         told = ", ".join(f"{role} {self._sizes[role]} → {size}" for role, size in larger.items())
         print(f"nodes have joined: {told}, from the next snapshot on disk", file=sys.stderr)
-        newest = self._newest()
-        while self._newest() == newest:
+        newest = disk.newest_complete(self._run_dir)
+        while disk.newest_complete(self._run_dir) == newest:
             if self._over.wait(LOOK_S / 10):
                 return
         try:
@@ -75,6 +75,3 @@ class Growth(threading.Thread):
                 client.stop(f"to go on with more ranks: {told}")
         except MasterGoneError:
             self.asked = False
-
-    def _newest(self) -> int:
-        return max((each.step for each in disk.find_sets(self._run_dir) if each.manifest is not None), default=-1)

@@ -132,7 +132,7 @@ class Errands:
     def _is_pruned(self, step: int) -> bool:
         """Whether a later set was quicker, and the folder of this one has gone with it."""
         gone = not disk.step_folder(self._run_dir, step).is_dir()
-        return gone and any(each.manifest and each.step > step for each in disk.find_sets(self._run_dir))
+        return gone and disk.newest_complete(self._run_dir) > step
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:

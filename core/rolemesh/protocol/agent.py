@@ -114,8 +114,7 @@ class BoardSample(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
 
-    `making`: which environments of roles are being made, and how far that is.
-    `refused`: see `Report`.
+    `making`: which environments of roles are being made, and how far that is. `refused`: see `Report`.
     """
 
     boards: tuple[BoardSample, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from rolemesh.protocol.turns import ABSENT, STARTING, Row, is_before, is_free
-from rolemesh.rank.board import GATHERING, IDLE, TURN, Board
+from rolemesh.rank.board import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN, Board
 from rolemesh.rank.control import Stopping
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.gate import GroupGate
@@ -56,13 +56,13 @@ class Admission:
         if self._held:
             return
         began, fields = monotonic_ns(), self._board.fields
-        before = fields[5], fields[6]
+        before = fields[PHASE], fields[EDGE]
         while True:
             self._wait(self._claim, TURN)
             if self._gate is None or self._pass(self._gate):
                 break
-        if (fields[5], fields[6]) != before:
-            fields[5], fields[6], fields[7] = *before, monotonic_ns()
+        if (fields[PHASE], fields[EDGE]) != before:
+            fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, monotonic_ns()
         self._held = True
         self._publish()
         if self._page is not None and not self._loaded and self._workload is not None:
@@ -116,7 +116,7 @@ class Admission:
         if condition():
             return
         fields = self._board.fields
-        fields[5], fields[6], fields[7] = phase, -1, monotonic_ns()
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = phase, -1, monotonic_ns()
         while not condition():
             if self._page is None:
                 self._endpoint.wait()
@@ -130,13 +130,13 @@ class Admission:
 
     def _make_room(self) -> None:
         fields, began = self._board.fields, monotonic_ns()
-        before = fields[5], fields[7]
-        fields[5], fields[7] = IDLE, began
+        before = fields[PHASE], fields[SINCE_NS]
+        fields[PHASE], fields[SINCE_NS] = IDLE, began
         if self._workload is not None:
             self._workload.offload()
         self._loaded = False
         self._publish()
-        fields[5], fields[7] = before
+        fields[PHASE], fields[SINCE_NS] = before
         self._spent += monotonic_ns() - began
 
     def _publish(self) -> None:

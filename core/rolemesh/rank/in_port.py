@@ -10,7 +10,7 @@ from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Concat, Take
 from rolemesh.graph.values import combine
 from rolemesh.protocol.edge import InEdgeState
-from rolemesh.rank.board import WAITING, Board
+from rolemesh.rank.board import EDGE, PHASE, SINCE_NS, WAITING, Board
 from rolemesh.rank.chunks import join_chunks
 from rolemesh.rank.endpoint import Arrived, Endpoint
 from rolemesh.rank.meter import Meter
@@ -175,11 +175,11 @@ class InPort:
 
     def _begin_wait(self) -> tuple[int, int]:
         fields, now = self._board.fields, monotonic_ns()
-        before = fields[5]
-        fields[5], fields[6], fields[7] = WAITING, self.edge.id, now
+        before = fields[PHASE]
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, self.edge.id, now
         return before, now
 
     def _end_wait(self, before: int, began: int) -> None:
         fields, now = self._board.fields, monotonic_ns()
         self._meter.waiting += now - began
-        fields[5], fields[6], fields[7] = before, -1, now
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now

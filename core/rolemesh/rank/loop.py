@@ -12,7 +12,7 @@ from rolemesh.graph.schedule import Activity, role_schedule
 from rolemesh.protocol.edge import last_call
 from rolemesh.protocol.turns import Positions
 from rolemesh.rank.admission import Admission
-from rolemesh.rank.board import BUSY_NS, COMPUTING, IDLE, Board
+from rolemesh.rank.board import BUSY_NS, COMPUTING, EDGE, FINISHED, IDLE, OP, PHASE, SINCE_NS, STEP, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
@@ -97,17 +97,17 @@ class Loop:
         fields, control, endpoint, ctx = self._board.fields, self._control, self._endpoint, self._ctx
         meter, boundary = self._meter, self._boundary
         finished, looked = start - 1, monotonic_ns()
-        fields[2] = finished
+        fields[FINISHED] = finished
         try:
             for step in range(start, self._steps):
                 if self._admission is not None:
                     self._next(self._positions.call(self._first(step), step))
                 if step > control.granted:
-                    fields[5], fields[6], fields[7] = IDLE, -1, monotonic_ns()
+                    fields[PHASE], fields[EDGE], fields[SINCE_NS] = IDLE, -1, monotonic_ns()
                     while step > control.granted:
                         endpoint.wait()
                     endpoint.pump()
-                ctx.step = fields[3] = step
+                ctx.step = fields[STEP] = step
                 now = looked
                 for call in self._calls:
                     if call.always or self._activity.active(call.id, step):
@@ -118,7 +118,7 @@ class Loop:
                 meter.finished(step, now)
                 if boundary is not None:
                     boundary(step)
-                finished = fields[2] = step
+                finished = fields[FINISHED] = step
                 if now - looked > LOOK_NS:
                     looked = now
                     endpoint.flush()
@@ -126,7 +126,7 @@ class Loop:
                     if endpoint.stopping:
                         raise Stopping
             meter.close(finished)
-            fields[4], fields[5], fields[6] = -1, IDLE, -1
+            fields[OP], fields[PHASE], fields[EDGE] = -1, IDLE, -1
             self._next(self._positions.last(ctx.role, self._steps))
             self._ports.drain()
         except Stopping:
@@ -174,7 +174,7 @@ class Loop:
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
         fields, meter, ctx = self._board.fields, self._meter, self._ctx
-        fields[4] = call.id
+        fields[OP] = call.id
         try:
             arguments = dict(call.constants)
             for param, port in call.inputs:
@@ -182,7 +182,7 @@ class Loop:
             if self._admission is not None:
                 self._admit(self._admission, call, step)
             began = monotonic_ns()
-            fields[5], fields[6], fields[7] = COMPUTING, -1, began
+            fields[PHASE], fields[EDGE], fields[SINCE_NS] = COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
             result = call.method(**arguments)
             chunked = type(result) is GeneratorType

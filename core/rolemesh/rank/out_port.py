@@ -12,7 +12,7 @@ from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
 from rolemesh.protocol.edge import OutEdgeState
 from rolemesh.protocol.outline import SnapshotPlan
-from rolemesh.rank.board import BLOCKED, Board
+from rolemesh.rank.board import BLOCKED, EDGE, PHASE, SINCE_NS, Board
 from rolemesh.rank.chunks import check_returned, join_chunks
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.meter import Meter
@@ -273,7 +273,7 @@ class OutPort:
 
     def _begin_wait(self, edge: int) -> int:
         fields, now = self._ports.board.fields, monotonic_ns()
-        fields[5], fields[6], fields[7] = BLOCKED, edge, now
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = BLOCKED, edge, now
         return now
 
     def _end_wait(self, began: int) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "edges_file",
     "find_sets",
     "load",
+    "newest_complete",
     "newest_intact",
     "prune",
     "read_manifest",
@@ -212,6 +213,11 @@ def verify(folder: str | Path) -> list[Problem]:
         except OSError as error:
             problems.append(Problem(name, f"it cannot be read: {error.strerror}"))
     return problems
+
+
+def newest_complete(run_dir: str | Path) -> int:
+    """The step of the newest set that is complete, whether its files are intact or not; -1 if there is none."""
+    return max((each.step for each in find_sets(run_dir) if each.manifest is not None), default=-1)
 
 
 def newest_intact(run_dir: str | Path, step: int | None = None) -> tuple[PersistedSet | None, list[str]]:
