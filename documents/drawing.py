@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 
 from documents.layout import Box, Layout, lay_out
 
@@ -32,7 +33,7 @@ STYLE = """\
 
 @dataclass
 class Diagram:
-    """Nodes with their lines of text, edges with label and whether they are dotted; `down`: layers from top to bottom."""
+    """Nodes with their lines of text; edges with label and whether dotted; `down`: layers from top to bottom."""
 
     down: bool
     nodes: dict[str, list[str]] = field(default_factory=dict)
@@ -157,7 +158,7 @@ def _arrow(
     tip = moved(points[-1], -sign * end[axis] / 2)
     line = [first, *points[1:-1], moved(tip, -sign * 7)]
     path = f"M{line[0][0]:.1f} {line[0][1]:.1f}"
-    for (x0, y0), (x1, y1) in zip(line, line[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(line):
         if down:
             path += f" C{x0:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {y1:.1f}"
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "plugins/discovery.py",
         "plugins/lock.py",
         "cli/plugins.py",
+        "testing/",
     ),
     "Options of workloads": ("builtin/function.py", "plugins/workloads/"),
     "Flows": ("graph/",),
@@ -36,6 +37,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Snapshots and resuming": ("snapshots/", "resuming.py", "rank/origin.py"),
     "Edges": ("codec", "protocol/", "rank/", "shm.py", "transport.py", "builtin/"),
     "The journal": ("state.py", "master/"),
+    "Elsewhere": ("",),
 }
 """Where on the page the messages of a file stand: the first section that has its path, or the beginning of it."""
 
@@ -120,17 +122,34 @@ def causes() -> dict[str, tuple[str, str]]:
 
 
 def page() -> str:
-    """The whole page, as Markdown. Raises `KeyError` for a message without a cause."""
+    """The whole page, as Markdown. Raises `ValueError` where a message has no entry, or an entry no message."""
     known = causes()
     found = messages()
+    check(found, known)
     sections: dict[str, list[Message]] = {title: [] for title in SECTIONS}
     for message in found:
         sections[_section(message)].append(message)
     parts = [HEAD, _codes(), _classes(), _failures()]
     for title, listed in sections.items():
+        if not listed:
+            continue
         rows = [_row(_quoted(m.text), known[m.text][0], known[m.text][1] or m.remedy) for m in listed]
         parts.append(f"## {title}\n\n" + _table(("message", "cause", "remedy"), rows))
     return "\n".join(parts)
+
+
+def check(found: Sequence[Message], known: Mapping[str, tuple[str, str]]) -> None:
+    """Raise `ValueError` unless each message has a cause and a remedy, and each entry is of a message that there is."""
+    told = {message.text for message in found}
+    wrong = [f"{m.file}: {m.text!r} has no entry: write its cause" for m in found if m.text not in known]
+    wrong += [
+        f"{m.file}: {m.text!r} has no remedy: give one in the source, or write [cause, remedy]"
+        for m in found
+        if m.text in known and not (m.remedy or known[m.text][1])
+    ]
+    wrong += [f"{text!r} is no message any more: remove its entry" for text in known if text not in told]
+    if wrong:
+        raise ValueError("documents/causes.yaml does not fit the source:\n  " + "\n  ".join(wrong))
 
 
 def _section(message: Message) -> str:
@@ -161,16 +180,16 @@ def _classes() -> str:
             said = (inspect.getdoc(cls) or "").partition("\n")[0]
             rows.append(_row(f"`{name}`", f"`{module}`", said, str(cls.exit_code)))
     return (
-        "## Classes\n\nFor programs that call rolemesh, and for plugins that raise them (`OptionsError`, `PlacementError`).\n\n"
-        + _table(("class", "module", "", "exit code"), rows)
+        "## Classes\n\nFor programs that call rolemesh, and for plugins that raise them (`OptionsError`, "
+        "`PlacementError`).\n\n" + _table(("class", "module", "", "exit code"), rows)
     )
 
 
 def _failures() -> str:
     rows = [_row(f"`{cause}`", *FAILURES[cause]) for cause in get_args(Cause)]
     return (
-        "## When a job fails\n\nA `JobFailedError` (exit code 1) says which failure ended the job, with the user's traceback and the "
-        "trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens before that.\n\n"
+        "## When a job fails\n\nA `JobFailedError` (exit code 1) says which failure ended the job, with the user's "
+        "traceback and the trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens before that.\n\n"
         + _table(("`Failure.cause`", "is told as", "what is behind it", "what to do"), rows)
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 __all__ = ["Box", "Layout", "lay_out"]
 
@@ -61,7 +62,7 @@ def lay_out(
             boxes.append(Box(*(size if layer == middle else (0.0, 1.0)), layer=layer))
             path.append(len(boxes) - 1)
         path.append(high)
-        for one, other in zip(path, path[1:], strict=False):
+        for one, other in pairwise(path):
             boxes[one].after.append(other)
             boxes[other].before.append(one)
         labels.append(next((boxes[i] for i in path if boxes[i].layer == middle), boxes[low]))

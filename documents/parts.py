@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from documents import command_line, errors, flows
@@ -11,6 +12,7 @@ __all__ = ["ROOT", "parts"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@cache
 def parts() -> dict[Path, str]:
     """Each generated document with its present content."""
     docs = ROOT / "docs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Message(NamedTuple):
     file: str
 
 
+@cache
 def classes() -> dict[str, str]:
     """The classes of errors, each with the module that defines it, in the order of definition."""
     found = {"RolemeshError": "rolemesh.errors"}
@@ -67,10 +69,17 @@ def messages() -> list[Message]:
     return list(found.values())
 
 
+@cache
 def _trees() -> dict[str, ast.Module]:
+    """The files that have to do with errors, by path; that of the classes first."""
     paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
-    errors = ROOT / "core/rolemesh/errors.py"
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in [errors, *paths]}
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "core/rolemesh/errors.py", *paths]}
+    helpers = {short for short, _ in (*HELPERS, *YIELDING)}
+    return {
+        file: ast.parse(text)
+        for file, text in texts.items()
+        if re.search(r"\w(?:Error|Problems)\(", text) or file.removeprefix("core/rolemesh/") in helpers
+    }
 
 
 def _in_file(file: str, tree: ast.Module, kinds: Mapping[str, str]) -> Iterator[Message]:

@@ -116,7 +116,7 @@ def test_the_strategy_in_the_document_about_placement_does_what_it_says() -> Non
     assert cls(cls.Options()).place(request=request, cluster=cluster.without("y"), plan=PlacementPlan()).unplaced
 
 
-# ------------------------------------------------------------------------------------------------------ kinds of plugins
+# --------------------------------------------------------------------------------------------------- kinds of plugins
 
 KINDS_OF_PLUGINS = {
     "write-a-workload": ("workloads", "shuffler", "Shuffler"),
@@ -176,9 +176,9 @@ def installed(site: Path) -> dict[str, str]:
         module = project["name"].replace("-", "_")
         info = site / f"{module}-{project['version']}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-        )
+        needs = "".join(f"Requires-Dist: {each}\n" for each in project["dependencies"])
+        head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (info / "METADATA").write_text(head + needs)
         (info / "entry_points.txt").write_text(f"[rolemesh.{kind}]\n{name} = {module}:{cls}\n")
         (site / module).mkdir()
         (site / module / "__init__.py").write_text(plugin_source(page))
@@ -215,9 +215,20 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
         "edges": {"local": "plain-tcp"},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    rehearsal = ["--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare"]
     done = subprocess.run(
-        [sys.executable, "-m", "rolemesh.cli", "run", "job.yaml", "--backend", "local", "--nodes", "1x(cpu=4)"]
-        + ["--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare"],
+        [
+            sys.executable,
+            "-m",
+            "rolemesh.cli",
+            "run",
+            "job.yaml",
+            "--backend",
+            "local",
+            "--nodes",
+            "1x(cpu=4)",
+            *rehearsal,
+        ],
         cwd=tmp_path,
         env=installed(tmp_path / "site"),
         capture_output=True,
