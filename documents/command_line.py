@@ -55,6 +55,8 @@ def _prose(text: str) -> str:
         lines = [line.strip() for line in block.splitlines()]
         if all(line.startswith("rolemesh ") for line in lines):
             lines = ["```", *lines, "```"]
+        elif all(re.fullmatch(r"\S+ {2,}\S.*", line) for line in lines):
+            lines = ["```text", *lines, "```"]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks).replace("```\n\n```\n", "")
 

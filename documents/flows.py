@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
@@ -17,7 +20,7 @@ from rolemesh.spec import load
 __all__ = ["EXAMPLES", "picture", "with_pictures"]
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-BLOCK = re.compile(r"(<!-- flow of examples/([\w-]+)( [^>]*?)? -->\n\n)(?:```mermaid\n.*?```\n)?", re.DOTALL)
+BLOCK = re.compile(r"(<!-- flow of examples/([\w-]+)( [^>]*?)? -->\n)(?:\n```mermaid\n.*?```\n)?", re.DOTALL)
 
 
 def picture(example: str, overrides: tuple[str, ...] = ()) -> str:
@@ -27,14 +30,29 @@ def picture(example: str, overrides: tuple[str, ...] = ()) -> str:
     """
     job = load(EXAMPLES / example / "job.yaml", overrides)
     import_paths(job.base)
-    records = discover(environ={})
     roles = {}
     for name, role in job.spec.roles.items():
-        workload = load_plugin(find("workloads", role.use, records))
+        workload = _own_workload(EXAMPLES / example, role.use) or load_plugin(
+            find("workloads", role.use, discover(environ={}))
+        )
         options = validate_options(job, workload, role.options, ("roles", name, "options"))
         roles[name] = SimpleNamespace(cls=workload, options=options)
     graph = trace_job(job, SimpleNamespace(roles=roles))  # type: ignore[arg-type]
     return _mermaid(graph, {name: role.world_size for name, role in job.spec.roles.items()})
+
+
+def _own_workload(folder: Path, name: str) -> type[Any] | None:
+    """The workload of this name that an example brings in a distribution of its own, which need not be installed."""
+    if not (folder / "pyproject.toml").is_file():
+        return None
+    points = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]
+    target = points.get("rolemesh.workloads", {}).get(name)
+    if target is None:
+        return None
+    import_paths(folder / "src")
+    module, _, attr = target.partition(":")
+    found: type[Any] = getattr(import_module(module), attr)
+    return found
 
 
 def _mermaid(graph: LogicalGraph, world_sizes: dict[str, int]) -> str:
@@ -54,6 +72,6 @@ def with_pictures(text: str) -> str:
     """The document with each picture renewed that a comment ``<!-- flow of examples/NAME [OVERRIDES] -->`` asks for."""
 
     def renewed(found: re.Match[str]) -> str:
-        return f"{found[1]}```mermaid\n{picture(found[2], tuple((found[3] or '').split()))}\n```\n"
+        return f"{found[1]}\n```mermaid\n{picture(found[2], tuple((found[3] or '').split()))}\n```\n"
 
     return BLOCK.sub(renewed, text)
