@@ -30,13 +30,14 @@ lint: install ## ruff, mypy --strict on the kernel, and which room may import wh
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/
 	$(PY) -m benchmarks
 
-docs: install ## check that the documents say what the code does
-	$(PY) -m pytest tests/test_docs.py
+docs: install ## check the documents against the code, and build the site in site/
+	$(PY) -m pytest tests/test_docs.py tests/test_documents.py tests/test_surface.py tests/test_tutorial.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 dist: install ## wheel and sdist of the kernel and of every plugin, in dist/
 	@requirements/dist.sh $(PY) dist
 
 clean: ## remove .venv, caches and build outputs; keeps runs/ and the prepared model in .cache/
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find core plugins examples tests -name __pycache__ -prune -exec rm -rf {} +
 	find core plugins -name '*.egg-info' -prune -exec rm -rf {} +

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,24 +21,21 @@ import yaml
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
+import rolemesh
 from rolemesh import (
     Batch,
-    Budget,
     ClusterView,
-    Failure,
-    JobView,
     NodeView,
     PlacementPlan,
     PlacementRequest,
     RankContext,
-    RankView,
     RoleRequest,
-    Verdict,
     hookspecs,
+    observer,
 )
 from rolemesh.batch import Shard
-from rolemesh.observer import RoleTimes, RunInfo, StepMetrics
-from rolemesh.plugins.manager import hooks_of
+from rolemesh.plugins.drivers import base_class
+from rolemesh.plugins.manager import LIMITS_S
 from rolemesh.protocol.master import MasterMachine
 from rolemesh.protocol.master.records import RankRecord, Recovery
 from rolemesh.rehearsal.spec import TARGETS
@@ -43,7 +46,7 @@ from rolemesh.spec.model import JobSpec, Use
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "examples/*/*.md", "plugins/*/*/README.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "plugins/*/*/README.md", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
 )
 
@@ -68,10 +71,39 @@ def hook_signatures() -> dict[str, str]:
     return {name: name + str(inspect.signature(value)).replace("'", "") for name, value in specs.items()}
 
 
-def test_every_hook_is_documented_with_its_exact_signature_and_no_other_is() -> None:
-    text = (ROOT / "docs/hooks.md").read_text()
-    found = dict(re.findall(r"^### `(\w+)`\n\n```python\n(.*?)\n```", text, flags=re.MULTILINE | re.DOTALL))
-    assert found == hook_signatures()
+def hook_page(hook: str) -> str:
+    return (ROOT / "docs/hooks" / f"{hook}.md").read_text()
+
+
+def test_every_hook_has_a_page_with_its_exact_signature_and_no_other_has() -> None:
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs/hooks").glob("*.md")}
+    found = {
+        hook: re.findall(r"^```python\n(.*?)\n```", text, flags=re.MULTILINE | re.DOTALL)
+        for hook, text in pages.items()
+    }
+    assert found == {hook: [signature] for hook, signature in hook_signatures().items()}
+
+
+@pytest.mark.parametrize("hook", hook_signatures())
+def test_the_page_of_a_hook_describes_each_argument_and_no_other(hook: str) -> None:
+    table = hook_page(hook).partition("## Arguments")[2].partition("## Answer")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == list(
+        inspect.signature(getattr(hookspecs, hook)).parameters
+    )
+
+
+@pytest.mark.parametrize("hook", hook_signatures())
+def test_the_page_of_a_hook_says_what_its_specification_says_and_how_long_it_may_take(hook: str) -> None:
+    text = hook_page(hook)
+    said = inspect.getdoc(getattr(hookspecs, hook)) or ""
+    assert " ".join(said.replace("``", "`").split()) in " ".join(text.replace("`None`", "None").split())
+    limit = re.search(r"^\| time limit \| (.*) \|$", text, flags=re.MULTILINE)
+    assert limit
+    assert limit[1].startswith(f"{LIMITS_S[hook]:g} s" if hook in LIMITS_S else ("none", "a minute"))
+    overview = (ROOT / "docs/hooks.md").read_text()
+    row = re.search(rf"^\| \[`{hook}`\]\(hooks/{hook}\.md\) \| .* \| (.*?) \|$", overview, flags=re.MULTILINE)
+    assert row
+    assert limit[1].startswith(row[1])
 
 
 def test_the_strategy_in_the_document_about_placement_does_what_it_says() -> None:
@@ -84,43 +116,156 @@ def test_the_strategy_in_the_document_about_placement_does_what_it_says() -> Non
     assert cls(cls.Options()).place(request=request, cluster=cluster.without("y"), plan=PlacementPlan()).unplaced
 
 
-def test_documented_placement_strategy_places_every_rank() -> None:
-    cls = defined(blocks("docs/hooks.md", "python")[2], "OneNode")
-    assert hooks_of(cls).keys() == {"place"}
-    request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 1, cpu=0.5)))
-    cluster = ClusterView((NodeView("n0"), NodeView("n1")))
-    plan = cls(None).place(request, cluster, PlacementPlan())
-    assert plan.placed() == {("a", 0), ("a", 1), ("b", 0)}
-    assert plan.bundles() == {"n0": {"cpu": 2.5, "gpu": 0.0}}
+# --------------------------------------------------------------------------------------------------- kinds of plugins
+
+KINDS_OF_PLUGINS = {
+    "write-a-workload": ("workloads", "shuffler", "Shuffler"),
+    "write-a-scheduler": ("schedulers", "headroom", "Headroom"),
+    "write-a-failover-level": ("failover", "whole-role", "WholeRole"),
+    "write-a-diagnoser": ("diagnosers", "our-cluster", "OurCluster"),
+    "write-an-observer": ("observers", "metric-csv", "MetricCsv"),
+    "write-a-transport": ("transports", "plain-tcp", "PlainTcp"),
+}
+"""Page, and the plugin whose making it shows: kind, name, class."""
 
 
-def test_documented_diagnoser_blames_the_node_at_the_second_crash_there() -> None:
-    cls = defined(next(b for b in blocks("docs/hooks.md", "python") if "OurCluster" in b), "OurCluster")
-    assert hooks_of(cls).keys() == {"diagnose"}
-    first, second = Failure("signal", "a", 0, "n0", signal=11), Failure("signal", "b", 1, "n0", signal=11)
-    assert cls(None).diagnose(first, JobView("job", 1, 0, (), ())) is None
-    verdict = cls(None).diagnose(second, JobView("job", 1, 0, (), (), failures=(first,)))
-    assert verdict == Verdict("hardware", "2 segmentation faults on n0")
+def plugin_source(page: str) -> str:
+    """The block of a page that defines its plugin."""
+    name = KINDS_OF_PLUGINS[page][2]
+    return next(block for block in blocks(f"docs/{page}.md", "python") if f"class {name}(" in block)
 
 
-def test_documented_failover_level_restarts_the_whole_role() -> None:
-    cls = defined(next(b for b in blocks("docs/hooks.md", "python") if "WholeRole" in b), "WholeRole")
-    assert hooks_of(cls).keys() == {"recover"}
-    ranks = tuple(RankView(role, rank, "n0", "running", 3, 0) for role, rank in [("a", 0), ("a", 1), ("b", 0)])
-    view = JobView("job", 1, 2, ranks, ())
-    assert cls(Budget()).recover(Failure("exit", "a", 1), view).restart == (("a", 0), ("a", 1))
-    assert cls(Budget()).recover(Failure("node_lost", node="n0"), view) is None
+@pytest.mark.parametrize("page", KINDS_OF_PLUGINS)
+def test_the_distribution_on_a_page_declares_the_class_on_the_page(page: str) -> None:
+    kind, name, cls = KINDS_OF_PLUGINS[page]
+    project = tomllib.loads(blocks(f"docs/{page}.md", "toml")[-1])["project"]
+    module = project["name"].replace("-", "_")
+    assert project["entry-points"] == {f"rolemesh.{kind}": {name: f"{module}:{cls}"}}
+    base = base_class(kind)  # type: ignore[arg-type]
+    assert base is not None
+    assert issubclass(defined(plugin_source(page), cls), base)
+    assert (
+        f"`{module}" in (ROOT / f"docs/{page}.md").read_text() or f"{module}/" in (ROOT / f"docs/{page}.md").read_text()
+    )
 
 
-def test_documented_observer_writes_a_line_per_step_with_a_reward(tmp_path: Path) -> None:
-    cls = defined(blocks("docs/hooks.md", "python")[-1], "RewardCsv")
-    observer = cls(None)
-    observer.job_started(RunInfo("job", str(tmp_path), 2, {"a": 1}, ("a.run",)))
-    lines = [
-        StepMetrics(step, 1, 0.0, values, {}, {"a": RoleTimes()}) for step, values in [(0, {"reward": 0.5}), (1, {})]
-    ]
-    observer.steps_finished(tuple(lines))
-    assert (tmp_path / "reward.csv").read_text() == "step,reward\n0,0.5\n"
+@pytest.mark.parametrize(
+    "page", ["write-a-scheduler", "write-a-failover-level", "write-a-diagnoser", "write-an-observer"]
+)
+def test_the_test_on_a_page_passes(page: str, tmp_path: Path) -> None:
+    test = next(block for block in blocks(f"docs/{page}.md", "python") if "assert " in block)
+    offered = {name: getattr(rolemesh, name) for name in rolemesh.__all__}
+    offered |= {name: getattr(observer, name) for name in observer.__all__} | {"tmp_path": tmp_path}
+    exec(compile(plugin_source(page), page, "exec"), offered)
+    exec(compile(test, page, "exec"), offered)
+
+
+def test_every_class_attribute_of_a_base_class_is_on_the_page_of_its_kind() -> None:
+    for page, (kind, _, _) in KINDS_OF_PLUGINS.items():
+        base = base_class(kind)  # type: ignore[arg-type]
+        assert base is not None
+        attributes = {name for name in base.__annotations__ if not name.startswith("_")}
+        documented = set(re.findall(r"^\| `(\w+)` \| ", (ROOT / f"docs/{page}.md").read_text(), flags=re.MULTILINE))
+        assert page == "write-a-transport" or attributes <= documented
+
+
+def installed(site: Path) -> dict[str, str]:
+    """The plugins of all pages as distributions in `site`, and the environment of a process that sees them."""
+    for page, (kind, name, cls) in KINDS_OF_PLUGINS.items():
+        project = tomllib.loads(blocks(f"docs/{page}.md", "toml")[-1])["project"]
+        module = project["name"].replace("-", "_")
+        info = site / f"{module}-{project['version']}.dist-info"
+        info.mkdir(parents=True)
+        needs = "".join(f"Requires-Dist: {each}\n" for each in project["dependencies"])
+        head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (info / "METADATA").write_text(head + needs)
+        (info / "entry_points.txt").write_text(f"[rolemesh.{kind}]\n{name} = {module}:{cls}\n")
+        (site / module).mkdir()
+        (site / module / "__init__.py").write_text(plugin_source(page))
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "NO_COLOR": "1", "COLUMNS": "120"}
+
+
+@pytest.mark.slow
+def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\nbc\ndef\n")
+    (tmp_path / "flow.py").write_text(
+        "import rolemesh\n\n@rolemesh.flow\ndef lengths(job):\n    job.sink.measure(job.data.next())\n"
+    )
+    (tmp_path / "roles.py").write_text(
+        "class Sink:\n"
+        "    def __init__(self, ctx):\n        self.ctx, self.seen = ctx, 0\n"
+        "    def measure(self, lines):\n"
+        "        self.seen += sum(map(len, lines['text']))\n"
+        "        self.ctx.metric(reward=float(self.seen))\n"
+        "    def snapshot(self):\n        return {'seen': self.seen}\n"
+        "    def restore(self, state):\n        self.seen = state['seen']\n"
+    )
+    job = {
+        "name": "pages",
+        "flow": "flow.py:lengths",
+        "steps": 40,
+        "roles": {
+            "data": {"use": "shuffler", "options": {"path": "lines.txt", "rows": 4}},
+            "sink": {"use": "function", "world_size": 2, "options": {"target": "roles.py:Sink"}},
+        },
+        "placement": {"use": "headroom", "options": {"cpu": 0}},
+        "failover": [{"use": "whole-role", "options": {"roles": ["sink"]}}, {"use": "job"}],
+        "diagnosers": [{"use": "our-cluster"}, {"use": "standard"}],
+        "observers": [{"use": "jsonl"}, {"use": "metric-csv", "options": {"metric": "reward"}}],
+        "edges": {"local": "plain-tcp"},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    rehearsal = ["--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "rolemesh.cli",
+            "run",
+            "job.yaml",
+            "--backend",
+            "local",
+            "--nodes",
+            "1x(cpu=4)",
+            *rehearsal,
+        ],
+        cwd=tmp_path,
+        env=installed(tmp_path / "site"),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended exactly as the undisturbed one" in done.stdout
+    lines = (tmp_path / "runs/pages/reward.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", *map(str, range(40))]
+
+
+@pytest.mark.parametrize("page", KINDS_OF_PLUGINS)
+def test_the_conformance_class_on_a_page_passes(page: str, tmp_path: Path) -> None:
+    block = next((b for b in titled(page) if "rolemesh.testing" in b), None)
+    if block is None:
+        pytest.skip(f"the kit has no class for {KINDS_OF_PLUGINS[page][0]}")
+    wanted = re.findall(r"from rolemesh\.testing import (.*)", block)[0].split(", ")
+    if find_spec("rolemesh.testing") is None or not set(wanted) <= set(import_module("rolemesh.testing").__all__):
+        pytest.skip("the kit does not have this class yet")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text(block)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        env=installed(tmp_path / "site"),
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def titled(page: str) -> list[str]:
+    """The blocks of a page that are files."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    return re.findall(r'^```python title="[^"]*"\n(.*?)^```', text, flags=re.MULTILINE | re.DOTALL)
 
 
 # ----------------------------------------------------------------------------------------------------------- job files

@@ -24,8 +24,13 @@ _BASES: dict[Kind, str] = {
     "failover": "rolemesh.level:FailoverLevel",
     "transports": "rolemesh.transport:Transport",
     "observers": "rolemesh.observer:Observer",
+    "diagnosers": "rolemesh.diagnoser:Diagnoser",
 }
-_REQUIRED_HOOKS: dict[Kind, tuple[str, ...]] = {"schedulers": ("place",), "failover": ("recover",)}
+_REQUIRED_HOOKS: dict[Kind, tuple[str, ...]] = {
+    "schedulers": ("place",),
+    "failover": ("recover",),
+    "diagnosers": ("diagnose",),
+}
 
 
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]

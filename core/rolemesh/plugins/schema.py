@@ -14,7 +14,12 @@ from rolemesh.spec.model import JobSpec
 
 __all__ = ["job_schema"]
 
-_USES: dict[Kind, str] = {"schedulers": "placement", "failover": "failover", "observers": "observers"}
+_USES: dict[Kind, str] = {
+    "schedulers": "placement",
+    "failover": "failover",
+    "diagnosers": "diagnosers",
+    "observers": "observers",
+}
 
 
 def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[str]]:

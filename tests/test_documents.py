@@ -1,0 +1,192 @@
+"""The documents' generated parts are current, the list of errors is complete, diagrams are drawn, the site builds."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from documents import raised
+from documents.drawing import drawn
+from documents.errors import FAILURES, causes, check
+from documents.layout import lay_out
+from documents.parts import ROOT, parts
+from tests.surface import MODULES
+
+import rolemesh
+from rolemesh.failures import Cause
+
+
+@pytest.mark.parametrize("path", parts(), ids=lambda path: path.name)
+def test_what_is_generated_is_current(path: Path) -> None:
+    assert path.read_text() == parts()[path], f"run `python -m documents` and commit {path.relative_to(ROOT)}"
+
+
+# ----------------------------------------------------------------------------------------------------------- the errors
+
+
+def found_in(source: str, file: str = "core/rolemesh/any.py") -> list[tuple[str, str, str]]:
+    kinds = {"RolemeshError": "", "JobFileError": ""}
+    return [(m.kind, m.text, m.remedy) for m in raised._in_file(file, ast.parse(source), kinds)]
+
+
+def test_a_message_is_found_with_gaps_for_what_is_filled_in() -> None:
+    source = "def f(name):\n    raise JobFileError(f'no {name!r} here', where='x', remedy='write ' + 'it')"
+    assert found_in(source) == [("JobFileError", "no … here", "write it")]
+
+
+def test_a_message_in_a_variable_is_found_in_each_of_its_forms() -> None:
+    source = (
+        "def f(a):\n"
+        "    what = 'it is empty' if a else 'it is full'\n"
+        "    errors.append(JobFileError(what, remedy=nearest(a, known)))\n"
+        "    what = f'{a}: it is odd'\n"
+        "    raise RolemeshError(what)"
+    )
+    texts = [(kind, text) for kind, text, _ in found_in(source)]
+    assert texts == [("JobFileError", "it is empty"), ("JobFileError", "it is full"), ("RolemeshError", "…: it is odd")]
+
+
+def test_a_message_given_to_a_helper_is_found_with_what_the_helper_adds() -> None:
+    source = (
+        "def _wrong(record, what):\n    raise PluginError(f'the {record} {what}', remedy='report it')\n"
+        "def call(record):\n    raise _wrong(record, 'failed in its hook')"
+    )
+    kinds = {"PluginError": ""}
+    found = list(raised._in_file("core/rolemesh/plugins/manager.py", ast.parse(source), kinds))
+    assert [(m.text, m.remedy) for m in found] == [("the … failed in its hook", "report it")]
+
+
+def test_a_message_that_only_passes_on_another_is_none() -> None:
+    assert found_in("def f(error):\n    raise JobFileError(error.what, remedy=error.remedy)") == []
+
+
+def test_a_new_message_without_an_entry_and_an_entry_without_a_message_are_named() -> None:
+    new = raised.Message("JobFileError", "there is a new mistake", "undo it", "core/rolemesh/any.py")
+    with pytest.raises(ValueError, match="'there is a new mistake' has no entry") as caught:
+        check([*raised.messages(), new], causes() | {"an old mistake": ("It was.", "")})
+    assert "'an old mistake' is no message any more" in str(caught.value)
+
+
+def test_every_cause_of_a_failure_is_described() -> None:
+    assert FAILURES.keys() == set(get_args(Cause))
+
+
+# ---------------------------------------------------------------------------------------------------------------- API
+
+
+def test_every_public_name_is_in_the_api_pages_once() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference").glob("*.md")))
+    listed = re.findall(r"^::: rolemesh\.(?:\w+\.)+(\w+)$", text, flags=re.MULTILINE)
+    public = {name for name in rolemesh.__all__ if not name.startswith("_")}
+    for module in MODULES:
+        if find_spec(module) is not None:
+            public |= {name for name in importlib.import_module(module).__all__ if not name.endswith("_API_VERSION")}
+    assert len(listed) == len(set(listed))
+    assert public <= set(listed)
+
+
+def test_what_the_api_pages_name_is_there() -> None:
+    for path in (ROOT / "docs/reference").glob("*.md"):
+        for identifier in re.findall(r"^::: (\S+)$", path.read_text(), flags=re.MULTILINE):
+            module, _, name = identifier.rpartition(".")
+            assert hasattr(importlib.import_module(module), name), identifier
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+DIAGRAMS = [
+    pytest.param(block, id=f"{path.stem}-{number}")
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    for number, block in enumerate(re.findall(r"^```mermaid\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", DIAGRAMS)
+def test_every_diagram_is_drawn_with_all_its_words_and_no_box_on_another(block: str) -> None:
+    picture = drawn(block)
+    shown = " ".join(re.findall(r"<text[^>]*>(.*?)</text>", picture))
+    labels = re.findall(r'\["(.*?)"\]', block) + re.findall(r'\|"(.*?)"\|', block) + re.findall(r"--> \w+: (.*)", block)
+    for word in " ".join(labels).replace("<br>", " ").split():
+        assert word in shown
+    boxes = [
+        tuple(map(float, numbers))
+        for numbers in re.findall(r'<rect x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', picture)
+    ]
+    for i, (x, y, w, h) in enumerate(boxes):
+        for x2, y2, w2, h2 in boxes[i + 1 :]:
+            assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
+
+
+def test_a_line_of_a_diagram_that_is_not_understood_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not understood: 'a ==> b'"):
+        drawn('flowchart LR\n    a["a"]\n    a ==> b')
+
+
+def test_a_layout_goes_forward_except_where_a_cycle_closes() -> None:
+    size = (10.0, 10.0)
+    plan = lay_out(dict.fromkeys("abc", size), [("a", "b", size), ("b", "c", size), ("c", "a", size)], gap=5, apart=5)
+    assert plan.boxes["a"].at < plan.boxes["b"].at < plan.boxes["c"].at
+    assert plan.paths[2][0] is plan.boxes["c"]
+    assert plan.paths[2][-1] is plan.boxes["a"]
+
+
+# ------------------------------------------------------------------------------------------------------------ the site
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    environ = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_has_a_page_for_every_document_and_every_plugin(site: Path) -> None:
+    expected = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    expected |= {Path("index.html"), Path("changelog.html"), Path("contributing.html")}
+    expected |= {
+        Path("plugins", *path.parts[-3:-1]).with_suffix(".html") for path in (ROOT / "plugins").glob("*/*/README.md")
+    }
+    assert {path for path in expected if not (site / path).is_file()} == set()
+    assert "class-attribute" in (site / "reference/workload.html").read_text()
+
+
+@pytest.mark.slow
+def test_links_between_pages_lead_to_pages_and_headings_that_there_are(site: Path) -> None:
+    headings = {page: set(re.findall(r'\bid="([^"]+)"', page.read_text())) for page in site.rglob("*.html")}
+    for page in headings:
+        body = page.read_text().partition("<article")[2].partition("</article>")[0]
+        for target in re.findall(r'<a [^>]*href="([^":]+)"', body):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in headings.get(there, {anchor}), f"{page.name}: {target}"
+
+
+@pytest.mark.slow
+def test_a_readers_browser_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        fetched = re.findall(r'<(?:script|img|iframe)\b[^>]*\bsrc="?(https?:[^">\s]*)', text)
+        fetched += re.findall(r'<link\b[^>]*\brel="?(?:stylesheet|preconnect)"?[^>]*href="?(https?:[^">\s]*)', text)
+        assert not fetched, page
+        assert 'class="mermaid"' not in text, page
