@@ -32,8 +32,8 @@ def problems(name, author, email, description):
 
 
 def _name(name):
-    proposal = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("rolemesh-")).strip("-")
-    proposal = re.sub(r"^[0-9-]+", "", proposal)[:LONGEST].rstrip("-")
+    proposal = re.sub(r"[^a-z0-9]+", "-", name.lower())
+    proposal = re.sub(r"^(rolemesh(-|$)|[0-9-])+", "", proposal)[:LONGEST].rstrip("-")
     instead = f"for example {proposal!r}" if proposal and not _name_taken(proposal) else "for example 'my-plugin'"
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         yield f"{name!r} is no plugin name", f"use lower-case letters, digits and single dashes, {instead}"

@@ -89,6 +89,8 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
         ("true", "YAML reads it as another value", "'my-true'"),
         ("process", "is a plugin that rolemesh has already", "'my-process'"),
         ("failover-node", "is a plugin that rolemesh has already", "'my-failover-node'"),
+        ("rolemesh", "would become rolemesh-rolemesh", "for example 'my-plugin'"),
+        ("Rolemesh_Spread", "is no plugin name", "for example 'spread'"),
         ("rolemesh-spread", "would become rolemesh-rolemesh-spread", "for example 'spread'"),
     ],
 )
