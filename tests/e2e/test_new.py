@@ -83,7 +83,7 @@ def test_the_wheel_makes_what_the_checkout_makes(
     answers = ("--author", "Ada", "--email", "ada@example.com")
     succeeds(fresh, "rolemesh", "new", kind, "x", "--into", "wheel", *answers, cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["new", kind, "x", "--into", "checkout", *answers]) == 0
+    assert cli.main(["new", kind, "x", "--into", "checkout", "--json", *answers]) == 0
     assert contents(tmp_path / "wheel") == contents(tmp_path / "checkout")
 
 

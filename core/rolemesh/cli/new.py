@@ -71,7 +71,8 @@ def command(
         defaults = json.loads((template / "cookiecutter.json").read_text(encoding="utf-8"))
         _check(template, {**defaults, **given})
         _check_place(folder)
-        answers = _answers(defaults, given, ask=sys.stdin.isatty() and not as_json)
+        asks = sys.stdin is not None and sys.stdin.isatty() and not as_json
+        answers = _answers(defaults, given, asks)
         _check(template, answers)
         _bake(template, answers, into)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -1,5 +1,6 @@
 """``rolemesh new``: what it makes, what it asks, and what it refuses."""
 
+import io
 import json
 import os
 import pty
@@ -18,7 +19,8 @@ LONG = "a-name-that-is-as-long-as-a-name-can-be0"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to make repositories in, and a git that knows nobody."""
+    """An empty folder to make repositories in, a git that knows nobody, and no terminal."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -56,7 +56,7 @@ def test_no_name_of_a_plugin_or_distribution_of_this_repository_can_be_taken() -
 
 def test_a_new_plugin_is_built_like_the_kernel_and_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["new", "workload", "x"]) == 0
+    assert cli.main(["new", "workload", "x", "--json"]) == 0
     made = pyproject(tmp_path / "rolemesh-x")
     assert made["build-system"] == pyproject(ROOT)["build-system"]
     [kernel] = [each for line in made["project"]["dependencies"] if (each := Requirement(line)).name == "rolemesh"]
