@@ -63,10 +63,10 @@ def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, m
     assert f"my-{kind}" in str(done["plugins"])
 
 
-@pytest.mark.parametrize("kind", ["observer"])
+@pytest.mark.parametrize("kind", ["workload"])
 def test_a_new_plugin_can_be_checked(kind: str, made: Path, fresh: Installed) -> None:
     [certificate] = json.loads(succeeds(fresh, "rolemesh", "plugins", "check", ".", "--json", cwd=made))
-    assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-observer", True, True)
+    assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-workload", True, True)
 
 
 @pytest.mark.parametrize("kind", ["failover"])
