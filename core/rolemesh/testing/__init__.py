@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolemesh.testing.overriding import override
+    from rolemesh.testing.transport import TransportConformance
     from rolemesh.testing.workload import WorkloadConformance
 
-__all__ = ["WorkloadConformance", "override"]
+__all__ = ["TransportConformance", "WorkloadConformance", "override"]
 
 _HOME = {
+    "TransportConformance": "transport",
     "WorkloadConformance": "workload",
     "override": "overriding",
 }

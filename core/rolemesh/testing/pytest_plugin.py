@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
-pytest.register_assert_rewrite("rolemesh.testing.conformance", "rolemesh.testing.workload")
+for kind in ("conformance", "transport", "workload"):
+    pytest.register_assert_rewrite(f"rolemesh.testing.{kind}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

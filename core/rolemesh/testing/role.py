@@ -61,7 +61,10 @@ class Role:
             raise AttributeError(f"the workload has no operator {name!r}; it has {', '.join(sorted(self._operators))}")
         return functools.partial(self._call, self._operators[name])
 
-    def _call(self, spec: OperatorSpec, /, **values: Any) -> Any:
+    def _call(self, spec: OperatorSpec, /, *positional: Any, **values: Any) -> Any:
+        if len(positional) > len(spec.inputs):
+            raise TypeError(f"{spec.name} takes {len(spec.inputs)} values, not {len(positional)}")
+        values = {**dict(zip(spec.inputs, positional, strict=False)), **values}
         if unknown := values.keys() - spec.inputs.keys():
             raise TypeError(f"{spec.name} has no parameter {sorted(unknown)}; it has {sorted(spec.inputs)}")
         if missing := set(spec.required) - values.keys():

@@ -1,0 +1,57 @@
+"""For every standard test of a transport there is one that does just that wrong, and it is caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.conformance import broken_transports as broken
+from tests.conformance.harness import outcomes
+
+from rolemesh.testing import TransportConformance, party, transport
+from rolemesh.testing.conformance import PluginConformance
+
+BROKEN: dict[str, Any] = {
+    "test_its_address_is_a_short_line_of_text": broken.Verbose,
+    "test_two_ranks_have_two_addresses": broken.Crowded,
+    "test_values_of_every_size_arrive_as_they_were_sent": broken.SENDING[broken.Truncating],
+    "test_a_value_of_many_buffers_arrives_whole": broken.SENDING[broken.FewBuffers],
+    "test_everything_arrives_once_and_in_order": broken.SENDING[broken.Hurrying],
+    "test_both_directions": broken.SENDING[broken.Deaf],
+    "test_several_peers_send_to_one": broken.SENDING[broken.Twice],
+    "test_one_payload_goes_to_several_peers": broken.SENDING[broken.OneOnly],
+    "test_a_slot_may_be_written_again_once_it_was_released": broken.SENDING[broken.Lazy],
+    "test_a_send_waits_for_nobody": broken.SENDING[broken.Blocking],
+    "test_connecting_waits_for_nobody": broken.Knocking,
+    "test_what_was_sent_before_an_orderly_close_arrives": broken.SENDING[broken.Abrupt],
+    "test_closing_does_not_wait_longer_than_it_may": broken.SENDING[broken.Patient],
+    "test_between_two_processes": broken.Homebound,
+    "test_a_peer_that_was_killed_holds_nobody_up": broken.SENDING[broken.Mourning],
+    "test_the_next_generation_of_a_peer_is_reached": broken.Reusing,
+    "test_it_has_refused_nobody_at_first": broken.Suspicious,
+    "test_a_stranger_on_the_network_is_refused_and_counted": broken.Open,
+    "test_nothing_is_left_after_close": broken.Forgetting,
+    "test_one_that_was_never_used_can_be_closed": broken.Expecting,
+    "test_many_ways_are_closed_again": broken.SENDING[broken.Hoarding],
+    "test_several_in_one_process_do_not_disturb_each_other": broken.Global,
+}
+
+
+def test_there_is_a_broken_transport_for_every_standard_test() -> None:
+    ours = {name for name in dir(TransportConformance) if name.startswith("test_")} - set(dir(PluginConformance))
+    assert BROKEN.keys() == ours
+
+
+@pytest.mark.slow
+def test_what_a_broken_transport_does_wrong_is_caught_by_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (party, transport):
+        monkeypatch.setattr(module, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(party.Party.wait_for, "__defaults__", (2.0,))
+    classes = {
+        f"Test{index:02}": type("Broken", (TransportConformance,), {"plugin": wrong})
+        for index, wrong in enumerate(BROKEN.values())
+    }
+    chosen = " or ".join(f"(Test{index:02} and {test})" for index, test in enumerate(BROKEN))
+    found = outcomes(classes, "-k", chosen)
+    missed = [test for index, test in enumerate(BROKEN) if test not in found.failed.get(f"Test{index:02}", {})]
+    assert not missed, found.output
