@@ -40,4 +40,4 @@ dist: install ## wheel and sdist of the kernel and of every plugin, in dist/
 clean: ## remove .venv, caches and build outputs; keeps runs/ and the prepared model in .cache/
 	rm -rf .venv dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find core plugins examples tests -name __pycache__ -prune -exec rm -rf {} +
-	find core plugins -name '*.egg-info' -prune -exec rm -rf {} +
+	find core plugins examples \( -name '*.egg-info' -o -path 'examples/*/build' \) -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ STRIKES = ("signal", "exit", "agent_lost", "hang", "start")
 """Causes that may be the node's fault. An exception is the code's, and in a group often an echo of a mate's death."""
 
 
-class QuarantineOptions(Budget):
+class QuarantineOptions(Budget, frozen=True):
     """Options of the `quarantine` level."""
 
     strikes: int = Field(default=2, ge=1, description="Processes that may die on a node before its ranks leave it.")
