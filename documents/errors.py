@@ -189,8 +189,8 @@ def _failures() -> str:
     rows = [_row(f"`{cause}`", *FAILURES[cause]) for cause in get_args(Cause)]
     return (
         "## When a job fails\n\nA `JobFailedError` (exit code 1) says which failure ended the job, with the user's "
-        "traceback and the trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens "
-        "before that.\n\n" + _table(("`Failure.cause`", "is told as", "what is behind it", "what to do"), rows)
+        "traceback and the trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens"
+        " before that.\n\n" + _table(("`Failure.cause`", "is told as", "what is behind it", "what to do"), rows)
     )
 
 
