@@ -140,11 +140,11 @@ def _message(
             kind, position, head = (name, 0, "") if name in kinds else HELPERS.get((short, name), ("", 0, ""))
             if not kind or len(arguments) <= position:
                 return None
-            remedy = next((keyword.value for keyword in node.keywords if keyword.arg == "remedy"), None)
-            if remedy is None and name not in kinds:
+            given = next((keyword.value for keyword in node.keywords if keyword.arg == "remedy"), None)
+            if given is None and name not in kinds:
                 always = any(map(is_said, templates(own.get(name), {})))
-                remedy = own.get(name) if always or len(arguments) == position + 1 else arguments[-1]
-            return kind, arguments[position], remedy, head
+                given = own.get(name) if always or len(arguments) == position + 1 else arguments[-1]
+            return kind, arguments[position], given, head
     return None
 
 

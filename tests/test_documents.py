@@ -90,7 +90,7 @@ def test_every_public_name_is_in_the_api_pages_once() -> None:
         if find_spec(module) is not None:
             public |= {name for name in importlib.import_module(module).__all__ if not name.endswith("_API_VERSION")}
     assert len(listed) == len(set(listed))
-    assert public <= set(listed)
+    assert public <= set(listed), f"add `::: MODULE.NAME` to a page in docs/reference for {public - set(listed)}"
 
 
 def test_what_the_api_pages_name_is_there() -> None:
