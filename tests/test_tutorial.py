@@ -81,7 +81,7 @@ def test_every_file_command_and_output_of_the_tutorial(tmp_path: Path, environ: 
     for language, title, content in FENCE.findall(TUTORIAL.read_text()):
         if title.endswith(AT_ITS_END):
             path = folder / title.removesuffix(AT_ITS_END)
-            path.write_text(f"{path.read_text()}{chr(10) if language == 'python' else ''}{content}")
+            path.write_text(path.read_text() + content)
         elif title:
             (folder / title).parent.mkdir(parents=True, exist_ok=True)
             (folder / title).write_text(content)
