@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from documents.parts import ROOT, parts
+from documents.parts import PARTS, ROOT
 
-for path, text in parts().items():
+for path, made in PARTS.items():
+    text = made()
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
         print(f"renewed {path.relative_to(ROOT)}")

@@ -66,7 +66,7 @@ def _is_option(parameter: Any) -> bool:
 
 
 def _name(argument: Any) -> str:
-    return (argument.metavar or argument.name.upper()).strip("[]")
+    return str(argument.metavar or argument.name.upper()).strip("[]")
 
 
 def _usage(path: str, command: Any) -> str:

@@ -19,7 +19,7 @@ __all__ = ["CAUSES", "FAILURES", "causes", "page"]
 CAUSES = Path(__file__).with_name("causes.yaml")
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Job files": ("spec/", "environments.py", "plugins/select.py"),
+    "Job files": ("spec/", "environments.py", "plugins/select.py", "imports.py"),
     "The command line": ("driver.py", "rehearsal/", "planning/nodes.py"),
     "Placement": ("planning/", "replanning.py", "room.py", "backends/inline.py", "plugins/schedulers/"),
     "Plugins": (
@@ -27,10 +27,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "plugins/drivers.py",
         "plugins/discovery.py",
         "plugins/lock.py",
+        "plugins/static.py",
         "cli/plugins.py",
+        "cli/new.py",
+        "cookiecutter/",
         "testing/",
     ),
-    "Options of workloads": ("builtin/function.py", "plugins/workloads/"),
+    "Workloads": ("workload.py", "builtin/function.py", "plugins/workloads/"),
     "Flows": ("graph/",),
     "Ray, nodes and environments": ("agent/", "backends/", "claims.py"),
     "Runs that are there, or were": ("cli/", "control.py", "runs.py", "profiling.py"),
@@ -189,8 +192,8 @@ def _failures() -> str:
     rows = [_row(f"`{cause}`", *FAILURES[cause]) for cause in get_args(Cause)]
     return (
         "## When a job fails\n\nA `JobFailedError` (exit code 1) says which failure ended the job, with the user's "
-        "traceback and the trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens "
-        "before that.\n\n" + _table(("`Failure.cause`", "is told as", "what is behind it", "what to do"), rows)
+        "traceback and the trail of the ladder if there is one. [Fault tolerance](fault-tolerance.md) says what happens"
+        " before that.\n\n" + _table(("`Failure.cause`", "is told as", "what is behind it", "what to do"), rows)
     )
 
 

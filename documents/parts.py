@@ -1,23 +1,24 @@
-"""The documents that are generated from the code, whole or in part, with what they should be now."""
+"""The documents that are generated from the code, whole or in part."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from documents import command_line, errors, flows
 
-__all__ = ["ROOT", "parts"]
+__all__ = ["PARTS", "ROOT"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@cache
-def parts() -> dict[Path, str]:
-    """Each generated document with its present content."""
-    docs = ROOT / "docs"
-    return {
-        docs / "reference/cli.md": command_line.page(),
-        docs / "gallery.md": flows.with_pictures((docs / "gallery.md").read_text()),
-        docs / "errors.md": errors.page(),
-    }
+def _gallery() -> str:
+    return flows.with_pictures((ROOT / "docs/gallery.md").read_text())
+
+
+PARTS: Mapping[Path, Callable[[], str]] = {
+    ROOT / "docs/reference/cli.md": command_line.page,
+    ROOT / "docs/gallery.md": _gallery,
+    ROOT / "docs/errors.md": errors.page,
+}
+"""Each generated document, with what makes its present content."""

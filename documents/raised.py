@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from documents.texts import clean, is_said, templates
+
 __all__ = ["Message", "classes", "messages"]
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py")
+SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_shared/hooks/*.py")
 
 HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/tracer.py", "error"): ("FlowError", 0, ""),
@@ -21,6 +23,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("plugins/manager.py", "_wrong"): ("PluginError", 1, "the … "),
     ("replanning.py", "_wrong"): ("PlacementError", 1, "the placement strategy … "),
     ("cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
+    ("cli/logs.py", "_unknown"): ("_NoLogError", 0, ""),
     ("claims.py", "_in_use"): ("NameInUseError", 1, "a job named … "),
     ("resuming.py", "_not_started"): ("SnapshotError", 0, ""),
     ("spec/problems.py", "kind"): ("JobFileError", 0, ""),
@@ -28,14 +31,27 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
 """Functions that make an error of what they are given: file and name, to class, position of the message, and what they
 put before it."""
 
-YIELDING: Mapping[tuple[str, str], str] = {
-    ("replanning.py", "_problems"): "PlacementError",
-    ("replanning.py", "_overcommitted"): "PlacementError",
+ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("replanning.py", "_problems"): ("PlacementError", "the placement strategy … "),
+    ("replanning.py", "_overcommitted"): ("PlacementError", "the placement strategy … "),
+    ("plugins/static.py", "_error"): ("PluginError", "the …: "),
 }
-"""Functions that yield messages for the helper of their file: file and name, to class."""
+"""Functions that yield or return messages: file and name, to class and what is put before them."""
 
-GAP = "…"
-"""Stands for what is filled in."""
+CHECKING: Mapping[str, str] = {
+    "spec/model.py": "JobFileError",
+    "spec/world_size.py": "JobFileError",
+    "imports.py": "OptionsError",
+    "workload.py": "OptionsError",
+    "builtin/function.py": "OptionsError",
+    "graph/checks.py": "FlowError",
+    "options.py": "OptionsError",
+    "reward.py": "OptionsError",
+}
+"""Files whose `ValueError` and `TypeError` become errors of a class, since pydantic or the tracer asks them."""
+
+FORM = "pre_gen_project.py"
+"""The file that checks the answers for `rolemesh new`: tuples that end in message and remedy."""
 
 
 class Message(NamedTuple):
@@ -74,11 +90,13 @@ def _trees() -> dict[str, ast.Module]:
     """The files that have to do with errors, by path; that of the classes first."""
     paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "core/rolemesh/errors.py", *paths]}
-    helpers = {short for short, _ in (*HELPERS, *YIELDING)}
+    helpers = {short for short, _ in (*HELPERS, *ANSWERING)}
     return {
         file: ast.parse(text)
         for file, text in texts.items()
-        if re.search(r"\w(?:Error|Problems)\(", text) or file.removeprefix("core/rolemesh/") in helpers
+        if re.search(r"\w(?:Error|Problems)\(", text)
+        or file.removeprefix("core/rolemesh/") in helpers
+        or file.endswith(FORM)
     }
 
 
@@ -97,19 +115,37 @@ def _in_file(file: str, tree: ast.Module, kinds: Mapping[str, str]) -> Iterator[
         before = 0
         for node in sorted(_sites(body), key=lambda node: node.lineno):
             known = _between(names, before, node.lineno)
-            if isinstance(node, ast.Yield) and node.value is not None:
-                kind = YIELDING.get((short, getattr(scope, "name", "")), "")
-                if kind:
-                    yield from _told(kind, node.value, None, known, file, HELPERS[short, "_wrong"][2])
-            elif isinstance(node, ast.Call):
-                name = _name(node)
-                kind, position, head = (name, 0, "") if name in kinds else HELPERS.get((short, name), ("", 0, ""))
-                if kind and len(node.args) > position:
-                    remedy = next((k.value for k in node.keywords if k.arg == "remedy"), None)
-                    if remedy is None and name not in kinds:
-                        remedy = node.args[-1] if len(node.args) > position + 1 else own.get(name)
-                    yield from _told(kind, node.args[position], remedy, known, file, head)
-                    before = node.lineno
+            found = _message(node, short, getattr(scope, "name", ""), kinds, own)
+            if found is not None:
+                kind, text, remedy, start = found
+                yield from _told(kind, text, remedy, known, file, start)
+                before = node.lineno
+
+
+def _message(
+    node: ast.AST, short: str, scope: str, kinds: Mapping[str, str], own: Mapping[str, ast.expr | None]
+) -> tuple[str, ast.expr, ast.expr | None, str] | None:
+    """Class, text, remedy of the message that a node makes, and what is put before it; None if it makes none."""
+    match node:
+        case ast.Yield(value=text) | ast.Return(value=text) if text is not None and (short, scope) in ANSWERING:
+            kind, head = ANSWERING[short, scope]
+            return kind, text, None, head
+        case ast.Tuple(elts=[*_, ast.JoinedStr() as text, remedy]) if short.endswith(FORM):
+            return "PluginError", text, remedy, ""
+        case ast.Call(args=arguments):
+            name = _name(node)
+            if name in ("ValueError", "TypeError") and arguments:
+                checked = CHECKING.get(short) or CHECKING.get(short.rpartition("/")[2] if "/src/" in short else "")
+                return (checked, arguments[0], None, "") if checked else None
+            kind, position, head = (name, 0, "") if name in kinds else HELPERS.get((short, name), ("", 0, ""))
+            if not kind or len(arguments) <= position:
+                return None
+            given = next((keyword.value for keyword in node.keywords if keyword.arg == "remedy"), None)
+            if given is None and name not in kinds:
+                always = any(map(is_said, templates(own.get(name), {})))
+                given = own.get(name) if always or len(arguments) == position + 1 else arguments[-1]
+            return kind, arguments[position], given, head
+    return None
 
 
 def _own_remedy(helper: ast.FunctionDef | ast.AsyncFunctionDef, kinds: Mapping[str, str]) -> ast.expr | None:
@@ -125,8 +161,8 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _sites(body: Iterable[ast.AST]) -> Iterator[ast.Call | ast.Yield]:
-    return (node for node in body if isinstance(node, ast.Call | ast.Yield))
+def _sites(body: Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
+    return (node for node in body if isinstance(node, ast.Call | ast.Yield | ast.Return | ast.Tuple))
 
 
 def _between(names: Mapping[str, list[ast.expr]], before: int, line: int) -> dict[str, list[ast.expr]]:
@@ -160,48 +196,7 @@ def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
 def _told(
     kind: str, text: ast.expr, remedy: ast.expr | None, names: Mapping[str, list[ast.expr]], file: str, head: str
 ) -> Iterator[Message]:
-    said = " or: ".join(dict.fromkeys(filter(_is_said, map(_clean, _templates(remedy, names)))))
-    for clean in map(_clean, _templates(text, names)):
-        if _is_said(clean):
-            yield Message(kind, head + clean, said, file)
-
-
-def _templates(value: ast.expr | None, names: Mapping[str, list[ast.expr]]) -> list[str]:
-    """The texts that an expression can be, with gaps for what the source alone does not say."""
-    match value:
-        case ast.Constant(value=str(text)):
-            return [text]
-        case ast.JoinedStr(values=parts):
-            found = [""]
-            for part in parts:
-                texts = _filled(part, names) if isinstance(part, ast.FormattedValue) else _templates(part, names)
-                found = [head + text for head in found for text in texts]
-            return found
-        case ast.IfExp(body=one, orelse=other):
-            return [*_templates(one, names), *_templates(other, names)]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return [one + other for one in _templates(left, names) for other in _templates(right, names)]
-        case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="join"), args=[ast.List(elts=[first, *_])]):
-            return _templates(first, names)
-        case ast.Call(func=ast.Name(id="nearest")):
-            return ["take the nearest name that there is; the message says which"]
-        case ast.Name(id=name):
-            inner = {key: values for key, values in names.items() if key != name}
-            return [text for each in names.get(name, ()) for text in _templates(each, inner)] or [GAP]
-        case _:
-            return [GAP]
-
-
-def _filled(part: ast.FormattedValue, names: Mapping[str, list[ast.expr]]) -> list[str]:
-    """A gap, or what a name stands for where that is a text of the source and not a word that happens to be one."""
-    texts = _templates(part.value, names) if part.conversion == -1 else [GAP]
-    return texts if all(_is_said(text) and " " in text for text in texts) else [GAP]
-
-
-def _is_said(text: str) -> bool:
-    """Whether the source says something itself, and does not only pass on what it was given."""
-    return re.search(r"[a-z]{2}", re.sub(r"^the |…", "", text).replace("placement strategy", "")) is not None
-
-
-def _clean(text: str) -> str:
-    return re.sub(r"(?:…\s?)+…", GAP, " ".join(text.split()))
+    said = " or: ".join(dict.fromkeys(filter(is_said, map(clean, templates(remedy, names)))))
+    for told in map(clean, templates(text, names)):
+        if is_said(told):
+            yield Message(kind, head + told, said, file)

@@ -311,7 +311,7 @@ def event_kinds() -> list[str]:
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     return sorted(
         {
-            call.args[0].value
+            str(call.args[0].value)
             for call in calls
             if isinstance(call.func, ast.Attribute)
             and call.func.attr in ("Record", "_journal")
