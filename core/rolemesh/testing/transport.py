@@ -26,6 +26,8 @@ from rolemesh.testing.party import PATIENCE_S, Distant, Meeting, Party
 __all__ = ["TransportConformance"]
 
 MIB = 1 << 20
+_abandoned: list[Party] = []
+"""Parties that could not be closed; to collect them as garbage would wait for ever for their sockets."""
 _TCP = re.compile(r"tcp://(?P<host>[^:/]+):(?P<port>\d+)$")
 
 
@@ -62,7 +64,11 @@ class TransportConformance(PluginConformance):
         yield make
         for each in made:
             each.endpoint.stopping = True
-        _within(lambda: [each.close() for each in made], "close() of the parties at the end of the test")
+        try:
+            _within(lambda: _close(made), "close() of the parties at the end of the test")
+        except BaseException:
+            _abandoned.extend(made)
+            raise
 
     # --------------------------------------------------------------------------------------------------- what arrives
 
@@ -286,6 +292,11 @@ class TransportConformance(PluginConformance):
             party(2).close()
             one.send(other.peer, 1)
             assert other.wait_for(1)[0].value == 1
+
+
+def _close(parties: list[Party]) -> None:
+    for each in parties:
+        each.close()
 
 
 def _bytes(size: int) -> np.ndarray[Any, Any]:
