@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from documents import raised
-from documents.drawing import drawn
-from documents.errors import FAILURES, causes, check
-from documents.layout import lay_out
-from documents.parts import PARTS, ROOT
+from docs.generator import raised
+from docs.generator.drawing import drawn
+from docs.generator.errors import FAILURES, causes, check
+from docs.generator.layout import lay_out
+from docs.generator.parts import PARTS, ROOT
 from tests.surface import MODULES
 
 import rolemesh
@@ -26,7 +26,7 @@ from rolemesh.failures import Cause
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.name)
 def test_what_is_generated_is_current(path: Path) -> None:
-    assert path.read_text() == PARTS[path](), f"run `python -m documents` and commit {path.relative_to(ROOT)}"
+    assert path.read_text() == PARTS[path](), f"run `python -m docs.generator` and commit {path.relative_to(ROOT)}"
 
 
 # ----------------------------------------------------------------------------------------------------------- the errors

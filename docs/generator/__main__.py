@@ -1,8 +1,8 @@
-"""``python -m documents``: write the generated parts anew."""
+"""``python -m docs.generator``: write the generated parts anew."""
 
 from __future__ import annotations
 
-from documents.parts import PARTS, ROOT
+from docs.generator.parts import PARTS, ROOT
 
 for path, made in PARTS.items():
     text = made()

@@ -14,10 +14,10 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from documents.drawing import drawn  # noqa: E402 - mkdocs loads this file without its package
+from docs.generator.drawing import drawn  # noqa: E402 - mkdocs loads this file without its package
 
 OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/*/README.md")
 PLUGINS = "plugins/*/*/README.md"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from documents import command_line, errors, flows
+from docs.generator import command_line, errors, flows
 
 __all__ = ["PARTS", "ROOT"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _gallery() -> str:

@@ -19,7 +19,7 @@ from rolemesh.spec import load
 
 __all__ = ["EXAMPLES", "picture", "with_pictures"]
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BLOCK = re.compile(r"(<!-- flow of examples/([\w-]+)( [^>]*?)? -->\n)(?:\n```mermaid\n.*?```\n)?", re.DOTALL)
 
 

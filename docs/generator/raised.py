@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from documents.texts import clean, is_said, templates
+from docs.generator.texts import clean, is_said, templates
 
 __all__ = ["Message", "classes", "messages"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_shared/hooks/*.py")
 
 HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
-from documents.layout import Box, Layout, lay_out
+from docs.generator.layout import Box, Layout, lay_out
 
 __all__ = ["drawn"]
 

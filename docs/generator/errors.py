@@ -10,7 +10,7 @@ from typing import get_args
 
 import yaml
 
-from documents.raised import Message, classes, messages
+from docs.generator.raised import Message, classes, messages
 from rolemesh import errors
 from rolemesh.failures import Cause
 
@@ -101,7 +101,7 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
 HEAD = """\
 # Errors
 
-<!-- Made by `python -m documents` from the source and documents/causes.yaml. -->
+<!-- Made by `python -m docs.generator` from the source and docs/generator/causes.yaml. -->
 
 An error says what happened, where (file and line, or role, rank, operator and step), and behind an arrow what to do:
 
@@ -152,7 +152,7 @@ def check(found: Sequence[Message], known: Mapping[str, tuple[str, str]]) -> Non
     ]
     wrong += [f"{text!r} is no message any more: remove its entry" for text in known if text not in told]
     if wrong:
-        raise ValueError("documents/causes.yaml does not fit the source:\n  " + "\n  ".join(wrong))
+        raise ValueError("docs/generator/causes.yaml does not fit the source:\n  " + "\n  ".join(wrong))
 
 
 def _section(message: Message) -> str:

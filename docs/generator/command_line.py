@@ -18,7 +18,7 @@ __all__ = ["page"]
 HEAD = """\
 # Command line
 
-<!-- Made by `python -m documents` from the command line itself. -->
+<!-- Made by `python -m docs.generator` from the command line itself. -->
 
 `rolemesh VERB --help` says the same. Exit codes: 0 done, 1 failed, 2 not started, 130 interrupted;
 [Errors](../errors.md) says which error gives which.
