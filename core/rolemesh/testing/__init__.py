@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolemesh.testing.override import override
+    from rolemesh.testing.scheduler import SchedulerConformance
     from rolemesh.testing.workload import WorkloadConformance
 
-__all__ = ["WorkloadConformance", "override"]
+__all__ = ["SchedulerConformance", "WorkloadConformance", "override"]
 
 _HOME = {
+    "SchedulerConformance": "scheduler",
     "WorkloadConformance": "workload",
     "override": "override",
 }

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
-pytest.register_assert_rewrite("rolemesh.testing.conformance", "rolemesh.testing.workload")
+pytest.register_assert_rewrite(
+    *(f"rolemesh.testing.{name}" for name in ("conformance", "losses", "scheduler", "workload"))
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
