@@ -70,13 +70,15 @@ class Planner:
         return found
 
     def answer(self, case: Case) -> PlacementPlan | str | None:
-        """What it says to `case`: a plan, the text of its refusal, or None."""
+        """What it says to `case`: a plan, the text of its refusal or of what it has raised, or None."""
         try:
             if case.lost:
                 return self.replace(case.plan, case.lost, case.cluster)
             return self.place(case.request, case.cluster, case.plan)
         except Refused as refused:
             return f"refused: {refused.error}"
+        except PluginError as error:
+            return error.what
 
     def _call(self, hook: str, **arguments: Any) -> Any:
         try:

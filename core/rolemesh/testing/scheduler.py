@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 
 import msgspec
 
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PluginError
-from rolemesh.placement import PlacementPlan, PlacementRequest, forbidden, misplaced, overcommitted, undone
+from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe, misplaced, overcommitted, undone
 from rolemesh.plugins.manager import hooks_of
+from rolemesh.replanning import stranded_in
 from rolemesh.testing.elsewhere import Subject, ask_elsewhere
 from rolemesh.testing.losses import LossConformance
 from rolemesh.testing.planner import Case, Planner, Refused, plan_there
@@ -36,12 +36,12 @@ class SchedulerConformance(LossConformance):
 
         def check(at: Situation) -> None:
             try:
-                found = planner.place(*at)
+                found = planner.place(at.request, at.cluster, at.before)
             except Refused:
                 return
             assert found is None or isinstance(found, PlacementPlan), f"place() returns {found!r}, which is no plan"
 
-        self.for_all(check, self.situations())
+        self.for_all(check)
 
     def test_it_answers_on_every_kind_of_cluster(
         self, planner: Planner, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
@@ -64,14 +64,14 @@ class SchedulerConformance(LossConformance):
         def check(at: Situation) -> None:
             said = None
             try:
-                planner.place(*at)
+                planner.place(at.request, at.cluster, at.before)
             except Refused as refused:
                 said = refused.error
             except PluginError:
                 pass
             assert said is None or said.remedy, f"it refuses without a remedy: {said.what}"
 
-        self.for_all(check, self.situations())
+        self.for_all(check)
         for cluster in shapes.values():
             for missing in asked.roles:
                 check(Situation(PlacementRequest(tuple(role for role in asked.roles if role != missing)), cluster))
@@ -142,7 +142,7 @@ class SchedulerConformance(LossConformance):
             found = next(misplaced(at.request, plan), None) if plan is not None else None
             assert found is None, f"for {_told(at.request)}, it {found}"
 
-        self.for_all(check, self.situations())
+        self.for_all(check)
 
     def test_no_slot_is_for_nobody(self, planner: Planner) -> None:
         """What a slot takes is reserved on its node, also if no rank sits on it."""
@@ -203,8 +203,17 @@ class SchedulerConformance(LossConformance):
         self._find(planner, lambda at, plan: undone(at.before, plan))
 
     def test_constraints_hold(self, planner: Planner) -> None:
-        """Those of strategies before it, wherever it puts a rank; and its own."""
-        self._find(planner, lambda at, plan: forbidden(at.cluster, at.before, plan))
+        """Those of strategies before it, wherever it puts a rank; and its own.
+
+        Where its own contradict what was decided before, the kernel names both strategies.
+        """
+
+        def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
+            found = broken(plan, at.cluster)
+            if found is not None and found[1] not in at.before.assignments:
+                yield f"put {found[1].role}/{found[1].rank} where it may not be: {describe(found[0])}"
+
+        self._find(planner, problems)
 
     def test_plans_survive_json(self, planner: Planner) -> None:
         """They go to the master, and into the journal and the run's folder, as JSON."""
@@ -215,7 +224,7 @@ class SchedulerConformance(LossConformance):
                 again = msgspec.json.decode(msgspec.json.encode(plan), type=PlacementPlan)
                 assert again == plan, "a plan that was written as JSON and read again is another one; types are wrong"
 
-        self.for_all(check, self.situations())
+        self.for_all(check)
 
     # --------------------------------------------------------------------------------------------------------- purity
 
@@ -223,33 +232,32 @@ class SchedulerConformance(LossConformance):
         """The driver and every later run ask anew, and a resumed job must find its ranks where they were."""
 
         def check(at: Situation) -> None:
-            case = Case(*at)
-            one, other = planner.renewed().answer(case), planner.renewed().answer(case)
+            one, other = planner.renewed().answer(at.case), planner.renewed().answer(at.case)
             assert one == other, "asked twice, it answers differently; no randomness, no clock"
 
-        self._check_answers(check, planner)
+        self.for_all(check)
 
     def test_it_keeps_nothing_from_call_to_call(self, planner: Planner) -> None:
         """One instance is asked for many plans, as elastic jobs are tried in many sizes; only the question counts."""
 
-        def check(one: Situation, other: Situation) -> None:
-            fresh = planner.renewed().answer(Case(*other))
-            used = planner.renewed()
-            used.answer(Case(*one))
-            assert used.answer(Case(*other)) == fresh, "it answers differently after it has been asked for another plan"
-
-        self._check_answers(check, planner, 2)
+        used = planner.renewed()
+        for at in self.pool():
+            fresh = planner.renewed().answer(at.case)
+            same = used.answer(at.case) == fresh
+            assert same, f"for {_told(at.request)}, it answers differently after it has been asked for other plans"
 
     def test_another_process_has_the_same_answer(
         self, planner: Planner, subject: Subject, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
     ) -> None:
         """With another order of hashes: plans must not depend on the order of a set."""
         cases = [Case(request, cluster) for cluster in shapes.values() for request in multiplied(asked, (1, 3))]
-        losing = [case for case in cases if (plan := planned(planner, case.request, case.cluster)) and plan.slots]
-        for case in losing[:5] if planner.replaces else ():
-            plan = planned(planner, case.request, case.cluster)
-            assert plan is not None
-            cases.append(Case(case.request, case.cluster.without(("node-0",)), plan, ("node-0",)))
+        if planner.replaces:
+            lost = ("node-0",)
+            for case in [Case(asked, cluster) for cluster in shapes.values()]:
+                plan = planned(planner, case.request, case.cluster)
+                stranded = stranded_in(plan, lost, plan.without(lost)) if plan is not None else None
+                if stranded is not None:
+                    cases.append(Case(asked, case.cluster.without(lost), stranded, lost))
         payload = msgspec.json.encode(cases)
         one, other = (
             msgspec.json.decode(ask_elsewhere(plan_there, subject, payload, hash_seed=seed)) for seed in (1, 2)
@@ -263,19 +271,10 @@ class SchedulerConformance(LossConformance):
 
         def check(at: Situation) -> None:
             before = msgspec.json.encode(at)
-            planner.answer(Case(*at))
+            planner.answer(at.case)
             assert msgspec.json.encode(at) == before, "it writes into its request, its cluster or the plan before it"
 
-        self._check_answers(check, planner)
-
-    def _check_answers(self, check: Callable[..., None], planner: Planner, situations: int = 1) -> None:
-        """As `for_all`; an answer that is no answer at all is another test's."""
-
-        def checked(*drawn: Situation) -> None:
-            with suppress(PluginError):
-                check(*drawn)
-
-        self.for_all(checked, *[self.situations()] * situations)
+        self.for_all(check)
 
     def _find(self, planner: Planner, problems: Callable[[Situation, PlacementPlan], Iterable[str]]) -> None:
         """Fail with the first of the problems that a drawn plan has; of those that can be read at all."""
@@ -287,7 +286,7 @@ class SchedulerConformance(LossConformance):
             found = next(iter(problems(at, plan)), None)
             assert found is None, f"for {_told(at.request)}, it {found}"
 
-        self.for_all(check, self.situations())
+        self.for_all(check)
 
 
 def _told(request: PlacementRequest) -> str:

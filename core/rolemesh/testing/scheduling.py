@@ -4,23 +4,24 @@ about."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from random import Random
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView, NodeView
 from rolemesh.errors import RolemeshError
-from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy
+from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.replanning import ask
-from rolemesh.testing import strategies
+from rolemesh.testing import jobs
 from rolemesh.testing.conformance import PluginConformance
 from rolemesh.testing.elsewhere import Subject
-from rolemesh.testing.planner import Planner, Refused
+from rolemesh.testing.planner import Case, Planner, Refused
+from rolemesh.testing.pools import Pool, pooled
 from rolemesh.workload import NoOptions
 
 __all__ = ["PACK", "PlacementConformance", "Situation", "answered", "multiplied", "planned"]
@@ -30,12 +31,18 @@ PACK = Strategy("pack", _PACK.place, _PACK.replace)
 """The strategy to which a job gives the ranks that no other has placed."""
 
 
-class Situation(NamedTuple):
-    """What a strategy is asked about: `before` is what those before it have decided."""
+class Situation(msgspec.Struct, frozen=True):
+    """What a strategy is asked about: `before` is what others have decided, `dice` two numbers from 0 to 11."""
 
     request: PlacementRequest
     cluster: ClusterView
     before: PlacementPlan = PlacementPlan()
+    dice: tuple[int, int] = (0, 0)
+
+    @property
+    def case(self) -> Case:
+        """The question to `Planner.answer`."""
+        return Case(self.request, self.cluster, self.before)
 
 
 class PlacementConformance(PluginConformance):
@@ -46,8 +53,10 @@ class PlacementConformance(PluginConformance):
     """The roles of every request, for a strategy whose options name roles."""
     labels: ClassVar[Mapping[str, tuple[str, ...]]] = {"rack": ("a", "b", "c"), "zone": ("north", "south")}
     """The labels of nodes with their values, for a strategy whose options name labels."""
-    examples: ClassVar[int] = 40
-    """How many requests and clusters are drawn in a test."""
+    examples: ClassVar[int] = 60
+    """How many requests and clusters are drawn."""
+    simplify: ClassVar[bool] = True
+    """Whether to look for the simplest request and cluster where a test fails, which takes seconds."""
 
     @pytest.fixture
     def asked(self) -> PlacementRequest:
@@ -98,37 +107,46 @@ class PlacementConformance(PluginConformance):
 
     # --------------------------------------------------------------------------------------------------------- drawn
 
-    def requests(self) -> st.SearchStrategy[PlacementRequest]:
-        """Requests of all roles, most of them small. Replace it where a strategy refuses nearly all of them."""
-        return strategies.requests(self.roles)
+    def request(self, random: Random) -> PlacementRequest:
+        """A job of all roles. Replace it where a strategy would refuse nearly all of them."""
+        return jobs.request(random, self.roles)
 
-    def clusters(self) -> st.SearchStrategy[ClusterView]:
-        """Clusters, most of them too small for all."""
-        return strategies.clusters(self.labels)
+    def cluster(self, random: Random) -> ClusterView:
+        """A cluster, which may well be too small."""
+        return jobs.cluster(random, self.labels)
 
-    def situations(self) -> st.SearchStrategy[Situation]:
-        """Requests and clusters, with what strategies before have done: placed some ranks, and demanded something."""
+    def situation(self, random: Random) -> Situation:
+        """A job and a cluster, with what strategies before have done: placed some ranks, and demanded something."""
+        request, cluster = self.request(random), self.cluster(random)
+        demands = random.choice(((), jobs.constraints(random, self.roles, self.labels)))
+        some = random.choice(("none", "none", "whole roles", "ranks"))
+        left = tuple(
+            Unplaced(role.role, rank, "not yet")
+            for role in request.roles
+            for whole in [random.choice((True, False))]
+            for rank in range(role.world_size)
+            if some == "none" or not (whole if some == "whole roles" else random.choice((True, False)))
+        )
+        before = PACK.place(request, cluster, PlacementPlan(unplaced=left, constraints=demands))
+        assert before is not None
+        dice = random.randint(0, 11), random.randint(0, 11)
+        return Situation(request, cluster, msgspec.structs.replace(before, unplaced=()), dice)
 
-        @st.composite
-        def drawn(draw: st.DrawFn) -> Situation:
-            request, cluster = draw(self.requests()), draw(self.clusters())
-            demands = draw(st.sampled_from(((), (), draw(strategies.constraints(self.roles, self.labels)))))
-            some = tuple(role for role in request.roles if draw(st.integers(0, 3)) == 0)
-            before = PACK.place(PlacementRequest(some), cluster, PlacementPlan(constraints=demands))
-            assert before is not None
-            return Situation(request, cluster, msgspec.structs.replace(before, unplaced=()))
+    def for_all(self, check: Callable[[Situation], None]) -> None:
+        """Call `check` with what is drawn, and raise what it raises for the simplest situation that is found."""
+        self.pool().check(check, simplify=self.simplify)
 
-        return drawn()
-
-    def for_all(self, check: Callable[..., None], *drawn: st.SearchStrategy[Any]) -> None:
-        """Call `check` with what is drawn."""
-        strategies.for_all(check, *drawn, examples=self.examples)
+    def pool(self) -> Pool[Situation]:
+        """What is drawn for all tests of the class."""
+        cls = type(self)
+        key = cls.situation, cls.request, cls.cluster, self.roles, tuple(self.labels.items())
+        return pooled(Situation, self.situation, self.examples, *key)
 
 
 def answered(planner: Planner, at: Situation) -> PlacementPlan | None:
     """The strategy's plan; None where it passes, refuses, or does what the tests of its answers find wrong."""
     try:
-        found = planner.place(*at)
+        found = planner.place(at.request, at.cluster, at.before)
     except (RolemeshError, Refused):
         return None
     return found if isinstance(found, PlacementPlan) else None
