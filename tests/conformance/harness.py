@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,14 +18,6 @@ __all__ = ["Findings", "Outcomes", "failures", "found_in", "outcomes", "own_test
 
 Findings: TypeAlias = "dict[type[Any], dict[str, str]]"
 """Of each broken plugin the failing tests with their messages."""
-
-_SLOW = {"test_importing_it_is_light", "test_importing_it_does_nothing_but_define"}
-"""Standard tests of all kinds that start processes; nothing here is about them."""
-
-_COLLECTED: dict[str, type[Any]] = {}
-_NUMBERS = count()
-
-_MODULE = f"from {__name__} import _COLLECTED\nglobals().update(_COLLECTED)\n"
 
 
 class Outcomes:
@@ -84,12 +75,11 @@ def found_in(
 ) -> Findings:
     """Run the class `kit` on each plugin of `broken`, which has the names of the tests that are expected to fail.
 
-    All of its tests run, or `only` some; those of `where_expected`, which take long, for the plugins that they are
+    All tests of the kind run, or `only` some; those of `where_expected`, which take long, for the plugins that they are
     expected to fail for, and those of `never` not at all. `attributes` are set in the test classes.
     """
     classes = {f"Test{p.__name__}": type(f"Test{p.__name__}", (kit,), {"plugin": p, **attributes}) for p in broken}
-    skipped = {*_SLOW, *never, *where_expected}
-    chosen = " or ".join(sorted(only)) or " and ".join(f"not {name}" for name in sorted(skipped))
+    chosen = " or ".join(sorted(only or own_tests(kit) - {*never, *where_expected}))
     runs = [outcomes(classes, "-k", chosen)]
     for name in where_expected:
         some = {f"Test{plugin.__name__}" for plugin, expected in broken.items() if name in expected}

@@ -127,13 +127,14 @@ class LossConformance(PlacementConformance):
     def test_a_loss_has_the_same_answer_each_time(self, planner: Planner) -> None:
         """The master may have to ask twice, and a new master for the old one."""
         _needs_replace(planner)
+        other = planner.renewed()
 
         def check(at: Situation) -> None:
             loss = _loss(planner, at)
             if loss is not None:
                 given = msgspec.json.encode(loss)
                 first = self._answer(planner, loss)
-                assert self._answer(planner.renewed(), loss) == first, "replace() answers differently when asked again"
+                assert self._answer(other, loss) == first, "replace() answers differently when asked again"
                 assert msgspec.json.encode(loss) == given, "replace() writes into the plan or the cluster"
 
         self.for_all(check)

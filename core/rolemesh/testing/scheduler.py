@@ -230,21 +230,21 @@ class SchedulerConformance(LossConformance):
 
     def test_the_same_question_has_the_same_answer(self, planner: Planner) -> None:
         """The driver and every later run ask anew, and a resumed job must find its ranks where they were."""
+        one, other = planner.renewed(), planner.renewed()
 
         def check(at: Situation) -> None:
-            one, other = planner.renewed().answer(at.case), planner.renewed().answer(at.case)
-            assert one == other, "asked twice, it answers differently; no randomness, no clock"
+            same = one.answer(at.case) == other.answer(at.case)
+            assert same, f"for {_told(at.request)}, two instances answer differently; no randomness, no clock"
 
         self.for_all(check)
 
     def test_it_keeps_nothing_from_call_to_call(self, planner: Planner) -> None:
         """One instance is asked for many plans, as elastic jobs are tried in many sizes; only the question counts."""
-
         used = planner.renewed()
-        for at in self.pool():
-            fresh = planner.renewed().answer(at.case)
-            same = used.answer(at.case) == fresh
-            assert same, f"for {_told(at.request)}, it answers differently after it has been asked for other plans"
+        answers = [planner.answer(at.case) for at in self.pool()]
+        for at, first in zip(reversed(list(self.pool())), reversed(answers), strict=True):
+            same = used.answer(at.case) == first
+            assert same, f"for {_told(at.request)}, the answer depends on what it has been asked before"
 
     def test_another_process_has_the_same_answer(
         self, planner: Planner, subject: Subject, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
