@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,12 @@ __all__ = ["Findings", "Outcomes", "failures", "found_in", "outcomes", "own_test
 
 Findings: TypeAlias = "dict[type[Any], dict[str, str]]"
 """Of each broken plugin the failing tests with their messages."""
+
+
+_COLLECTED: dict[str, type[Any]] = {}
+_NUMBERS = count()
+
+_MODULE = f"from {__name__} import _COLLECTED\nglobals().update(_COLLECTED)\n"
 
 
 class Outcomes:
