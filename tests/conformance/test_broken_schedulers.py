@@ -21,7 +21,7 @@ def findings() -> Findings:
         {broken: expected for broken, expected in BROKEN.items() if broken is not Slow},
         where_expected={ELSEWHERE},
         never={LARGE},
-        examples=25,
+        examples=16,
         simplify=False,
     )
 

@@ -23,13 +23,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rolemesh.testing.failover import FailoverConformance
     from rolemesh.testing.override import override
     from rolemesh.testing.scheduler import SchedulerConformance
     from rolemesh.testing.workload import WorkloadConformance
 
-__all__ = ["SchedulerConformance", "WorkloadConformance", "override"]
+__all__ = ["FailoverConformance", "SchedulerConformance", "WorkloadConformance", "override"]
 
 _HOME = {
+    "FailoverConformance": "failover",
     "SchedulerConformance": "scheduler",
     "WorkloadConformance": "workload",
     "override": "override",
