@@ -24,14 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolemesh.testing.failover import FailoverConformance
+    from rolemesh.testing.observer import ObserverConformance
     from rolemesh.testing.override import override
     from rolemesh.testing.scheduler import SchedulerConformance
     from rolemesh.testing.workload import WorkloadConformance
 
-__all__ = ["FailoverConformance", "SchedulerConformance", "WorkloadConformance", "override"]
+__all__ = ["FailoverConformance", "ObserverConformance", "SchedulerConformance", "WorkloadConformance", "override"]
 
 _HOME = {
     "FailoverConformance": "failover",
+    "ObserverConformance": "observer",
     "SchedulerConformance": "scheduler",
     "WorkloadConformance": "workload",
     "override": "override",

@@ -65,7 +65,7 @@ def ask_elsewhere(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=cwd,
-        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": "1"},
     )
     try:
         answer, said = process.communicate(msgspec.msgpack.encode(_Question(subject, payload)), timeout_s)
@@ -90,3 +90,4 @@ def _answer(module: str, name: str) -> None:
     answer = getattr(import_module(module), name)(question.subject, question.payload)
     with os.fdopen(answers, "wb") as file:
         file.write(answer)
+    os._exit(0)  # also if the plugin has left a thread that would not end

@@ -17,13 +17,13 @@ class Pool(Generic[T]):
     """`size` values that ``draw(random)`` gives, each time they are asked for with objects of their own."""
 
     def __init__(self, kind: type[T], draw: Callable[[Random], T], size: int) -> None:
-        """`kind` is a msgspec struct, which survives JSON."""
+        """`kind` is a msgspec struct, which survives MessagePack."""
         self._kind, self._draw, self._size = kind, draw, size
-        self._drawn = [msgspec.json.encode(draw(Random(seed))) for seed in range(size)]
+        self._drawn = [msgspec.msgpack.encode(draw(Random(seed))) for seed in range(size)]
 
     def __iter__(self) -> Iterator[T]:
         for data in self._drawn:
-            yield msgspec.json.decode(data, type=self._kind)
+            yield msgspec.msgpack.decode(data, type=self._kind)
 
     def check(self, check: Callable[[T], None], *, simplify: bool = True) -> None:
         """Call `check` with each value. Raises what it raises; with `simplify` for the simplest value that is found."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Conformance"]
 
 pytest.register_assert_rewrite(
-    *(f"rolemesh.testing.{name}" for name in ("conformance", "failover", "losses", "scheduler", "workload"))
+    *(f"rolemesh.testing.{name}" for name in ("conformance", "failover", "losses", "observer", "scheduler", "workload"))
 )
 
 
