@@ -133,9 +133,13 @@ class JobView(msgspec.Struct, frozen=True):
         return tuple((r.role, r.rank) for r in self.ranks if r.role == role)
 
     def lost_with(self, failure: Failure) -> tuple[tuple[str, int], ...]:
-        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent or node."""
+        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent or node.
+
+        None for a rank or a node that the job does not have.
+        """
         if failure.rank >= 0:
-            return self.group(failure.role, failure.rank)
+            known = any((r.role, r.rank) == (failure.role, failure.rank) for r in self.ranks)
+            return self.group(failure.role, failure.rank) if known else ()
         found = dict.fromkeys(mate for r in self.ranks if r.node == failure.node for mate in self.group(r.role, r.rank))
         return tuple(found)
 

@@ -5,17 +5,15 @@ Pure: the driver plans a job with it, the master plans what is left of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError, RolemeshError
-from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, Strategy, Unplaced, broken, describe
+from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy, Unplaced, problems
 
-__all__ = ["ask", "replan"]
-
-TOLERANCE = 1e-6
+__all__ = ["ask", "replan", "stranded_in"]
 
 
 def ask(
@@ -56,7 +54,7 @@ def replan(
     current = plan.without(gone)
     objections: dict[str, None] = {}
     for strategy in strategies:
-        stranded = _stranded(plan, gone, current)
+        stranded = stranded_in(plan, gone, current)
         if stranded is None and len(current.placed()) == _count(request):
             break
         try:
@@ -78,7 +76,7 @@ def replan(
     return msgspec.structs.replace(current, unplaced=current.unplaced + homeless)
 
 
-def _stranded(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
+def stranded_in(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
     """`current`, then what `plan` has on `gone` nodes and `current` has not placed. None if there is no such rank."""
     placed = current.placed()
     left = [a for a in plan.assignments if plan.slot(a.slot).node in gone and (a.role, a.rank) not in placed]
@@ -109,7 +107,7 @@ def _checked(
     if not isinstance(after, PlacementPlan):
         raise _wrong(name, f"returned a {type(after).__name__}, not a PlacementPlan")
     try:
-        problem = next(iter(_problems(request, cluster, before, after)), None)
+        problem = next(problems(request, cluster, before, after), None)
     except Exception as error:
         raise _wrong(name, f"returned a plan that cannot be read: {type(error).__name__}: {error}") from error
     if problem is not None:
@@ -129,65 +127,3 @@ def _wrong(name: str, problem: str) -> PlacementError:
         where="placement",
         remedy="use another strategy, or report it to the plugin's author",
     )
-
-
-def _problems(
-    request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
-) -> Iterable[str]:
-    """What makes `after` impossible, or undoes `before`."""
-    if after.slots[: len(before.slots)] != before.slots:
-        yield "changed slots that were decided before"
-    if [slot.id for slot in after.slots] != list(range(len(after.slots))):
-        yield "numbered its slots other than by position"
-    kept = set(after.assignments)
-    if lost := [a for a in before.assignments if a not in kept]:
-        yield f"moved {_rank(lost[0])}, which was placed before"
-    if after.constraints[: len(before.constraints)] != before.constraints:
-        yield "dropped a constraint of a strategy before it"
-    sizes = {role.role: role.world_size for role in request.roles}
-    seen: set[tuple[str, int]] = set()
-    for a in after.assignments:
-        if a.role not in sizes:
-            yield f"placed the unknown role {a.role!r}; the job has {', '.join(sizes)}"
-        elif not 0 <= a.rank < sizes[a.role]:
-            yield f"placed {_rank(a)}, but the role has {sizes[a.role]} ranks"
-        if not 0 <= a.slot < len(after.slots):
-            yield f"put {_rank(a)} on slot {a.slot}, which does not exist"
-        if (a.role, a.rank) in seen:
-            yield f"placed {_rank(a)} twice"
-        seen.add((a.role, a.rank))
-    yield from _overcommitted(cluster, after)
-    if (found := broken(after, cluster)) is not None:
-        constraint, a = found
-        node = after.slots[a.slot].node
-        if a in set(before.assignments):
-            where = f"{_rank(a)} is on {node} ({a.rule})"
-            yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
-        else:
-            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
-
-
-def _overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterable[str]:
-    known = {node.id: node for node in cluster.nodes}
-    devices: dict[tuple[str, int], float] = {}
-    for slot in plan.slots:
-        if slot.node not in known:
-            yield f"made slot {slot.id} on node {slot.node!r}, which does not exist"
-            return
-        if abs(sum(share for _, share in slot.gpus) - slot.gpu) > TOLERANCE:
-            yield f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices add up to something else"
-        for index, share in slot.gpus:
-            devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
-    for (node, index), share in devices.items():
-        if not 0 <= index < known[node].gpu:
-            yield f"used GPU {index} of {node}, which has {known[node].gpu:g}"
-        elif share > 1 + TOLERANCE:
-            yield f"gave away {share:g} of GPU {index} on {node}"
-    for node, free in plan.free(cluster).items():
-        for name, amount in free.items():
-            if amount < -TOLERANCE:
-                yield f"took {-amount:g} {name} more than {node} has"
-
-
-def _rank(a: Assignment) -> str:
-    return f"{a.role}/{a.rank}"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
-__all__ = ["Outcomes", "failures", "outcomes"]
+from rolemesh.testing.conformance import PluginConformance
+
+__all__ = ["Findings", "Outcomes", "failures", "found_in", "outcomes", "own_tests"]
+
+Findings: TypeAlias = "dict[type[Any], dict[str, str]]"
+"""Of each broken plugin the failing tests with their messages."""
+
 
 _COLLECTED: dict[str, type[Any]] = {}
 _NUMBERS = count()
@@ -63,6 +69,37 @@ def outcomes(classes: Mapping[str, type[Any]], *arguments: str) -> Outcomes:
 def failures(cls: type[Any], *arguments: str) -> set[str]:
     """The names of the failing tests of one conformance class; `arguments` as for `outcomes`."""
     return set(outcomes({"TestIt": cls}, *arguments).failed.get("TestIt", {}))
+
+
+def found_in(
+    kit: type[Any],
+    broken: Mapping[type[Any], set[str]],
+    *,
+    only: Collection[str] = (),
+    where_expected: Collection[str] = (),
+    never: Collection[str] = (),
+    **attributes: Any,
+) -> Findings:
+    """Run the class `kit` on each plugin of `broken`, which has the names of the tests that are expected to fail.
+
+    All tests of the kind run, or `only` some; those of `where_expected`, which take long, for the plugins that they are
+    expected to fail for, and those of `never` not at all. `attributes` are set in the test classes.
+    """
+    classes = {f"Test{p.__name__}": type(f"Test{p.__name__}", (kit,), {"plugin": p, **attributes}) for p in broken}
+    chosen = " or ".join(sorted(only or own_tests(kit) - {*never, *where_expected}))
+    runs = [outcomes(classes, "-k", chosen)]
+    for name in where_expected:
+        some = {f"Test{plugin.__name__}" for plugin, expected in broken.items() if name in expected}
+        runs.append(outcomes({cls: classes[cls] for cls in some}, "-k", name))
+    return {
+        plugin: {k: v for run in runs for k, v in run.failed.get(f"Test{plugin.__name__}", {}).items()}
+        for plugin in broken
+    }
+
+
+def own_tests(kit: type[Any]) -> set[str]:
+    """The names of the standard tests that a kind has beyond those of all kinds."""
+    return {name for name in dir(kit) if name.startswith("test_") and not hasattr(PluginConformance, name)}
 
 
 @contextmanager

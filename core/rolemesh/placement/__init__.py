@@ -15,6 +15,7 @@ from rolemesh.placement.plan import (
     Unplaced,
 )
 from rolemesh.placement.traffic import Traffic, crossing, pairs
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, problems, undone
 
 __all__ = [
     "Apart",
@@ -36,6 +37,11 @@ __all__ = [
     "broken",
     "crossing",
     "describe",
+    "forbidden",
+    "misplaced",
+    "overcommitted",
     "pairs",
+    "problems",
     "smallest_conflict",
+    "undone",
 ]

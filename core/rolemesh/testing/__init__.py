@@ -23,13 +23,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rolemesh.testing.failover import FailoverConformance
+    from rolemesh.testing.observer import ObserverConformance
     from rolemesh.testing.overriding import override
+    from rolemesh.testing.scheduler import SchedulerConformance
     from rolemesh.testing.transport import TransportConformance
     from rolemesh.testing.workload import WorkloadConformance
 
-__all__ = ["TransportConformance", "WorkloadConformance", "override"]
+__all__ = [
+    "FailoverConformance",
+    "ObserverConformance",
+    "SchedulerConformance",
+    "TransportConformance",
+    "WorkloadConformance",
+    "override",
+]
 
 _HOME = {
+    "FailoverConformance": "failover",
+    "ObserverConformance": "observer",
+    "SchedulerConformance": "scheduler",
     "TransportConformance": "transport",
     "WorkloadConformance": "workload",
     "override": "overriding",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
-for kind in ("conformance", "transport", "workload"):
-    pytest.register_assert_rewrite(f"rolemesh.testing.{kind}")
+_ASSERTING = ("conformance", "failover", "losses", "observer", "scheduler", "transport", "workload")
+pytest.register_assert_rewrite(*(f"rolemesh.testing.{name}" for name in _ASSERTING))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,13 +30,11 @@ class CollocationScheduler(Scheduler):
         """
         builder = PlanBuilder(request, cluster, plan)
         for index, group in enumerate(self.options.groups):
-            _place_group(group, _roles(group, f"groups.{index}", request, builder, plan), builder)
+            _place_group(group, _roles(group, f"groups.{index}", request, plan), builder)
         return builder.build()
 
 
-def _roles(
-    group: Group, where: str, request: PlacementRequest, builder: PlanBuilder, plan: PlacementPlan
-) -> list[tuple[RoleRequest, int]]:
+def _roles(group: Group, where: str, request: PlacementRequest, plan: PlacementPlan) -> list[tuple[RoleRequest, int]]:
     """The roles of a group, and how many ranks of each are in a unit. `where` is its place in the options."""
     known = {role.role: role for role in request.roles}
     told = ", ".join(group.roles)
@@ -44,9 +42,10 @@ def _roles(
         if name not in known:
             what = f"collocation: the group [{told}] names the unknown role {name!r}"
             raise PlacementError(what, where=where, remedy=f"{nearest(name, known)}; roles: {', '.join(known)}")
-        if builder.node_of(name, 0) is not None:
-            by = next(a.rule.partition(":")[0] for a in plan.assignments if a.role == name)
-            what = f"collocation: role {name!r} of [{told}] was placed by {by or 'an earlier strategy'}"
+        placed = next((a for a in plan.assignments if a.role == name), None)
+        if placed is not None:
+            by = placed.rule.partition(":")[0] or "an earlier strategy"
+            what = f"collocation: role {name!r} of [{told}] was placed by {by}"
             raise PlacementError(what, where=where, remedy="put collocation first, or take the role out of one")
     roles = [known[name] for name in group.roles]
     sizes = group.ratio or {role.role: role.world_size for role in roles}

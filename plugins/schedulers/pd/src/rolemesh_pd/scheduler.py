@@ -26,8 +26,12 @@ class PdScheduler(Scheduler):
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """Add the units. Raises `PlacementError` for roles that do not exist, and world sizes without that ratio."""
-        prefill, decode = (_role(getattr(self.options, pool), pool, request) for pool in ("prefill", "decode"))
+        """Add the units.
+
+        Raises `PlacementError` for roles that do not exist or that an earlier strategy has placed, and for world sizes
+        without that ratio.
+        """
+        prefill, decode = (_role(getattr(self.options, pool), pool, request, plan) for pool in ("prefill", "decode"))
         each = _per_unit(self.options, prefill, decode)
         builder = PlanBuilder(request, cluster, plan)
         domains = _domains(self.options.near, cluster)
@@ -40,11 +44,16 @@ class PdScheduler(Scheduler):
         return builder.build()
 
 
-def _role(name: str, pool: str, request: PlacementRequest) -> RoleRequest:
+def _role(name: str, pool: str, request: PlacementRequest, plan: PlacementPlan) -> RoleRequest:
     known = {role.role: role for role in request.roles}
     if name not in known:
         remedy = f"{nearest(name, known)}; roles: {', '.join(known)}"
         raise PlacementError(f"pd: there is no role {name!r}, the {pool} pool", where=pool, remedy=remedy)
+    placed = next((a for a in plan.assignments if a.role == name), None)
+    if placed is not None:
+        by = placed.rule.partition(":")[0] or "an earlier strategy"
+        what = f"pd: {name!r}, the {pool} pool, was placed by {by}"
+        raise PlacementError(what, where=pool, remedy="put pd first, or take the role out of one")
     return known[name]
 
 

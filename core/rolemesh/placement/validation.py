@@ -1,0 +1,101 @@
+"""What makes a plan impossible, whoever made it: the checks that every strategy's answer goes through. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from rolemesh.cluster import ClusterView
+from rolemesh.placement.builder import broken
+from rolemesh.placement.constraints import describe
+from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
+
+__all__ = ["forbidden", "misplaced", "overcommitted", "problems", "undone"]
+
+TOLERANCE = 1e-6
+
+
+def problems(
+    request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
+) -> Iterator[str]:
+    """What makes `after` impossible, or undoes `before`: each as the rest of a sentence that begins with who did it.
+
+    After the first one the others may follow from it, or not be found at all.
+    """
+    yield from undone(before, after)
+    yield from misplaced(request, after)
+    yield from overcommitted(cluster, after)
+    yield from forbidden(cluster, before, after)
+
+
+def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
+    """Decisions of `before` that `after` does not keep."""
+    if after.slots[: len(before.slots)] != before.slots:
+        yield "changed slots that were decided before"
+    if [slot.id for slot in after.slots] != list(range(len(after.slots))):
+        yield "numbered its slots other than by position"
+    kept = set(after.assignments)
+    if lost := [a for a in before.assignments if a not in kept]:
+        yield f"moved {_rank(lost[0])}, which was placed before"
+    if after.constraints[: len(before.constraints)] != before.constraints:
+        yield "dropped a constraint of a strategy before it"
+
+
+def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
+    """Assignments of ranks that there are not, to slots that there are not, or of a rank that has a place already."""
+    sizes = {role.role: role.world_size for role in request.roles}
+    seen: set[tuple[str, int]] = set()
+    for a in plan.assignments:
+        if a.role not in sizes:
+            yield f"placed the unknown role {a.role!r}; the job has {', '.join(sizes)}"
+        elif not 0 <= a.rank < sizes[a.role]:
+            yield f"placed {_rank(a)}, but the role has {sizes[a.role]} ranks"
+        if not 0 <= a.slot < len(plan.slots):
+            yield f"put {_rank(a)} on slot {a.slot}, which does not exist"
+        if (a.role, a.rank) in seen:
+            yield f"placed {_rank(a)} twice"
+        seen.add((a.role, a.rank))
+
+
+def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
+    """Slots on nodes that there are not, and resources of which more was taken than there is, GPU by GPU."""
+    known = {node.id: node for node in cluster.nodes}
+    devices: dict[tuple[str, int], float] = {}
+    for slot in plan.slots:
+        if slot.node not in known:
+            yield f"made slot {slot.id} on node {slot.node!r}, which does not exist"
+            return
+        for name, amount in {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}.items():
+            if not 0 <= amount < inf:
+                yield f"gave slot {slot.id} {amount:g} {name}, which is no amount"
+        if not all(0 <= share <= 1 for _, share in slot.gpus):
+            yield f"gave slot {slot.id} a share of a GPU that is not between 0 and 1"
+        if abs(sum(share for _, share in slot.gpus) - slot.gpu) > TOLERANCE:
+            yield f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices add up to something else"
+        for index, share in slot.gpus:
+            devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
+    for (node, index), share in devices.items():
+        if not 0 <= index < known[node].gpu:
+            yield f"used GPU {index} of {node}, which has {known[node].gpu:g}"
+        elif share > 1 + TOLERANCE:
+            yield f"gave away {share:g} of GPU {index} on {node}"
+    for node, free in plan.free(cluster).items():
+        for name, amount in free.items():
+            if amount < -TOLERANCE:
+                yield f"took {-amount:g} {name} more than {node} has"
+
+
+def forbidden(cluster: ClusterView, before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
+    """The first assignment of `after` that one of its constraints forbids."""
+    if (found := broken(after, cluster)) is not None:
+        constraint, a = found
+        node = after.slots[a.slot].node
+        if a in set(before.assignments):
+            where = f"{_rank(a)} is on {node} ({a.rule})"
+            yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
+        else:
+            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
+
+
+def _rank(a: Assignment) -> str:
+    return f"{a.role}/{a.rank}"

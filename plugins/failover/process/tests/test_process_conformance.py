@@ -1,0 +1,10 @@
+"""The level passes the conformance kit."""
+
+from __future__ import annotations
+
+from rolemesh.testing import FailoverConformance
+
+
+class TestConformance(FailoverConformance):
+    plugin = "process"
+    bad_options = ({"max_attempts": 0}, {"window_s": 0})

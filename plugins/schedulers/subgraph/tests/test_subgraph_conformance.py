@@ -1,0 +1,10 @@
+"""The strategy passes the conformance kit."""
+
+from __future__ import annotations
+
+from rolemesh.testing import SchedulerConformance
+
+
+class TestConformance(SchedulerConformance):
+    plugin = "subgraph"
+    bad_options = ({"roles": "actor"},)

@@ -1,0 +1,271 @@
+"""Failover levels that each do one thing wrong, and the standard tests that find it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, ClassVar
+
+import msgspec
+from pydantic import BaseModel
+
+from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, Verdict, hookimpl
+from rolemesh.errors import RolemeshError
+from rolemesh.failures import Scope
+
+__all__ = ["BROKEN"]
+
+replaced = msgspec.structs.replace
+
+
+class Tampered(FailoverLevel):
+    """Restarts what the failure takes, and then spoils the plan."""
+
+    scope: ClassVar[Scope] = "node"
+
+    @hookimpl
+    def recover(self, failure: Failure, view: JobView) -> Any:
+        lost = view.lost_with(failure)
+        plan = RecoveryPlan("tampered", lost, reason="what the failure takes starts again")
+        return self.spoilt(plan, failure, view) if lost else self.unknown(failure, view)
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return plan
+
+    def unknown(self, failure: Failure, view: JobView) -> Any:
+        return None
+
+
+class Unmarked(FailoverLevel):
+    """Forgets the mark."""
+
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        return None
+
+
+class Unlimited(Tampered):
+    """Has options without a budget."""
+
+    class Options(BaseModel, extra="forbid"):  # type: ignore[assignment]
+        """None."""
+
+
+class Insists(Tampered):
+    """Has a budget of its own."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(Budget(max_attempts=1000))
+
+
+class Elsewhere(Tampered):
+    """Has a scope of its own."""
+
+    scope = "rack"  # type: ignore[assignment]
+
+
+class NeedsARank(Tampered):
+    """Assumes that the job has who failed."""
+
+    def unknown(self, failure: Failure, view: JobView) -> Any:
+        return RecoveryPlan("tampered", (view.lost_with(failure)[0],), reason="one")
+
+
+class Judges(Tampered):
+    """Answers with a verdict."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return Verdict("software", "a process ended")
+
+
+class GivesUp(Tampered):
+    """Raises what is made for people where it has no more to propose."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        if len(view.attempts) > 2:
+            raise RolemeshError("tried often enough")
+        return plan
+
+
+class KnowsEverybody(Tampered):
+    """Restarts somebody else where the job does not have who failed."""
+
+    def unknown(self, failure: Failure, view: JobView) -> Any:
+        first = view.ranks[0]
+        if len(view.group(first.role, first.rank)) == len(view.ranks):
+            return None
+        return RecoveryPlan("tampered", view.group(first.role, first.rank), reason="somebody")
+
+
+class JudgesRashly(Tampered):
+    """Cannot judge what has no message."""
+
+    @hookimpl
+    def diagnose(self, failure: Failure, view: JobView) -> Verdict:
+        return Verdict("user" if failure.message.splitlines()[0] == "boom" else "unknown", "the message says so")
+
+
+class Slow(Tampered):
+    """Looks at every pair of ranks."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        if len(view.ranks) > 1000:
+            time.sleep(3.0)
+        return plan
+
+
+class Idle(Tampered):
+    """Restarts nobody."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, restart=())
+
+
+class SeesGhosts(Tampered):
+    """Restarts a rank more than there are."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, restart=(*plan.restart, ("ghost", 0)))
+
+
+class Stammers(Tampered):
+    """Restarts a rank twice."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, restart=plan.restart * 2)
+
+
+class OneOnly(Tampered):
+    """Restarts one rank, or its group, of a whole node."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, restart=view.group(*plan.restart[0]))
+
+
+class Splits(Tampered):
+    """Restarts ranks without their groups."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        if failure.rank >= 0:
+            return replaced(plan, restart=((failure.role, failure.rank),))
+        return replaced(plan, restart=tuple((r.role, r.rank) for r in view.ranks if r.node == failure.node))
+
+
+class Misspells(Tampered):
+    """Avoids a node that there is not."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, avoid=("nowhere",))
+
+
+def leaving(plan: RecoveryPlan, view: JobView, *, all_of_it: bool) -> RecoveryPlan:
+    """The plan, away from the node of its first rank; with everybody there, or with those only who restart anyway."""
+    node = next(r.node for r in view.ranks if (r.role, r.rank) == plan.restart[0])
+    there = [mate for r in view.ranks if r.node == node for mate in view.group(r.role, r.rank)]
+    return replaced(plan, avoid=(node,), restart=tuple(dict.fromkeys([*plan.restart, *(there if all_of_it else ())])))
+
+
+class LeavesOthers(Tampered):
+    """Leaves a node and forgets who else is there."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return leaving(plan, view, all_of_it=False)
+
+
+class MovesProcesses(Tampered):
+    """Says that it leaves ranks where they are, and moves them."""
+
+    scope = "process"
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return leaving(plan, view, all_of_it=True)
+
+
+class RestartsAll(Tampered):
+    """Says that it moves nodes, and restarts the job."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, source="disk", restart=tuple((r.role, r.rank) for r in view.ranks))
+
+
+class HalfFromDisk(Tampered):
+    """Restarts a part of the job from disk."""
+
+    scope = "job"
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, source="disk")
+
+
+class WaitsForever(Tampered):
+    """Waits until there is room."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, wait_s=float("inf"))
+
+
+class Silent(Tampered):
+    """Gives no reason."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, reason="")
+
+
+class Throws(Tampered):
+    """Throws dice."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, wait_s=1.0 + os.urandom(1)[0])
+
+
+class Remembers(Tampered):
+    """Waits longer from time to time."""
+
+    times = 0
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        self.times += 1
+        return replaced(plan, wait_s=float(self.times))
+
+
+class Unsorted(Tampered):
+    """Takes what comes first in a set."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, reason=next(iter({f"reason {n}" for n in range(64)})))
+
+
+BROKEN: dict[type[FailoverLevel], set[str]] = {
+    Unmarked: {"test_it_has_the_hook_that_recovers"},
+    Unlimited: {"test_its_options_are_a_budget", "test_its_budget_is_what_the_job_file_says"},
+    Insists: {"test_its_budget_is_what_the_job_file_says"},
+    Elsewhere: {"test_its_scope_is_one_of_the_ladders", "test_its_budget_is_what_the_job_file_says"},
+    NeedsARank: {"test_it_answers_every_kind_of_failure", "test_it_answers_in_every_situation"},
+    Judges: {
+        "test_it_answers_every_kind_of_failure",
+        "test_it_answers_in_every_situation",
+        "test_it_answers_in_time_for_ten_thousand_ranks",
+    },
+    GivesUp: {"test_it_answers_in_every_situation"},
+    KnowsEverybody: {"test_what_it_does_not_know_is_passed_on"},
+    JudgesRashly: {"test_it_judges_every_kind_of_failure"},
+    Idle: {"test_it_restarts_ranks_of_the_job", "test_it_restarts_all_that_the_failure_takes"},
+    SeesGhosts: {"test_it_restarts_ranks_of_the_job"},
+    Stammers: {"test_it_restarts_ranks_of_the_job"},
+    OneOnly: {"test_it_restarts_all_that_the_failure_takes"},
+    Splits: {"test_it_restarts_whole_groups"},
+    Misspells: {"test_it_avoids_nodes_that_the_job_knows"},
+    LeavesOthers: {"test_who_is_on_a_node_that_it_avoids_restarts"},
+    MovesProcesses: {"test_its_plans_are_within_its_scope"},
+    RestartsAll: {"test_its_plans_are_within_its_scope"},
+    HalfFromDisk: {"test_from_disk_everybody_restarts"},
+    WaitsForever: {"test_it_waits_for_a_finite_time"},
+    Silent: {"test_plans_have_a_reason"},
+    Throws: {
+        "test_the_same_failure_has_the_same_answer",
+        "test_it_keeps_nothing_from_failure_to_failure",
+        "test_another_process_has_the_same_answer",
+    },
+    Remembers: {"test_it_keeps_nothing_from_failure_to_failure"},
+    Unsorted: {"test_another_process_has_the_same_answer"},
+    Slow: {"test_it_answers_in_time_for_ten_thousand_ranks"},
+}

@@ -1,0 +1,39 @@
+"""The kit finds what is wrong with a failover level, and says no more than that."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance.broken_levels import BROKEN, Slow
+from tests.conformance.harness import Findings, found_in, own_tests
+
+from rolemesh import FailoverLevel
+from rolemesh.plugins import manager
+from rolemesh.testing import FailoverConformance
+
+LARGE = "test_it_answers_in_time_for_ten_thousand_ranks"
+
+
+@pytest.fixture(scope="module")
+def findings() -> Findings:
+    return found_in(
+        FailoverConformance,
+        {broken: expected for broken, expected in BROKEN.items() if broken is not Slow},
+        where_expected={"test_another_process_has_the_same_answer", LARGE},
+        examples=50,
+        simplify=False,
+    )
+
+
+@pytest.mark.parametrize("broken", [each for each in BROKEN if each is not Slow], ids=lambda cls: cls.__name__)
+def test_what_is_wrong_with_a_level_is_found(broken: type[FailoverLevel], findings: Findings) -> None:
+    assert findings[broken].keys() == BROKEN[broken], findings[broken]
+
+
+def test_a_level_that_is_too_slow_for_large_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "LIMITS_S", {"recover": 1.0, "diagnose": 1.0})
+    found = found_in(FailoverConformance, {Slow: {LARGE}}, only={LARGE})
+    assert "has not come back from its hook 'recover' within 1 s" in found[Slow][LARGE]
+
+
+def test_there_is_a_broken_level_for_each_standard_test() -> None:
+    assert set().union(*BROKEN.values()) == own_tests(FailoverConformance)

@@ -1,0 +1,30 @@
+"""The kit finds what is wrong with an observer, and says no more than that."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance.broken_observers import BROKEN, ELSEWHERE, Sound
+from tests.conformance.harness import Findings, found_in, own_tests
+
+from rolemesh import Observer
+from rolemesh.testing import ObserverConformance
+
+
+@pytest.fixture(scope="module")
+def findings() -> Findings:
+    return found_in(
+        ObserverConformance, {**BROKEN, Sound: ELSEWHERE}, where_expected=ELSEWHERE, examples=30, simplify=False
+    )
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda cls: cls.__name__)
+def test_what_is_wrong_with_an_observer_is_found(broken: type[Observer], findings: Findings) -> None:
+    assert findings[broken].keys() == BROKEN[broken], findings[broken]
+
+
+def test_nothing_is_found_in_a_sound_observer(findings: Findings) -> None:
+    assert not findings[Sound]
+
+
+def test_there_is_a_broken_observer_for_each_standard_test() -> None:
+    assert set().union(*BROKEN.values()) == own_tests(ObserverConformance)
