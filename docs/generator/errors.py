@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import get_args
 
 import yaml
-
 from docs.generator.raised import Message, classes, messages
+
 from rolemesh import errors
 from rolemesh.failures import Cause
 

@@ -32,8 +32,10 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
 put before it."""
 
 ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("replanning.py", "_problems"): ("PlacementError", "the placement strategy … "),
-    ("replanning.py", "_overcommitted"): ("PlacementError", "the placement strategy … "),
+    **{
+        ("placement/validation.py", check): ("PlacementError", "the placement strategy … ")
+        for check in ("undone", "misplaced", "overcommitted", "forbidden")
+    },
     ("plugins/static.py", "_error"): ("PluginError", "the …: "),
 }
 """Functions that yield or return messages: file and name, to class and what is put before them."""

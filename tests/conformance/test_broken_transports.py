@@ -8,8 +8,9 @@ import pytest
 from tests.conformance import broken_transports as broken
 from tests.conformance.harness import outcomes
 
-from rolemesh.testing import TransportConformance, party, transport
+from rolemesh.testing import TransportConformance
 from rolemesh.testing.conformance import PluginConformance
+from rolemesh.testing.transports import conformance, party
 
 BROKEN: dict[str, Any] = {
     "test_its_address_is_a_short_line_of_text": broken.Verbose,
@@ -44,7 +45,7 @@ def test_there_is_a_broken_transport_for_every_standard_test() -> None:
 
 @pytest.mark.slow
 def test_what_a_broken_transport_does_wrong_is_caught_by_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (party, transport):
+    for module in (party, conformance):
         monkeypatch.setattr(module, "PATIENCE_S", 2.0)
     monkeypatch.setattr(party.Party.wait_for, "__defaults__", (2.0,))
     classes = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.installed import Dist, Installed, make_environment
 
-from rolemesh import cli, testing
+from rolemesh import cli
 from rolemesh.cli.new import KINDS
 
 pytestmark = pytest.mark.slow
@@ -35,14 +35,7 @@ def made(kind: str, fresh: Installed, tmp_path: Path) -> Path:
     told = json.loads(succeeds(fresh, "rolemesh", "new", kind, f"my-{kind}", "--json", cwd=tmp_path))
     repository = tmp_path / str(told["folder"])
     fresh.install(f"{repository}[test]")
-    if not has_kit(kind):
-        (repository / "tests" / "test_conformance.py").unlink()
     return repository
-
-
-def has_kit(kind: str) -> bool:
-    """Whether the conformance kit has the class for plugins of this kind."""
-    return hasattr(testing, f"{kind.title()}Conformance")
 
 
 def result(repository: Path, name: str) -> dict[str, object]:

@@ -81,7 +81,7 @@ def check_plugins(
 
     For a name, the kit's class is the one that the plugin's distribution names in the entry-point group
     rolemesh.conformance, or that in the tests of the folder it is installed from (pip install -e). Exit code 0: nothing
-    failed; 1: something did; 2: it could not be tested. Needs pip install 'rolemesh[test]'.
+    failed; 1: something did; 2: it could not be tested. Needs rolemesh's extra `test`.
     """
     from rolemesh.testing.check import check_folder, check_plugin
 

@@ -15,7 +15,7 @@ from rolemesh.placement.plan import (
     Unplaced,
 )
 from rolemesh.placement.traffic import Traffic, crossing, pairs
-from rolemesh.placement.validation import forbidden, misplaced, overcommitted, problems, undone
+from rolemesh.placement.validation import problems
 
 __all__ = [
     "Apart",
@@ -37,11 +37,7 @@ __all__ = [
     "broken",
     "crossing",
     "describe",
-    "forbidden",
-    "misplaced",
-    "overcommitted",
     "pairs",
     "problems",
     "smallest_conflict",
-    "undone",
 ]

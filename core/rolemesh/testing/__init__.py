@@ -23,12 +23,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolemesh.testing.failover import FailoverConformance
-    from rolemesh.testing.observer import ObserverConformance
+    from rolemesh.testing.failover.conformance import FailoverConformance
+    from rolemesh.testing.observers.conformance import ObserverConformance
     from rolemesh.testing.overriding import override
-    from rolemesh.testing.scheduler import SchedulerConformance
-    from rolemesh.testing.transport import TransportConformance
-    from rolemesh.testing.workload import WorkloadConformance
+    from rolemesh.testing.schedulers.conformance import SchedulerConformance
+    from rolemesh.testing.transports.conformance import TransportConformance
+    from rolemesh.testing.workloads.conformance import WorkloadConformance
 
 __all__ = [
     "FailoverConformance",
@@ -40,11 +40,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "FailoverConformance": "failover",
-    "ObserverConformance": "observer",
-    "SchedulerConformance": "scheduler",
-    "TransportConformance": "transport",
-    "WorkloadConformance": "workload",
+    "FailoverConformance": "failover.conformance",
+    "ObserverConformance": "observers.conformance",
+    "SchedulerConformance": "schedulers.conformance",
+    "TransportConformance": "transports.conformance",
+    "WorkloadConformance": "workloads.conformance",
     "override": "overriding",
 }
 

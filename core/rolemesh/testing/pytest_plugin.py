@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rolemesh.testing.ranks import Stages
+    from rolemesh.testing.workloads.ranks import Stages
 
 __all__ = ["Conformance"]
 
-_ASSERTING = ("conformance", "failover", "losses", "observer", "scheduler", "transport", "workload")
-pytest.register_assert_rewrite(*(f"rolemesh.testing.{name}" for name in _ASSERTING))
+for _asserting in ("conformance", "failover", "observers", "schedulers", "transports", "workloads"):
+    pytest.register_assert_rewrite(f"rolemesh.testing.{_asserting}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def rolemesh_stages() -> Iterator[Stages]:
     """The processes that ranks under test are forked from, shared by all tests of the session."""
-    from rolemesh.testing.ranks import Stages
+    from rolemesh.testing.workloads.ranks import Stages
 
     stages = Stages()
     yield stages

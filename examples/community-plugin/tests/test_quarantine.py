@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rolemesh import Failure, JobView, RankView, RecoveryPlan
+from rolemesh.testing import FailoverConformance
 
 from rolemesh_fieldkit.quarantine import Quarantine
 
@@ -15,6 +16,11 @@ RANKS = (
     RankView("trainer", 0, "n0", "running", 3, 0),
     RankView("trainer", 1, "n1", "running", 3, 0),
 )
+
+
+class TestQuarantine(FailoverConformance):
+    plugin = "quarantine"
+    bad_options = ({"strikes": 0},)
 
 
 def died(node: str = "n0", role: str = "replay", rank: int = 0, cause: Any = "signal") -> Failure:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.errors import PlacementError
+from rolemesh.testing import SchedulerConformance
 
 from rolemesh_fieldkit.spread import Spread
+
+
+class TestSpread(SchedulerConformance):
+    plugin = "spread"
+    options: ClassVar[dict[str, Any]] = {"roles": ["critic"]}
+    bad_options = ({"roles": "critic"},)
 
 
 def place(*cpus: float, roles: list[str] | None = None, **sizes: int) -> PlacementPlan:

@@ -8,13 +8,14 @@ import msgspec
 
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PluginError
-from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe, misplaced, overcommitted, undone
+from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe
+from rolemesh.placement.validation import misplaced, overcommitted, undone
 from rolemesh.plugins.manager import hooks_of
 from rolemesh.replanning import stranded_in
 from rolemesh.testing.elsewhere import Subject, ask_elsewhere
-from rolemesh.testing.losses import LossConformance
-from rolemesh.testing.planner import Case, Planner, Refused, plan_there
-from rolemesh.testing.scheduling import Situation, answered, multiplied, planned
+from rolemesh.testing.schedulers.losses import LossConformance
+from rolemesh.testing.schedulers.planner import Case, Planner, Refused, plan_there
+from rolemesh.testing.schedulers.situations import Situation, answered, multiplied, planned
 
 __all__ = ["SchedulerConformance"]
 

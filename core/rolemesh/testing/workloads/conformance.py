@@ -14,8 +14,8 @@ from rolemesh.graph.tracer import SETTINGS
 from rolemesh.partition import Broadcast, Split
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.testing.conformance import HEAVY, PluginConformance, modules_after
-from rolemesh.testing.journey import Journey, Kill, differences, travel
-from rolemesh.testing.ranks import Ranks, Stage, Stages, Subject
+from rolemesh.testing.workloads.journey import Journey, Kill, differences, travel
+from rolemesh.testing.workloads.ranks import Ranks, Stage, Stages, Subject
 from rolemesh.workload import OperatorSpec, Workload
 
 __all__ = ["WorkloadConformance"]

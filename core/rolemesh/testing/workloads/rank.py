@@ -19,7 +19,7 @@ import psutil
 
 from rolemesh.digest import digest
 from rolemesh.rank.chunks import join_chunks
-from rolemesh.testing.wire import (
+from rolemesh.testing.workloads.wire import (
     Call,
     Done,
     Offload,

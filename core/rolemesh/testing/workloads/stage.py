@@ -1,4 +1,4 @@
-"""A clean process that has imported a workload's preloads and forks its ranks: ``python -m rolemesh.testing.stage``.
+"""A clean process with a workload's preloads that forks its ranks: ``python -m rolemesh.testing.workloads.stage``.
 
 It stands for the zygote of a real job, so a preload that does not survive a fork shows here. Each request comes with
 the descriptor of the new rank's connection and, for rank 0 of a group, of the socket on which the group meets.
@@ -33,7 +33,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[3:]:
         import_module(module)
-    serve = import_module("rolemesh.testing.rank").serve
+    serve = import_module("rolemesh.testing.workloads.rank").serve
     torch = sys.modules.get("torch")
     cuda = torch is not None and torch.cuda.is_initialized()
     threads = tuple(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())

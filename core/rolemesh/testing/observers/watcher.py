@@ -19,7 +19,7 @@ import psutil
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.testing.elsewhere import Subject
-from rolemesh.testing.lives import Told, whole_life
+from rolemesh.testing.observers.lives import Told, whole_life
 
 __all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
 

@@ -17,11 +17,11 @@ from rolemesh.errors import RolemeshError
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.replanning import ask
-from rolemesh.testing import jobs
 from rolemesh.testing.conformance import PluginConformance
 from rolemesh.testing.elsewhere import Subject
-from rolemesh.testing.planner import Case, Planner, Refused
 from rolemesh.testing.pools import Pool, pooled
+from rolemesh.testing.schedulers import jobs
+from rolemesh.testing.schedulers.planner import Case, Planner, Refused
 from rolemesh.workload import NoOptions
 
 __all__ = ["PACK", "PlacementConformance", "Situation", "answered", "multiplied", "planned"]

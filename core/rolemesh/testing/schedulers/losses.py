@@ -9,20 +9,11 @@ import pytest
 
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PluginError, RolemeshError
-from rolemesh.placement import (
-    Assignment,
-    PlacementPlan,
-    PlacementRequest,
-    RoleRequest,
-    Slot,
-    forbidden,
-    misplaced,
-    overcommitted,
-    undone,
-)
+from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
 from rolemesh.replanning import replan, stranded_in
-from rolemesh.testing.planner import Planner, Refused
-from rolemesh.testing.scheduling import PACK, PlacementConformance, Situation, planned
+from rolemesh.testing.schedulers.planner import Planner, Refused
+from rolemesh.testing.schedulers.situations import PACK, PlacementConformance, Situation, planned
 
 __all__ = ["LossConformance"]
 

@@ -21,7 +21,7 @@ from rolemesh.codec import encode
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.rank.out_port import INLINE_BYTES
 from rolemesh.testing.conformance import PluginConformance
-from rolemesh.testing.party import PATIENCE_S, Distant, Meeting, Party
+from rolemesh.testing.transports.party import PATIENCE_S, Distant, Meeting, Party
 
 __all__ = ["TransportConformance"]
 

@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 import psutil
 
-from rolemesh.testing.stage import Started
-from rolemesh.testing.wire import (
+from rolemesh.testing.workloads.stage import Started
+from rolemesh.testing.workloads.wire import (
     Call,
     Done,
     Offload,
@@ -66,7 +66,7 @@ class Stage:
         self.timeout_s = timeout_s
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "rolemesh.testing.stage", str(there.fileno()), str(os.getpid())]
+        command = [sys.executable, "-m", "rolemesh.testing.workloads.stage", str(there.fileno()), str(os.getpid())]
         environ = {**os.environ, **cls.env, **(env or {}), "PYTHONPATH": path}
         self._process = subprocess.Popen([*command, *cls.preload], env=environ, pass_fds=[there.fileno()])
         self._control = here

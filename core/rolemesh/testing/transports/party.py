@@ -165,7 +165,7 @@ _DISTANT = """
 import json, sys
 told = json.loads(sys.stdin.readline())
 sys.path[:] = told["path"]
-from rolemesh.testing.party import live
+from rolemesh.testing.transports.party import live
 live(told)
 """
 

@@ -18,9 +18,9 @@ from rolemesh.plugins.manager import hooks_of
 from rolemesh.protocol.master.ladder import propose
 from rolemesh.testing.conformance import PluginConformance
 from rolemesh.testing.elsewhere import Subject, ask_elsewhere
+from rolemesh.testing.failover.rung import Level, recover_there
+from rolemesh.testing.failover.troubles import NOW, Trouble, each_kind, trouble
 from rolemesh.testing.pools import Pool, pooled
-from rolemesh.testing.rung import Level, recover_there
-from rolemesh.testing.troubles import NOW, Trouble, each_kind, trouble
 
 __all__ = ["FailoverConformance"]
 

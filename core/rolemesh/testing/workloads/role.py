@@ -12,8 +12,8 @@ from rolemesh.batch import Batch, Ragged
 from rolemesh.graph.routes import route
 from rolemesh.graph.values import combine, select
 from rolemesh.partition import Broadcast, Partial, Partition
-from rolemesh.testing.ranks import Ranks
-from rolemesh.testing.wire import packed, unpacked
+from rolemesh.testing.workloads.ranks import Ranks
+from rolemesh.testing.workloads.wire import packed, unpacked
 from rolemesh.workload import OperatorSpec
 
 __all__ = ["Called", "Role", "cut", "joined"]

@@ -1,0 +1,1 @@
+"""The standard tests of failover levels, and what they are made with."""

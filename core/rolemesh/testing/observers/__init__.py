@@ -1,0 +1,1 @@
+"""The standard tests of observers, and what they are made with."""

@@ -1,0 +1,1 @@
+"""The standard tests of placement strategies, and what they are made with."""
