@@ -124,8 +124,14 @@ class Endpoint:
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]
         self._transports = {name: transports[name] for name in names}
-        self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
-        """Where peers and the agent (``control``) reach this rank: for `RankHello`."""
+        try:
+            self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
+            """Where peers and the agent (``control``) reach this rank: for `RankHello`."""
+        except BaseException:
+            # An open socket would keep the context, and with it the process, from ending.
+            self._inbox.close()
+            self._context.destroy(linger=0)
+            raise
         self.addresses["control"] = self._inbox.address
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
         self._reader = SlotReader(site.shm_dir)

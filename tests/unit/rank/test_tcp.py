@@ -1,5 +1,8 @@
 """Between nodes: CurveZMQ lets in who has the job's key, and nobody else."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import zmq
@@ -91,3 +94,16 @@ def test_a_transport_without_sockets_delivers_through_the_inbox(inbox):
 def test_a_folder_too_long_for_a_socket_is_an_error_with_a_remedy():
     with pytest.raises(TransportError, match="TMPDIR"):
         Site("a", 0, "n0", 0, "h", "/" + "x" * 100, "/").ipc_path("inbox")
+
+
+def test_an_endpoint_that_cannot_be_opened_leaves_nothing_that_keeps_the_process_from_ending(tmp_path):
+    script = (
+        "from rolemesh.builtin.tcp_transport import TcpTransport\n"
+        "from rolemesh.rank.endpoint import Endpoint\n"
+        "from rolemesh.transport import Site\n"
+        f"site = Site('a', 0, 'n0', 0, '127.0.0.1', {str(tmp_path)!r}, {str(tmp_path)!r})\n"
+        "Endpoint(site, transports={'tcp': TcpTransport(None)}, local='tcp')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "tcp edges need the job's keys" in done.stderr
+    assert not list(tmp_path.iterdir())
