@@ -188,7 +188,7 @@ class JobPlugins:
             caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
             try:
                 caller(**arguments)
-            except Exception:
+            except (Exception, SystemExit):
                 if (name, hook) not in self._reported:
                     self._reported.add((name, hook))
                     log.exception(

@@ -78,7 +78,10 @@ def test_an_exception_in_a_called_hook_names_the_plugin_and_our_own_errors_pass(
         plugins.call("failover.0", "recover", failure="room", view=None)
 
 
-def test_broadcast_goes_in_order_past_one_that_fails_and_reports_it_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("broken observer"), SystemExit("cannot write")], ids=str)
+def test_broadcast_goes_in_order_past_one_that_fails_and_reports_it_once(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     seen: list[str] = []
 
     class Eye(Observer):
@@ -86,7 +89,7 @@ def test_broadcast_goes_in_order_past_one_that_fails_and_reports_it_once(caplog:
         def event(self, event: object) -> None:
             seen.append(self.options)
             if self.options == "bad":
-                raise ValueError("broken observer")
+                raise error
 
     class Silent(Observer):
         pass

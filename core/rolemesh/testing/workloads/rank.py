@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -117,6 +118,8 @@ class _Rank:
             tmp_dir=order.tmp_dir,
             base=order.base,
         )
+        # What a killed rank leaves in the system's folder for such things goes with the kit's own.
+        os.environ["TMPDIR"] = tempfile.tempdir = order.tmp_dir
         self._workload = cls()
         self._workload.setup(self._ctx)
 
