@@ -353,3 +353,19 @@ def test_a_raised_and_an_exited_rank_are_brought_back(make_job: Make) -> None:
         recovered(job, times)
     ended_well(job, process)
     assert [r["causes"] for r in job.result()["recoveries"]] == [["exception"], ["exit"]]
+
+
+def test_a_comparison_of_jobs_without_state_says_that_it_compared_nothing(make_job: Make) -> None:
+    job = make_job()
+    (job.folder / "flow.py").write_text(
+        "import rolemesh\n\n\n@rolemesh.flow\ndef squares(job):\n    job.numbers.number()\n"
+    )
+    (job.folder / "roles.py").write_text("def number():\n    return 1\n")
+    (job.folder / "job.yaml").write_text(
+        "name: squares\nflow: flow.py:squares\nsteps: 3\nfailover: [{use: process}]\n"
+        "roles: {numbers: {use: function, options: {target: 'roles.py:number'}}}\n"
+    )
+    done = job.run("--chaos", "kills=0", "--chaos-compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing was compared: no role keeps a state" in done.stderr
+    assert "ended exactly" not in done.stdout
