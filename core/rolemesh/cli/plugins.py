@@ -148,7 +148,7 @@ def _certificate(one: Certificate) -> str:
     seconds = sum(test.seconds for test in one.tests)
     counts = [f"{n} {outcome}" for outcome in OUTCOMES if (n := one.count(outcome))]
     lines = [
-        f"{'✔' if one.passed else '✘'} {SINGULAR[one.kind]} {one.name}  ({where})",  # type: ignore[index]
+        f"{'✔' if one.passed else '✘'} {SINGULAR[one.kind]} {one.name}  ({where})",
         f"  fits {fits}; this is rolemesh {one.kernel}{'' if one.fits else ', which it does not fit'}",
         f"  {', '.join(counts)} in {seconds:.1f} s",
     ]

@@ -54,7 +54,7 @@ class Checked(msgspec.Struct, frozen=True):
 class Certificate(msgspec.Struct, frozen=True):
     """What the kit found in one plugin. `requires` is what its distribution says of kernels it fits."""
 
-    kind: str
+    kind: Kind
     name: str
     distribution: str
     version: str
@@ -170,14 +170,14 @@ def _run(arguments: Sequence[str], progress: Progress) -> list[dict[str, Any]]:
 
 def _certificates(results: Sequence[dict[str, Any]], records: Sequence[PluginRecord]) -> list[Certificate]:
     """A certificate for each plugin that has results, in the order in which they came."""
-    by_plugin: dict[tuple[str, str], list[Checked]] = {}
+    by_plugin: dict[tuple[Kind, str], list[Checked]] = {}
     for result in results:
         test = Checked(result["test"], result["outcome"], result["message"], result["reason"], result["seconds"])
         by_plugin.setdefault((result["kind"], result["plugin"]), []).append(test)
     return [_certificate(kind, name, tests, records) for (kind, name), tests in by_plugin.items()]
 
 
-def _certificate(kind: str, name: str, tests: Sequence[Checked], records: Sequence[PluginRecord]) -> Certificate:
+def _certificate(kind: Kind, name: str, tests: Sequence[Checked], records: Sequence[PluginRecord]) -> Certificate:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 

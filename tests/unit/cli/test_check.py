@@ -1,0 +1,123 @@
+"""``rolemesh plugins check``: which class it takes, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rolemesh.cli import main
+
+WORKLOAD = '''
+"""A workload of one operator."""
+
+from typing import Any
+
+from rolemesh import Batch, Broadcast, Workload, operator
+
+
+class Tiny(Workload):
+    """Gives back what it gets."""
+
+    deterministic = True
+
+    @operator(rows=Broadcast(), returns=Broadcast())
+    def same(self, rows: Batch) -> Batch:
+        """The rows."""
+        return rows
+'''
+CONFORMANCE = """
+from rolemesh import Batch
+from rolemesh.testing import WorkloadConformance, override
+
+
+class TinyConformance(WorkloadConformance):
+    plugin = "tiny"
+    world_sizes = (1,)
+    steps = 1
+
+    def step(self, role, step):
+        role.same(Batch({"n": [1]}))
+
+    @override("there is nothing to say of it")
+    def test_it_says_what_it_is(self):
+        pass
+"""
+ENTRY_POINTS = "[rolemesh.workloads]\ntiny = tiny:Tiny\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path, in which distributions can be installed by hand."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+def install(site: Path, entry_points: str = ENTRY_POINTS, requires: str = "rolemesh<0.2,>=0.1") -> None:
+    (site / "tiny.py").write_text(WORKLOAD)
+    (site / "tiny_conformance.py").write_text(CONFORMANCE)
+    info = site / "tiny-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nRequires-Dist: {requires}\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_the_class_that_the_distribution_names_is_run(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, ENTRY_POINTS + "[rolemesh.conformance]\ntiny = tiny_conformance:TinyConformance\n")
+    assert main(["plugins", "check", "tiny"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("✔ workload tiny  (tiny 1.0)\n  fits rolemesh<0.2,>=0.1; this is rolemesh ")
+    assert "1 overridden" in printed
+    assert "overridden  test_it_says_what_it_is\n              there is nothing to say of it\n" in printed
+
+
+def test_without_a_class_what_needs_operators_is_skipped_and_a_failure_ends_with_1(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, requires="rolemesh")
+    assert main(["plugins", "check", "tiny:tiny", "--json"]) == 1
+    [certificate] = json.loads(capsys.readouterr().out)
+    assert (certificate["passed"], certificate["fits"], certificate["distribution"]) == (False, True, "tiny")
+    tests = {test["test"]: test for test in certificate["tests"]}
+    assert "has no upper bound" in tests["test_its_distribution_says_which_kernels_it_fits"]["message"]
+    assert "no step()" in tests["test_every_operator_is_called"]["message"]
+    assert [name for name, test in tests.items() if test["outcome"] == "failed"] == [
+        "test_its_distribution_says_which_kernels_it_fits"
+    ]
+
+
+def test_a_kernel_that_it_does_not_fit_is_said(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, requires="rolemesh<0.1")
+    assert main(["plugins", "check", "tiny"]) == 1
+    assert ", which it does not fit" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_class_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
+    assert main(["plugins", "check", str(tmp_path)]) == 2
+    assert "there is no conformance class in its tests" in capsys.readouterr().err
+
+
+def test_a_test_that_is_replaced_without_a_reason_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CONFORMANCE.replace('    @override("there is nothing to say of it")\n', "").replace(
+        "class Tiny", "class TestTiny"
+    )
+    (tmp_path / "test_tiny.py").write_text(text)
+    assert main(["plugins", "check", str(tmp_path / "test_tiny.py")]) == 2
+    said = capsys.readouterr().err
+    assert "the conformance tests could not be run" in said
+    assert "replaces the standard test of PluginConformance without a reason" in said
+
+
+def test_a_kind_without_a_kit_and_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", "standard"]) == 2
+    assert "there is no conformance kit for a diagnoser" in capsys.readouterr().err
+    assert main(["plugins", "check", "no-such-plugin"]) == 2
+    assert "there is no plugin 'no-such-plugin'" in capsys.readouterr().err
