@@ -77,6 +77,11 @@ def top(folder: Path) -> list[Path]:
     return [path.parent for path in (folder / packages(folder)).glob("*/__init__.py")]
 
 
+def test_the_kernels_wheel_does_not_grow_unnoticed(dist: Dist) -> None:
+    size = dist.wheel("rolemesh").stat().st_size
+    assert size < 560_000, f"{size:,} bytes: see docs/architecture.md, Deviations, before this number is raised"
+
+
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
 def test_an_sdist_has_what_a_build_needs_and_neither_tests_nor_other_distributions(folder: Path, dist: Dist) -> None:
     with tarfile.open(dist.sdist(named(folder))) as opened:
