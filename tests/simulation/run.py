@@ -71,6 +71,9 @@ def run_seed(seed: int, *, family: str = "", traced: bool = False) -> Result:
 
 
 def run_many(seeds: Iterable[int], *, family: str = "", processes: int = 2) -> Iterator[Result]:
-    """Run the schedules of `seeds` in several processes; results come in the order of the seeds."""
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    """Run the schedules of `seeds` in several processes; results come in the order of the seeds.
+
+    They are spawned: a fork of a test run would inherit locks that its other threads hold, such as those of Ray.
+    """
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap(partial(run_seed, family=family), seeds, chunksize=50)
