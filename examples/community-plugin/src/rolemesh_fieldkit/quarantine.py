@@ -30,7 +30,7 @@ class Quarantine(FailoverLevel):
     Options = QuarantineOptions
     options: QuarantineOptions
     api_version = 1
-    scope = "process"
+    scope = "node"
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
