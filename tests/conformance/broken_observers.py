@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -220,40 +219,50 @@ class LeavesAProcess(Sound):
             subprocess.Popen(["sleep", "5"])
 
 
-class Exits(Sound):
-    """Ends the process where it cannot write."""
+class NeedsItsFolder(Sound):
+    """Ends the process at once where its folder is gone, or is none."""
 
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
         try:
             super().steps_finished(metrics)
-        except OSError:
-            sys.exit("cannot write")
+        except (FileNotFoundError, NotADirectoryError):
+            os._exit(3)
 
 
-class Kills(Sound):
+class NeedsTheDisk(Sound):
     """Ends the process at once where the disk is full."""
 
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
         try:
             super().steps_finished(metrics)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError:
             os._exit(3)
 
 
+class Interrupts(Sound):
+    """Takes what it cannot write for somebody's Ctrl-C."""
+
+    @hookimpl
+    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
+        try:
+            super().steps_finished(metrics)
+        except OSError:
+            raise KeyboardInterrupt from None
+
+
 ANY_ORDER = "test_hooks_in_any_order_are_taken"
 ANY_METRICS = "test_metrics_of_any_kind_are_taken"
 RESTART = "test_it_goes_on_after_the_masters_restart"
-ELSEWHERE = {
-    "test_it_writes_in_the_runs_folder_only",
-    "test_it_leaves_nothing_running",
+FOLDERS = (
     "test_a_folder_that_vanishes_does_not_end_the_process",
     "test_a_folder_that_is_none_does_not_end_the_process",
-    "test_a_full_disk_does_not_end_the_process",
-}
+)
+FULL = "test_a_full_disk_does_not_end_the_process"
+ELSEWHERE = {"test_it_writes_in_the_runs_folder_only", "test_it_leaves_nothing_running", *FOLDERS, FULL}
 """Tests that start a process."""
 
 BROKEN: dict[type[Observer], set[str]] = {
@@ -274,10 +283,7 @@ BROKEN: dict[type[Observer], set[str]] = {
     WritesHere: {"test_it_writes_in_the_runs_folder_only"},
     LeavesAThread: {"test_it_leaves_nothing_running"},
     LeavesAProcess: {"test_it_leaves_nothing_running"},
-    Exits: {
-        "test_a_folder_that_vanishes_does_not_end_the_process",
-        "test_a_folder_that_is_none_does_not_end_the_process",
-        "test_a_full_disk_does_not_end_the_process",
-    },
-    Kills: {"test_a_full_disk_does_not_end_the_process"},
+    NeedsItsFolder: set(FOLDERS),
+    NeedsTheDisk: {FULL},
+    Interrupts: {*FOLDERS, FULL},
 }

@@ -181,7 +181,7 @@ class JobPlugins:
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         """Call a hook of every plugin that implements it, in the order of registration.
 
-        One that raises is logged once per hook, with its traceback, and the others are called all the same.
+        One that raises, or exits, is logged once per hook, with its traceback, and the others are called all the same.
         """
         for name, (record, instance) in self._plugins.items():
             others = [other for _, other in self._plugins.values() if other is not instance]
