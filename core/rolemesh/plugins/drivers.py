@@ -82,14 +82,11 @@ def load_exact(record: PluginRecord) -> type[Any]:
     Raises `PluginError` if another version is installed here than the driver resolved, or if the import fails.
     """
     _check_installed(record, None)
-    module, _, attr = record.target.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for name in attr.split("."):
-            found = getattr(found, name)
+        found: type[Any] = record.entry_point.load()
     except Exception as error:
         raise _import_failed(record, error, None) from error
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _check_installed(record: PluginRecord, where: str | None) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ValidationError
 
 from rolemesh.errors import RolemeshError
@@ -81,10 +83,11 @@ class PluginConformance:
         _installed(record)
         if record.distribution == "rolemesh":
             pytest.skip("it is part of the kernel")
-        needs = [need for need in distribution(record.distribution).requires or () if _package(need) == "rolemesh"]
+        every = [Requirement(need) for need in distribution(record.distribution).requires or ()]
+        needs = [need for need in every if canonicalize_name(need.name) == "rolemesh"]
         assert needs, f"{record.distribution} does not require rolemesh; add dependencies = ['rolemesh>=0.1,<0.2']"
-        bounded = any("<" in need or "==" in need or "~=" in need for need in needs)
-        assert bounded, f"{needs[0]!r} has no upper bound; a kernel with another API would be accepted"
+        bounded = any(each.operator in ("<", "<=", "==", "===", "~=") for need in needs for each in need.specifier)
+        assert bounded, f"'{needs[0]}' has no upper bound; a kernel with another API would be accepted"
 
     def test_it_has_the_base_class_of_its_kind(self, cls: type[Any]) -> None:
         """And an `api_version` that this kernel knows."""
@@ -180,14 +183,6 @@ class PluginConformance:
 def _installed(record: PluginRecord) -> None:
     if not record.distribution:
         pytest.skip("the class itself was given, not the name of an installed plugin")
-
-
-def _package(requirement: str) -> str:
-    head = requirement.partition(";")[0].strip()
-    for index, letter in enumerate(head):
-        if not (letter.isalnum() or letter in "-_."):
-            return head[:index].lower().replace("_", "-")
-    return head.lower().replace("_", "-")
 
 
 def modules_after(code: str) -> set[str]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from rolemesh.plugins.discovery import PluginRecord
 
-__all__ = ["Subject", "ask_elsewhere"]
+__all__ = ["Subject", "ask_elsewhere", "still_running"]
 
 _MAIN = """
 import sys
@@ -33,10 +35,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     def loaded(self) -> tuple[type[Any], Any]:
         """Its class, and its options as the class takes them."""
-        module, _, name = self.record.target.partition(":")
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: type[Any] = self.record.entry_point.load()
         return found, found.Options.model_validate(self.options, context={"base": self.base})
 
 
@@ -75,6 +74,13 @@ def ask_elsewhere(
         raise AssertionError(f"a process with the plugin does not end within {timeout_s:g} s; {_tail(said)}") from None
     assert process.returncode == 0, f"a process with the plugin ends with {process.returncode}; {_tail(said)}"
     return answer
+
+
+def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Threads that would keep this process from ending, and its child processes with their own."""
+    threads = tuple(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
+    children = psutil.Process().children(recursive=True)
+    return threads, tuple(" ".join(child.cmdline()) or child.name() for child in children)
 
 
 def _tail(said: bytes) -> str:

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
@@ -14,11 +13,10 @@ from time import monotonic, sleep
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import psutil
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.testing.elsewhere import Subject
+from rolemesh.testing.elsewhere import Subject, still_running
 from rolemesh.testing.observers.lives import Told, whole_life
 
 __all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
@@ -75,8 +73,8 @@ class Seen(msgspec.Struct):
     raised: list[str] = []
     fatal: list[str] = []
     wrote: list[str] = []
-    threads: list[str] = []
-    children: list[str] = []
+    threads: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
 
 
 def watch_there(subject: Subject, order: bytes) -> bytes:
@@ -105,12 +103,11 @@ def watch_there(subject: Subject, order: bytes) -> bytes:
     return msgspec.msgpack.encode(seen)
 
 
-def _left(patience_s: float = 2.0) -> tuple[list[str], list[str]]:
+def _left(patience_s: float = 2.0) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Threads that keep the process alive, and its children, once those that are about to end have ended."""
     deadline = monotonic() + patience_s
     while True:
-        threads = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
-        children = [child.name() for child in psutil.Process().children()]
+        threads, children = still_running()
         if not (threads or children) or monotonic() > deadline:
             return threads, children
         sleep(0.02)

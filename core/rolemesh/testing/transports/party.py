@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,10 +63,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
     def transport(self) -> Transport:
         """A new transport of the class under test."""
-        module, _, name = self.target.partition(":")
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: type[Any] = EntryPoint("it", self.target, "rolemesh.transports").load()
         made: Transport = found(found.Options.model_validate(self.options))
         return made
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from rolemesh.digest import digest
 from rolemesh.testing.workloads.ranks import Ranks
 from rolemesh.testing.workloads.role import Called, Role
-from rolemesh.testing.workloads.wire import Taken
+from rolemesh.testing.workloads.wire import Taken, unpacked
 from rolemesh.workload import OperatorSpec
 
 __all__ = ["Journey", "Kill", "differences", "travel"]
@@ -127,9 +128,6 @@ def differences(one: Journey, other: Journey, calls_from: int = 0) -> list[str]:
 
 
 def _entries(one: Taken, other: Taken) -> str:
-    from rolemesh.digest import digest
-    from rolemesh.testing.workloads.wire import unpacked
-
     if one.state is None or other.state is None:
         return ": one has none"
     here, there = unpacked(one.state), unpacked(other.state)

@@ -6,20 +6,19 @@ import logging
 import os
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Mapping
 from hashlib import blake2b
-from importlib import import_module
+from importlib.metadata import EntryPoint
 from multiprocessing.connection import Connection
 from types import GeneratorType
 from typing import Any, NoReturn
 
 import msgspec
-import psutil
 
 from rolemesh.digest import digest
 from rolemesh.rank.chunks import join_chunks
+from rolemesh.testing.elsewhere import still_running
 from rolemesh.testing.workloads.wire import (
     Call,
     Done,
@@ -86,7 +85,7 @@ class _Rank:
                     self._workload.onload()
                 case TearDown():
                     self._workload.teardown()
-                    return _left()
+                    return TornDown(*still_running())
         except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             return Raised(text, traceback.format_exc())
@@ -94,10 +93,7 @@ class _Rank:
 
     def _set_up(self, order: SetUp) -> None:
         logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
-        module, _, name = order.target.partition(":")
-        cls: Any = import_module(module)
-        for part in name.split("."):
-            cls = getattr(cls, part)
+        cls: type[Any] = EntryPoint("it", order.target, "rolemesh.workloads").load()
         rendezvous = None
         if order.meeting is not None:
             rendezvous = Rendezvous(*order.meeting, order.generation, self._meeting_fd)
@@ -147,12 +143,6 @@ class _Rank:
         if not isinstance(state, Mapping):
             raise TypeError(f"snapshot() returned a {type(state).__name__}, not a mapping of names to values")
         return Taken(packed(dict(state)), digest(state), {name: _described(value) for name, value in state.items()})
-
-
-def _left() -> TornDown:
-    threads = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
-    children = [" ".join(child.cmdline()) or child.name() for child in psutil.Process().children(recursive=True)]
-    return TornDown(tuple(threads), tuple(children))
 
 
 def _checksum(data: bytes) -> bytes:
