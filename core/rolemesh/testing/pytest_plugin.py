@@ -51,6 +51,7 @@ class Conformance:
         self._plugin: str | None = config.getoption("--conformance-plugin")
         self._only: bool = config.getoption("--conformance-only") or self._plugin is not None
         self._report: Path | None = config.getoption("--conformance-report")
+        self._is_worker = hasattr(config, "workerinput")
         self.results: list[dict[str, Any]] = []
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,25 +67,28 @@ class Conformance:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Remember a conformance test's outcome."""
+        """Write a conformance test's outcome into its report, in which pytest-xdist takes it to the main process."""
         report = yield
         cls = _class(item)
         if cls is not None and (report.when == "call" or not report.passed):
             function = getattr(item, "function", None)
             reason = getattr(function, "__rolemesh_override__", None)
-            self.results.append(
-                {
-                    "class": cls.__name__,
-                    "kind": cls.kind,
-                    "plugin": _name(cls),
-                    "test": item.name,
-                    "outcome": "overridden" if reason and report.passed else report.outcome,
-                    "reason": reason or "",
-                    "message": _message(report),
-                    "seconds": round(report.duration, 3),
-                }
-            )
+            report.rolemesh_conformance = {
+                "class": cls.__name__,
+                "kind": cls.kind,
+                "plugin": _name(cls),
+                "test": item.name,
+                "outcome": "overridden" if reason and report.passed else report.outcome,
+                "reason": reason or "",
+                "message": _message(report),
+                "seconds": round(report.duration, 3),
+            }
         return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember a conformance test's outcome."""
+        if (result := getattr(report, "rolemesh_conformance", None)) is not None:
+            self.results.append(result)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """A line per class, and why standard tests were replaced."""
@@ -105,8 +109,8 @@ class Conformance:
                     terminalreporter.write_line(f"  overridden: {result['test']}: {result['reason']}")
 
     def pytest_sessionfinish(self) -> None:
-        """Write the report."""
-        if self._report is not None:
+        """Write the report; where pytest-xdist has several processes, the main one does."""
+        if self._report is not None and not self._is_worker:
             self._report.write_text(json.dumps(self.results, indent=2) + "\n", encoding="utf-8")
 
 

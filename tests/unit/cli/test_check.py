@@ -96,6 +96,19 @@ def test_a_kernel_that_it_does_not_fit_is_said(site: Path, capsys: pytest.Captur
     assert ", which it does not fit" in capsys.readouterr().out
 
 
+def test_tests_that_run_in_several_processes_are_counted_once(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = "-n 2"\n')
+    (tmp_path / "test_tiny.py").write_text(CONFORMANCE.replace("class Tiny", "class TestTiny"))
+    assert main(["plugins", "check", str(tmp_path), "--json"]) == 0, capsys.readouterr()
+    [certificate] = json.loads(capsys.readouterr().out)
+    tests = [test["test"] for test in certificate["tests"]]
+    assert len(tests) == len(set(tests))
+    assert {"test_it_says_what_it_is", "test_every_operator_is_called"} <= set(tests)
+
+
 def test_a_folder_without_a_class_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
