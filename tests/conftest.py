@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from tests.installed import Dist, Installed, make_dist, make_environment
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would the drivers that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What is printed is as wide as in a pipe, whatever terminal the tests run in: pytest-xdist passes its width on.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(optionalhook=True)

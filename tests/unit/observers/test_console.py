@@ -268,13 +268,16 @@ def test_an_interrupted_job_says_by_what() -> None:
     assert "interrupted by Ctrl-C" in text
 
 
-def test_the_summary_says_where_the_files_are_and_the_states_digest(tmp_path: Path) -> None:
+def test_the_summary_says_where_the_files_are_and_the_states_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     for name in ("reward.png", "metrics.jsonl"):
         (tmp_path / name).write_bytes(b"")
     text = summary_of([], run_dir=str(tmp_path), state_sha256={"trainer": "0123456789abcdef", "data": None})
 
-    assert "reward.png · metrics.jsonl · result.json · logs/" in text.replace("\n", "")
+    assert "reward.png · metrics.jsonl · result.json · logs/" in text
     assert "state sha256  trainer 0123456789ab" in text
 
 
