@@ -19,6 +19,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that fork this process come first: later it has Ray's threads, and a child would inherit their locks."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/unit/rank/"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Only with ``-n``, so only where pytest-xdist is there."""

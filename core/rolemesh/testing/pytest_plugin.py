@@ -73,7 +73,7 @@ class Conformance:
         if cls is not None and (report.when == "call" or not report.passed):
             function = getattr(item, "function", None)
             reason = getattr(function, "__rolemesh_override__", None)
-            report.rolemesh_conformance = {
+            report.rolemesh_conformance = {  # type: ignore[attr-defined]
                 "class": cls.__name__,
                 "kind": cls.kind,
                 "plugin": _name(cls),
