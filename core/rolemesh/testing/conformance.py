@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
@@ -20,6 +19,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import base_class, load
 from rolemesh.plugins.known import Kind
+from rolemesh.testing.hanging import check_import, fresh_python
 from rolemesh.testing.overriding import check_overrides
 
 __all__ = ["HEAVY", "PluginConformance", "modules_after"]
@@ -37,6 +37,7 @@ class PluginConformance:
     bad_options: ClassVar[Sequence[dict[str, Any]]] = ()
     """Options, each wrong in its own way, that must be refused with an error that names a remedy."""
     timeout_s: ClassVar[float] = 120.0
+    """How long the plugin may take for what it is asked, in seconds. A whole test may take three times as long."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -60,7 +61,10 @@ class PluginConformance:
     @pytest.fixture
     def cls(self, record: PluginRecord) -> type[Any]:
         """The plugin's class."""
-        return load(record) if record.distribution else self.plugin  # type: ignore[return-value]
+        if not record.distribution:
+            return self.plugin  # type: ignore[return-value]
+        check_import(record.target, self.timeout_s)
+        return load(record)
 
     @pytest.fixture
     def checked_options(self, cls: type[Any], base: Path) -> BaseModel:
@@ -76,6 +80,7 @@ class PluginConformance:
         """One installed distribution offers it, and says so in an entry point that can be imported."""
         _installed(record)
         assert record.status == "available"
+        check_import(record.target, self.timeout_s)
         assert load(record) is not None
 
     def test_its_distribution_says_which_kernels_it_fits(self, record: PluginRecord) -> None:
@@ -191,8 +196,6 @@ def modules_after(code: str) -> set[str]:
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:
-    """`code` in a fresh process with this one's import path."""
-    start = f"import sys; sys.path[:] = {[*filter(None, sys.path)]!r}; "
-    done = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, timeout=120)
+    done = fresh_python(code)
     assert done.returncode == 0, done.stderr
     return done

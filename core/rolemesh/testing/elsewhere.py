@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.testing.hanging import Hung
 
 __all__ = ["Subject", "ask_elsewhere", "still_running"]
 
@@ -55,7 +56,7 @@ def ask_elsewhere(
 ) -> bytes:
     """What a module's function answers in a fresh process with the hash seed `hash_seed`, in the folder `cwd`.
 
-    Raises `AssertionError`, with what it printed, if the process fails, or does not end within `timeout_s`.
+    Raises `AssertionError`, with what it printed, if the process fails; `Hung` if it does not end within `timeout_s`.
     """
     main = _MAIN.format(path=[*filter(None, sys.path)], module=function.__module__, name=function.__qualname__)
     process = subprocess.Popen(
@@ -71,7 +72,7 @@ def ask_elsewhere(
     except subprocess.TimeoutExpired:
         process.kill()
         said = process.communicate()[1]
-        raise AssertionError(f"a process with the plugin does not end within {timeout_s:g} s; {_tail(said)}") from None
+        raise Hung(f"a process with the plugin does not end within {timeout_s:g} s; {_tail(said)}") from None
     assert process.returncode == 0, f"a process with the plugin ends with {process.returncode}; {_tail(said)}"
     return answer
 

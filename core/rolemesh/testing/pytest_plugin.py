@@ -1,16 +1,19 @@
 """The kit's side of pytest: collects what the standard tests found, prints overrides, writes the report.
 
-It is loaded in every pytest run of an environment that has rolemesh, so it imports nothing but pytest.
+It is loaded in every pytest run of an environment that has rolemesh, so it imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from rolemesh.testing.hanging import HANGS, has_hung, limit_of
 
 if TYPE_CHECKING:
     from rolemesh.testing.workloads.ranks import Stages
@@ -52,24 +55,39 @@ class Conformance:
         self._only: bool = config.getoption("--conformance-only") or self._plugin is not None
         self._report: Path | None = config.getoption("--conformance-report")
         self._is_worker = hasattr(config, "workerinput")
+        self._hung: dict[Any, list[str]] = {}
         self.results: list[dict[str, Any]] = []
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out other tests, if asked to."""
+        """Leave out other tests, if asked to; limit the time of those that the project sets no limit for."""
         if self._only:
             others = [item for item in items if not self._wanted(item)]
             items[:] = [item for item in items if self._wanted(item)]
             config.hook.pytest_deselected(items=others)
+        if config.pluginmanager.hasplugin("timeout") and not _has_timeout(config):
+            for item in items:
+                if (cls := _class(item)) is not None and item.get_closest_marker("timeout") is None:
+                    item.add_marker(pytest.mark.timeout(limit_of(cls)))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Do not ask a plugin again that has hung often."""
+        hung = self._hung.get(_class(item), [])
+        if len(hung) >= HANGS:
+            pytest.fail(f"not run, since these have not ended: {', '.join(hung)}", pytrace=False)
 
     def _wanted(self, item: pytest.Item) -> bool:
         cls = _class(item)
         return cls is not None and (self._plugin is None or _name(cls) == self._plugin)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Write a conformance test's outcome into its report, in which pytest-xdist takes it to the main process."""
         report = yield
         cls = _class(item)
+        if cls is not None and call.excinfo is not None and has_hung(call.excinfo.value):
+            self._hung.setdefault(cls, []).append(item.name)
         if cls is not None and (report.when == "call" or not report.passed):
             function = getattr(item, "function", None)
             reason = getattr(function, "__rolemesh_override__", None)
@@ -112,6 +130,11 @@ class Conformance:
         """Write the report; where pytest-xdist has several processes, the main one does."""
         if self._report is not None and not self._is_worker:
             self._report.write_text(json.dumps(self.results, indent=2) + "\n", encoding="utf-8")
+
+
+def _has_timeout(config: pytest.Config) -> bool:
+    """Whether the project has a limit of its own for its tests (pytest-timeout)."""
+    return bool(config.getoption("timeout", None) or config.getini("timeout") or os.environ.get("PYTEST_TIMEOUT"))
 
 
 def _class(item: pytest.Item) -> Any:

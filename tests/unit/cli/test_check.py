@@ -109,6 +109,55 @@ def test_tests_that_run_in_several_processes_are_counted_once(
     assert {"test_it_says_what_it_is", "test_every_operator_is_called"} <= set(tests)
 
 
+HANGING = """
+import os
+import time
+
+from rolemesh import Observer, hookimpl
+from rolemesh.testing import ObserverConformance
+
+
+class Watcher(Observer):
+    @hookimpl
+    def job_started(self, run):
+        time.sleep(1000)
+
+
+class TestWatcher(ObserverConformance):
+    plugin = Watcher
+    timeout_s = 1.0
+"""
+
+
+def test_a_plugin_that_hangs_is_not_asked_for_ever(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_watcher.py").write_text(HANGING)
+    assert main(["plugins", "check", str(tmp_path), "--json"]) == 1
+    [certificate] = json.loads(capsys.readouterr().out)
+    messages = [test["message"] for test in certificate["tests"] if test["outcome"] == "failed"]
+    assert len([message for message in messages if "Timeout (>3.0s)" in message]) == 3
+    assert len([message for message in messages if "not run, since these have not ended: test_" in message]) > 10
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import time; time.sleep(1000)", "import tiny has not ended within 1 s"),
+        ("import os; os._exit(3)", "import tiny ends the process, with 3"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_does_not_take_the_check_along(
+    tmp_path: Path, site: Path, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    install(site)
+    (site / "tiny.py").write_text(line)
+    text = CONFORMANCE.replace("class Tiny", "class TestTiny").replace("    steps = 1\n", "    timeout_s = 1.0\n")
+    (tmp_path / "test_tiny.py").write_text(text)
+    assert main(["plugins", "check", str(tmp_path), "--json"]) == 1
+    [certificate] = json.loads(capsys.readouterr().out)
+    tests = {test["test"]: test["message"] for test in certificate["tests"] if test["outcome"] == "failed"}
+    assert said in tests["test_the_kernel_finds_it_by_its_name"]
+
+
 def test_a_folder_without_a_class_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")

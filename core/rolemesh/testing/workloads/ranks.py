@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import psutil
 
+from rolemesh.testing.hanging import Hung
 from rolemesh.testing.workloads.stage import Started
 from rolemesh.testing.workloads.wire import (
     Call,
@@ -46,7 +47,7 @@ class RankRaised(AssertionError):
 
 
 class RankDied(AssertionError):
-    """A rank's process ended, or did not answer, where it should have answered."""
+    """A rank's process ended where it should have answered."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Stage:
     """The process from which ranks are forked; one for all the runs of a test, like the zygote of a node."""
 
     def __init__(self, cls: type[Workload], env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> None:
-        """`env` goes over the workload's own. Raises `RankDied` if a preload cannot be imported."""
+        """`env` goes over the workload's own. Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs."""
         self.timeout_s = timeout_s
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -72,7 +73,12 @@ class Stage:
         self._control = here
         there.close()
         here.settimeout(timeout_s)
-        data = here.recv(1 << 12)
+        try:
+            data = here.recv(1 << 12)
+        except TimeoutError:
+            self._process.kill()
+            self.close()
+            raise Hung(f"the imports of preload = {tuple(cls.preload)} have not ended within {timeout_s:g} s") from None
         if not data:
             code = self._process.wait()
             raise RankDied(f"a process that imports preload = {tuple(cls.preload)} ended with {code}")
@@ -139,7 +145,7 @@ class _Process:
             raise RankDied(f"{self._name} had ended before {_doing(request)}") from None
 
     def answer(self, kind: type[R]) -> R:
-        """The answer to the last request. Raises `RankRaised`, or `RankDied` if none comes."""
+        """The answer to the last request. Raises `RankRaised`, `RankDied`, or `Hung` if none comes in time."""
         reply = msgspec.msgpack.decode(self._received(), type=Reply)
         if isinstance(reply, Raised):
             raise RankRaised(f"{self._name} raised in {_doing(self._asked)}: {reply.error}\n{reply.trace}")
@@ -153,7 +159,7 @@ class _Process:
         except (EOFError, OSError):
             raise RankDied(f"the process of {self._name} ended in {_doing(self._asked)}; see its output") from None
         self.kill()
-        raise RankDied(f"{self._name} did not come back from {_doing(self._asked)} within {self._timeout_s:g} s")
+        raise Hung(f"{self._name} did not come back from {_doing(self._asked)} within {self._timeout_s:g} s")
 
     def kill(self) -> None:
         """SIGKILL the process and everything it has started."""
