@@ -265,7 +265,7 @@ REPORTS_S = 1.0
 
 
 def steady(job: Job) -> Callable[[], int | None]:
-    """To be polled: the last committed step once it has not changed for a while, and its snapshots are complete."""
+    """To be polled: the last committed step once it has not changed for a while, and its snapshots are journalled."""
     known, since = -2, 0.0
 
     def look() -> int | None:
@@ -274,7 +274,7 @@ def steady(job: Job) -> Callable[[], int | None]:
         if status is None or status.committed != known:
             known, since = status.committed if status is not None else -2, now
             return None
-        complete = [each.step for each in disk.find_sets(job.run_dir) if each.manifest is not None]
+        complete = [event["data"]["step"] for event in of_kind(job, "persisted")]
         return known if now > since + 2 * REPORTS_S and (known + 1) // 5 * 5 - 1 in complete else None
 
     return look
