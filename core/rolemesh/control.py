@@ -88,20 +88,18 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class ControlClient:
-    """A connection to the master of the job in `run_dir`.
+    """A connection to the master of the job in `run_dir`, whichever it is at the time.
 
-    Raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`.
+    Every question raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`; the
+    next one goes to the master that there is by then.
     """
 
     def __init__(self, run_dir: str | Path, timeout_s: float = 5.0) -> None:
-        path = Path(run_dir, CONTROL_FILE)
-        try:
-            self.control = msgspec.json.decode(path.read_bytes(), type=Control)
-        except FileNotFoundError:
-            raise MasterGoneError(f"no job runs in {run_dir}", where=str(path)) from None
+        self._path = Path(run_dir, CONTROL_FILE)
         self._timeout_ms = int(timeout_s * 1000)
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
+        self._master: Control | None = None
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
         """News since event number `event` and step `step`."""
@@ -121,8 +119,7 @@ class ControlClient:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._socket is not None:
-            self._socket.close(linger=0)
+        self._disconnect()
         self._context.term()
 
     def __enter__(self) -> ControlClient:
@@ -132,18 +129,33 @@ class ControlClient:
         self.close()
 
     def _ask(self, request: Request) -> Update:
-        if self._socket is None:
-            self._socket = self._context.socket(zmq.REQ)
-            # A question whose answer was not awaited (Ctrl-C) must not stop the next one.
-            self._socket.setsockopt(zmq.REQ_RELAXED, 1)
-            self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
-            self._socket.connect(self.control.endpoint)
-        self._socket.send(msgspec.msgpack.encode(request))
-        if not self._socket.poll(self._timeout_ms):
-            self._socket.close(linger=0)
-            self._socket = None
+        master, socket = self._connect()
+        socket.send(msgspec.msgpack.encode(request))
+        if not socket.poll(self._timeout_ms):
             raise MasterGoneError(
-                f"the master of job {self.control.job} (pid {self.control.pid}) does not answer",
+                f"the master of job {master.job} (pid {master.pid}) does not answer",
                 remedy="rolemesh events shows what it journalled last",
             )
-        return msgspec.msgpack.decode(self._socket.recv(), type=Update)
+        return msgspec.msgpack.decode(socket.recv(), type=Update)
+
+    def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
+        """To the present master. To one that is only slow the connection stays: a new one would be slow as well."""
+        try:
+            master = msgspec.json.decode(self._path.read_bytes(), type=Control)
+        except FileNotFoundError:
+            raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
+        if master != self._master:
+            self._disconnect()
+            self._master = master
+        if self._socket is None:
+            self._socket = self._context.socket(zmq.REQ)
+            # A question whose answer was not awaited (Ctrl-C, a time-out) must not stop the next one.
+            self._socket.setsockopt(zmq.REQ_RELAXED, 1)
+            self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
+            self._socket.connect(master.endpoint)
+        return master, self._socket
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None

@@ -29,7 +29,7 @@ from rolemesh.errors import (
     JobFileError,
 )
 from rolemesh.failures import job_failed
-from rolemesh.follow import follow
+from rolemesh.follow import PATIENCE_S, follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.growth import Growth, with_own
@@ -271,7 +271,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
             _write_plan(prepared, plan, cluster, run_dir)
             backend.start(bundle)
         if options.detach:
-            return _until_running(run_dir), False
+            return _until_running(run_dir, backend), False
         if rehearsal is None:
             growth = _growth(asked, prepared, plan, backend, run_dir)
             try:
@@ -362,14 +362,22 @@ def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
     info = Run(run_dir).info()
     if info is not None:
         observers.broadcast("job_started", run=info)
-    asked = False
+    asked = told = False
 
     def interrupted() -> None:
         nonlocal asked
         asked = True
         _ask_to_stop(run_dir)
 
-    result = follow(run_dir, observers, owner=True, interrupted=interrupted)
+    def alive() -> bool:
+        nonlocal told
+        lives = backend.alive()
+        if lives and not told:
+            told = True
+            print(f"the master has been silent for {PATIENCE_S:g} s: it is waited for", file=sys.stderr)
+        return lives
+
+    result = follow(run_dir, observers, owner=True, alive=alive, interrupted=interrupted)
     if result is None:
         print(f"error: the master of job {prepared.job.spec.name!r} died; see {run_dir / LOGS_DIR}", file=sys.stderr)
         return EXIT_FAILED
@@ -401,24 +409,22 @@ def _ask_to_stop(run_dir: Path) -> None:
         return
 
 
-def _until_running(run_dir: Path) -> int:
+def _until_running(run_dir: Path, backend: Backend) -> int:
+    run = Run(run_dir)
     with ControlClient(run_dir) as client:
-        while True:
+        while (result := run.result()) is None:
             try:
                 status = client.watch(owner=True).status
+                if status.state == "running":
+                    client.detach()
+                    print(f"job {status.name} is running (pid {status.master_pid}); rolemesh attach {status.name}")
+                    return EXIT_DONE
             except MasterGoneError:
-                status = None
-            if status is not None and status.state == "running":
-                client.detach()
-                print(f"job {status.name} is running (pid {status.master_pid}); rolemesh attach {status.name}")
-                return EXIT_DONE
-            result = Run(run_dir).result()
-            if result is not None:
-                return _exit_code(result)
-            if status is None:
-                print(f"the master died while it started the job; see {run_dir / LOGS_DIR}", file=sys.stderr)
-                return EXIT_FAILED
+                if not backend.alive() and run.result() is None:
+                    print(f"the master died while it started the job; see {run_dir / LOGS_DIR}", file=sys.stderr)
+                    return EXIT_FAILED
             time.sleep(0.1)
+    return _exit_code(result)
 
 
 def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:

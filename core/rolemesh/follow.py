@@ -39,25 +39,25 @@ def follow(
     *,
     owner: bool,
     interval_s: float = 0.25,
-    client: ControlClient | None = None,
     patience_s: float = PATIENCE_S,
+    alive: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], None] | None = None,
 ) -> dict[str, Any] | None:
     """Pass events, metrics and status of the job in `run_dir` to `observers` until it has ended; returns its result.
 
     Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
     master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
-    `job_started` is the caller's. With `owner`, the job lives only while this runs. `client` (which stays open) should
-    have a short time-out, see `ANSWER_S`. At the first Ctrl-C `interrupted` is called, and following goes on; at the
-    next, or without it, `KeyboardInterrupt` is raised. Returns None if the master falls silent for `patience_s`
-    without a result.
+    `job_started` is the caller's. With `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted` is
+    called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the master
+    is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or that it
+    is being started again, which takes long where a machine is busy.
     """
     relay = Background(observers)
-    session = _Session(Run(run_dir), relay, owner, client)
+    session = _Session(Run(run_dir), relay, owner)
     try:
         while True:
             try:
-                result = session.run_until_end(interval_s, patience_s)
+                result = session.run_until_end(interval_s, patience_s, alive)
                 break
             except KeyboardInterrupt:
                 if interrupted is None:
@@ -74,46 +74,33 @@ def follow(
 class _Session:
     """What has been passed on so far, and the connection that the rest comes over."""
 
-    def __init__(self, run: Run, observers: Relay, owner: bool, client: ControlClient | None) -> None:
+    def __init__(self, run: Run, observers: Relay, owner: bool) -> None:
         self._run = run
         self._observers = observers
         self._owner = owner
-        self._given = client
-        self._opened: ControlClient | None = None
+        self._client = ControlClient(run.path, ANSWER_S)
         self._event = 0
         self._step = -1
 
-    def run_until_end(self, interval_s: float, patience_s: float) -> dict[str, Any] | None:
-        """Ask, pass on, wait, until there is a result or the master has been silent for too long."""
-        last_answer = time.monotonic()
-        while (result := self._run.result()) is None:
+    def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
+        """Ask, pass on, wait, until there is a result or the master is given up."""
+        last_answer, given_up = time.monotonic(), False
+        while (result := self._run.result()) is None and not given_up:
             try:
-                update = self._client().watch(self._event, self._step, owner=self._owner)
+                update = self._client.watch(self._event, self._step, owner=self._owner)
             except MasterGoneError:
-                # A master that was started again listens elsewhere, so read control.json anew.
-                self._given = None
-                self.close()
-                if time.monotonic() - last_answer > patience_s:
-                    return None
+                given_up = time.monotonic() - last_answer > patience_s and not alive()
             else:
                 last_answer = time.monotonic()
                 self._take(update)
             time.sleep(interval_s)
-        self._finish(result)
+        if result is not None:
+            self._finish(result)
         return result
 
     def close(self) -> None:
-        """Close the connection, unless it is the caller's."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    def _client(self) -> ControlClient:
-        if self._given is not None:
-            return self._given
-        if self._opened is None:
-            self._opened = ControlClient(self._run.path, ANSWER_S)
-        return self._opened
+        """Close the connection."""
+        self._client.close()
 
     def _take(self, update: Update) -> None:
         for event in update.events:

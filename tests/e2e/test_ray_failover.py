@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +210,46 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
     as_undisturbed(on_ray, undisturbed)
     assert launched(on_ray) == []
     assert on_ray.result()["recoveries"] == []
+
+
+def test_a_master_that_takes_long_to_come_back_costs_no_rank(
+    make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str
+) -> None:
+    """On a busy machine Ray starts a process within tens of seconds, and agents wait 5 for a master, the driver 10."""
+    closed = tmp_path / "closed"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, time\nwhile os.path.exists({str(closed)!r}):\n    time.sleep(0.1)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = make_job(backend=(), extra=LADDER)
+    process = job.start(*SLOW, "snapshots.replicas=0", "lease_s=5")
+    before = job.running(10)
+    closed.touch()
+    for pid in [*idle_workers(before.master_pid), before.master_pid]:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(16.0)
+    assert job.status() is None
+    closed.unlink()
+    until(lambda: of_kind(job, "master_recovered"), 30, "another master")
+    after = job.running()
+    assert pids(after) == pids(before)
+    assert "the master has been silent for 10 s: it is waited for" in ended_well(job, process)
+    as_undisturbed(job, undisturbed)
+    assert job.result()["recoveries"] == []
+
+
+def idle_workers(sibling: int) -> list[int]:
+    """The processes that the Ray of this one keeps at hand, to become actors."""
+    parent = _parent(sibling)
+    return [
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if (path / "cmdline").read_bytes().startswith(b"ray::IDLE") and _parent(int(path.name)) == parent
+    ]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_killed_agent_actor_costs_its_ranks_only_and_they_go_on_where_they_were(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,12 +39,13 @@ RankKey = tuple[str, int]
 class Agent:
     """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
 
-    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called when the master has been silent
-    for half the lease: it should see to it that a master that hangs is started again.
+    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called, in a thread of its own, when the
+    master has been silent for half the lease: it should see to it that a master that hangs is started again, and
+    returns whether there is one to wait for.
     """
 
     def __init__(
-        self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], None] | None = None
+        self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], bool] = lambda: False
     ) -> None:
         self.config = config
         self._send = send
@@ -61,7 +63,7 @@ class Agent:
             address=self._memory.address,
             timeline=self._memory.timeline,
         )
-        self._inbox: SimpleQueue[bytes] = SimpleQueue()
+        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterComes] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -81,7 +83,10 @@ class Agent:
 
     def deliver(self, message: bytes) -> None:
         """Take an encoded `MasterToAgent` message."""
-        self._inbox.put(message)
+        self._put(machine.FromMaster(m.decode_master_to_agent(message)))
+
+    def _put(self, event: machine.FromMaster | machine.MasterComes) -> None:
+        self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
@@ -102,11 +107,11 @@ class Agent:
             os.eventfd_read(self._wake)
         while not self._over:
             try:
-                message = m.decode_master_to_agent(self._inbox.get_nowait())
+                event = self._inbox.get_nowait()
             except Empty:
                 break
-            self._do(machine.FromMaster(message))
-            if isinstance(message, m.Wire) and self._machine.wire is not None:
+            self._do(event)
+            if isinstance(event, machine.FromMaster) and isinstance(event.message, m.Wire) and self._machine.wire:
                 self._memory.peers(self._machine.wire.agents)
         if self._reports in ready:
             while not self._over and self._reports.poll(0):
@@ -166,10 +171,13 @@ class Agent:
                 case machine.Fail():
                     self._fail(effect)
                 case machine.RouseMaster():
-                    if self._rouse is not None:
-                        self._rouse()
+                    threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
                 case machine.CleanUp():
                     self._clean_up()
+
+    def _rouse_master(self) -> None:
+        if self._rouse():
+            self._put(machine.MasterComes())
 
     def _fail(self, fault: machine.Fail) -> None:
         """Rehearsal: do what would otherwise happen by itself."""

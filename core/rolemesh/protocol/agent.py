@@ -2,7 +2,8 @@
 
 `AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. What it
 knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An
-agent that has not heard its master for `lease_s` seconds ends its ranks and itself.
+agent that has not heard its master for `lease_s` seconds ends its ranks and itself, unless the backend says that the
+master is being started again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "FromMaster",
     "FromRank",
     "Kill",
+    "MasterComes",
     "RankDied",
     "RankExited",
     "RouseMaster",
@@ -54,6 +56,10 @@ class FromMaster(msgspec.Struct, frozen=True):
     """The master's message."""
 
     message: m.MasterToAgent
+
+
+class MasterComes(msgspec.Struct, frozen=True):
+    """The answer to `RouseMaster` where there is a master, or will be one: it is worth another `lease_s` seconds."""
 
 
 class FromRank(msgspec.Struct, frozen=True):
@@ -125,7 +131,7 @@ class Sampled(msgspec.Struct, frozen=True):
     refused: int = 0
 
 
-Event: TypeAlias = FromMaster | FromRank | RankExited | Fetched | StacksTaken | Sampled
+Event: TypeAlias = FromMaster | MasterComes | FromRank | RankExited | Fetched | StacksTaken | Sampled
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -195,7 +201,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class RouseMaster(msgspec.Struct, frozen=True):
-    """The master has been silent for long: have it started again, if it hangs."""
+    """The master has been silent for long: have it started again, if it hangs. `MasterComes` may follow."""
 
 
 class CleanUp(msgspec.Struct, frozen=True):
@@ -252,7 +258,7 @@ class AgentMachine:
         self._epoch = -1
         self._timeline = timeline
         self._heard = float("-inf")
-        self._roused = float("-inf")
+        self._roused = self._promised = float("-inf")
         self._kill_at = float("inf")
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Advance | None = None
@@ -276,6 +282,9 @@ class AgentMachine:
         match event:
             case FromMaster(message):
                 effects = self._from_master(message, now)
+            case MasterComes():
+                self._promised = now
+                return []
             case FromRank(message):
                 effects = self._from_rank(message)
             case RankExited():
@@ -537,7 +546,7 @@ class AgentMachine:
         self._last = sample
         self._judge_exits(now)
         effects: list[Effect] = []
-        if now > self._heard + self._lease_s and not self.stopping:
+        if now > max(self._heard, self._promised) + self._lease_s and not self.stopping:
             self.stopping = True
             return self._kill_all() + self._clean_up_if_empty()
         if now > self._heard + self._lease_s / 2 and now > self._roused + self._lease_s / 2 and not self.stopping:

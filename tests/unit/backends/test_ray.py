@@ -229,10 +229,10 @@ def test_what_cannot_be_reserved_starts_nothing_and_is_given_back(
 
 def test_a_stopped_master_is_roused_and_one_that_has_just_started_is_not(hands: Hands) -> None:
     first = ray.get(hands.master.pid.remote())
-    rouse_master(hands.job, silent_s=60.0)
+    assert rouse_master(hands.job, come_up_s=60.0)
     assert ray.get(hands.master.pid.remote()) == first
     os.kill(first, signal.SIGSTOP)
-    rouse_master(hands.job, silent_s=0.0)
+    assert rouse_master(hands.job, come_up_s=0.0)
 
     def another() -> int:
         try:

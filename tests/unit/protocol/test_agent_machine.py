@@ -77,6 +77,15 @@ def test_an_agent_that_does_not_hear_its_master_rouses_it_then_ends_its_ranks_an
     assert machine.handle(ag.FromMaster(m.Launch(1, 0, (order(generation=1),))), 5.3) == []
 
 
+def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:
+    machine = started(lease_s=5.0)
+    for at in (2.6, 5.2, 7.8):
+        assert of(machine.handle(ag.Sampled(), at), ag.RouseMaster)
+        machine.handle(ag.MasterComes(), at + 0.1)
+    assert of(machine.handle(ag.Sampled(), 12.8), ag.Kill) == []
+    assert of(machine.handle(ag.Sampled(), 13.0), ag.Kill) == [ag.Kill(*WORK)]
+
+
 @pytest.mark.parametrize("message", [m.Stop(1, 0.0), m.Halt(1, (WORK,)), m.Launch(1, 0, (order(generation=5),))])
 def test_masters_of_older_epochs_are_not_obeyed(message: Any) -> None:
     machine = started(epoch=2)

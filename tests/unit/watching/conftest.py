@@ -33,11 +33,7 @@ class MasterOutside:
         (self.run_dir / "logs").mkdir(parents=True)
         (self.run_dir / "job.yaml").write_text(f"name: {name}\nstate: sqlite\n")
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.REP)
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self._started = time.time()
-        control = Control(name, self._job_id, "local", f"tcp://127.0.0.1:{port}", 4242, self._started)
-        write_json(self.run_dir / CONTROL_FILE, control)
         self.info = RunInfo(name, str(self.run_dir), 10, {"data": 1, "trainer": 1}, ("data.next",), "local")
         write_json(self.run_dir / RUN_FILE, self.info)
         self._store = Store.open("sqlite", self.run_dir, self._job_id)
@@ -47,9 +43,19 @@ class MasterOutside:
         self._events: list[Event] = []
         self._lines: list[StepMetrics] = []
         self._state = "running"
-        self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._serve)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.come_up()
+
+    def come_up(self) -> None:
+        """Listen and answer, the first time or after `die`: elsewhere then."""
+        self._socket = self._context.socket(zmq.REP)
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        control = Control(self.name, self._job_id, "local", f"tcp://127.0.0.1:{port}", 4242, self._started)
+        write_json(self.run_dir / CONTROL_FILE, control)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(self._socket, self._ended))
         self._thread.start()
 
     def journal(self, kind: str, **data: Any) -> None:
@@ -97,16 +103,17 @@ class MasterOutside:
 
     def close(self) -> None:
         """Give everything back."""
+        self.answers.set()
         self.die()
-        self._socket.close(linger=0)
         self._context.term()
         self._store.close()
 
-    def _serve(self) -> None:
-        while not self._ended.is_set():
-            if not self._socket.poll(10):
+    def _serve(self, socket: zmq.Socket[bytes], ended: threading.Event) -> None:
+        while not ended.is_set():
+            if not socket.poll(10):
                 continue
-            request = msgspec.msgpack.decode(self._socket.recv(), type=Request)
+            self.answers.wait()
+            request = msgspec.msgpack.decode(socket.recv(), type=Request)
             self.requests.append(request)
             stop = isinstance(request, StopJob)
             if stop:
@@ -117,9 +124,10 @@ class MasterOutside:
                     events = tuple(event for event in self._events if event.seq > request.event)
                     lines = tuple(line for line in self._lines[-self._remembers :] if line.step > request.step)
                     update = Update(self._status(), events, lines)
-            self._socket.send(msgspec.msgpack.encode(update))
+            socket.send(msgspec.msgpack.encode(update))
             if stop:
                 self.on_stop()
+        socket.close(linger=0)
 
     def _status(self) -> JobStatus:
         step = len(self._lines)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from rolemesh.control import ControlClient, Watch
+from rolemesh.control import ControlClient, MasterGoneError, Update, Watch
 from rolemesh.follow import follow
 
 FAST = 0.01
@@ -109,14 +110,71 @@ def test_the_master_is_told_who_owns_the_job(start_master: Any, owner: bool) -> 
     assert all(isinstance(request, Watch) and request.owner is owner for request in master.requests)
 
 
-def test_a_client_that_is_given_stays_open(start_master: Any) -> None:
+def test_a_master_that_is_started_again_is_waited_for_however_long_it_takes(start_master: Any) -> None:
     master = start_master()
-    with ControlClient(master.run_dir, 1.0) as client:
-        thread = threading.Timer(0.05, master.end)
-        thread.start()
-        follow(master.run_dir, Seen(), owner=False, interval_s=FAST, client=client)
-        thread.join()
-        assert not client._context.closed
+    asked = 0
+
+    def alive() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            master.come_up()
+        return True
+
+    seen = Seen(status=master.die, event=master.end)
+    thread = threading.Timer(0.05, master.journal, ("job_started",))
+    thread.start()
+    result = follow(master.run_dir, seen, owner=True, interval_s=FAST, patience_s=0.0, alive=alive)
+    thread.join()
+
+    assert result is not None
+    assert result["status"] == "done"
+    assert asked == 3
+
+
+def test_a_result_that_a_master_leaves_as_it_goes_is_not_missed(start_master: Any) -> None:
+    master = start_master()
+
+    def alive() -> bool:
+        master.end()
+        return False
+
+    seen = Seen(status=master.die)
+    result = follow(master.run_dir, seen, owner=True, interval_s=FAST, patience_s=0.0, alive=alive)
+
+    assert result is not None
+    assert seen.calls[-1] == ("job_ended", result)
+
+
+def test_a_question_that_was_not_answered_in_time_does_not_spoil_the_next(start_master: Any) -> None:
+    master = start_master()
+    with ControlClient(master.run_dir, 0.1) as client:
+        client.watch()
+        master.answers.clear()
+        with pytest.raises(MasterGoneError, match="pid 4242"):
+            client.watch()
+        master.answers.set()
+        assert until_answered(client).status.name == "grpo"
+
+
+def test_the_next_question_goes_to_the_master_that_there_is_by_then(start_master: Any) -> None:
+    master = start_master()
+    with ControlClient(master.run_dir, 0.1) as client:
+        client.watch()
+        master.die()
+        with pytest.raises(MasterGoneError):
+            client.watch()
+        master.come_up()
+        assert until_answered(client).status.name == "grpo"
+
+
+def until_answered(client: ControlClient, timeout_s: float = 10.0) -> Update:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return client.watch()
+        except MasterGoneError:
+            assert time.monotonic() < deadline
 
 
 def _interrupt() -> None:

@@ -30,6 +30,8 @@ __all__ = ["AgentActor", "MasterActor", "rouse_master"]
 
 STRIKES_FILE = ".master-strikes"
 LAST_WORD_S = 2.0
+COME_UP_S = 15.0
+"""How long a new master may be silent before an agent has it killed."""
 
 
 class MasterActor:
@@ -93,17 +95,12 @@ class AgentActor:
         self._asked = threading.Event()
         self._self = ray.get_runtime_context().current_actor
         self._last: Any = None
-        silent_s = decoded.lease_s / 2
-
         def send(message: bytes) -> None:
             # A master that is not there, or does not read, is told again what matters.
             with suppress(Exception):
                 self._last = master.received.remote(decoded.agent, message)
 
-        def rouse() -> None:
-            threading.Thread(target=rouse_master, args=(self._job, silent_s), name="rouse", daemon=True).start()
-
-        self._agent = Agent(decoded, send, rouse)
+        self._agent = Agent(decoded, send, lambda: rouse_master(self._job, COME_UP_S))
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 
     def _run(self) -> None:
@@ -130,13 +127,16 @@ class AgentActor:
         self._asked.set()
 
 
-def rouse_master(job: str, silent_s: float) -> None:
-    """Kill a master that has said nothing for `silent_s` seconds, so that Ray starts it again.
+def rouse_master(job: str, come_up_s: float) -> bool:
+    """Kill a master that says nothing, so that Ray starts it again; returns whether there is, or will be, a master.
 
-    Not one that Ray is starting already, or has started within that time: several agents may call this at once.
+    Not one that Ray is starting already, or has started within `come_up_s` seconds: several agents may call this at
+    once, and on a busy machine a new master needs time before it speaks to them.
     """
     handle = master_actor(job)
-    if handle is not None:
-        at = state_of(handle)
-        if at.alive and at.age_s > silent_s:
-            slay(handle)
+    if handle is None:
+        return False
+    at = state_of(handle)
+    if at.alive and at.age_s > come_up_s:
+        slay(handle)
+    return True
