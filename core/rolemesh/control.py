@@ -105,6 +105,11 @@ class ControlClient:
         """News since event number `event` and step `step`."""
         return self._ask(Watch(event, step, owner))
 
+    def status(self) -> JobStatus:
+        """The present picture."""
+        # Beyond every event and step: not the history.
+        return self.watch(1 << 62, 1 << 62).status
+
     def stop(self, reason: str) -> Update:
         """Ask the job to end; returns at once, the job's end follows."""
         return self._ask(StopJob(reason))

@@ -47,10 +47,10 @@ def follow(
 
     Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
     master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
-    `job_started` is the caller's. With `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted` is
-    called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the master
-    is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or that it
-    is being started again, which takes long where a machine is busy.
+    `job_started` is the caller's. With `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted`
+    is called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the
+    master is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or
+    that it is being started again, which takes long where a machine is busy.
     """
     relay = Background(observers)
     session = _Session(Run(run_dir), relay, owner)

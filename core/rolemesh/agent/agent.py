@@ -39,8 +39,8 @@ RankKey = tuple[str, int]
 class Agent:
     """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
 
-    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called, in a thread of its own, when the
-    master has been silent for half the lease: it should see to it that a master that hangs is started again, and
+    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called, in a thread of its own, when
+    the master has been silent for half the lease: it should see to it that a master that hangs is started again, and
     returns whether there is one to wait for.
     """
 

@@ -11,7 +11,6 @@ from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.observer import JobStatus
 from rolemesh.rehearsal.schedule import AGAIN_S, Fault, moments, next_fault
 from rolemesh.rehearsal.spec import Rehearsal, Target
-from rolemesh.runs import Run
 
 __all__ = ["Injector"]
 
@@ -25,7 +24,7 @@ class Injector:
     def __init__(self, rehearsal: Rehearsal, run_dir: Path) -> None:
         self.rehearsal = rehearsal
         self.injected: list[Fault] = []
-        self._run = Run(run_dir)
+        self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
         self._rng = random.Random(f"faults {rehearsal.seed}")
         self._thread = threading.Thread(target=self._inject_all, name="chaos", daemon=True)
@@ -38,6 +37,7 @@ class Injector:
         """The job has ended."""
         self._over.set()
         self._thread.join()
+        self._master.close()
         return self.injected
 
     def _inject_all(self) -> None:
@@ -57,7 +57,7 @@ class Injector:
     def _committed(self, step: int) -> JobStatus | None:
         """The status of the job once it runs and has committed `step`; None when it has ended before."""
         while not self._over.is_set():
-            status = self._run.status(ANSWER_S)
+            status = self._status()
             if status is not None and status.state in ("stopping", "done", "failed", "interrupted"):
                 return None
             if status is not None and status.state == "running" and status.committed >= step:
@@ -69,14 +69,19 @@ class Injector:
         """One failure; tried until there is something that can fail, for a while."""
         deadline = time.monotonic() + 10.0
         while not self._over.is_set() and time.monotonic() < deadline:
-            status = self._run.status(ANSWER_S)
+            status = self._status()
             fault = next_fault(self._rng, target, status) if status is not None else None
             if fault is not None:
                 self.injected.append(fault)
                 try:
-                    with ControlClient(self._run.path, ANSWER_S) as client:
-                        client.inject(*fault)
+                    self._master.inject(*fault)
                 except MasterGoneError:
                     pass  # the master itself was meant, or it has died of the failure before
                 return
             self._over.wait(LOOK_S)
+
+    def _status(self) -> JobStatus | None:
+        try:
+            return self._master.status()
+        except MasterGoneError:
+            return None
