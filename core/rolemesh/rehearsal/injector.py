@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.control import ControlClient, MasterGoneError
@@ -73,10 +74,8 @@ class Injector:
             fault = next_fault(self._rng, target, status) if status is not None else None
             if fault is not None:
                 self.injected.append(fault)
-                try:
+                with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     self._master.inject(*fault)
-                except MasterGoneError:
-                    pass  # the master itself was meant, or it has died of the failure before
                 return
             self._over.wait(LOOK_S)
 
