@@ -102,7 +102,7 @@ class Master:
                     os.eventfd_read(self._wake)
                 self._launcher.beat()
                 if self._control in ready:
-                    self._answer()  # before the turn: a driver that has been waiting for an answer is alive
+                    self._answer_all()  # before the turn: a driver that has been waiting for an answer is alive
                 self._turn()
         finally:
             self._close()

@@ -178,14 +178,14 @@ def _certificates(results: Sequence[dict[str, Any]], records: Sequence[PluginRec
 
 
 def _certificate(kind: Kind, name: str, tests: Sequence[Checked], records: Sequence[PluginRecord]) -> Certificate:
-    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
+
+    from rolemesh.testing.fitting import kernel_requirements
 
     record = next((r for r in records if r.kind == kind and r.name == name), None)
     kernel, requires = version("rolemesh"), ""
     if record is not None and record.distribution != "rolemesh":
-        needs = [Requirement(need) for need in distribution(record.distribution).requires or ()]
-        requires = ",".join(str(need.specifier) for need in needs if need.name == "rolemesh" and not need.marker)
+        requires = ",".join(str(need.specifier) for need in kernel_requirements(record.distribution))
     elif record is not None:
         requires = f"=={kernel}"
     return Certificate(

@@ -6,19 +6,17 @@ import inspect
 import json
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ValidationError
 
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import base_class, load
 from rolemesh.plugins.known import Kind
+from rolemesh.testing.fitting import kernel_requirements
 from rolemesh.testing.hanging import check_import, fresh_python
 from rolemesh.testing.overriding import check_overrides
 
@@ -88,8 +86,7 @@ class PluginConformance:
         _installed(record)
         if record.distribution == "rolemesh":
             pytest.skip("it is part of the kernel")
-        every = [Requirement(need) for need in distribution(record.distribution).requires or ()]
-        needs = [need for need in every if canonicalize_name(need.name) == "rolemesh"]
+        needs = kernel_requirements(record.distribution)
         assert needs, f"{record.distribution} does not require rolemesh; add dependencies = ['rolemesh>=0.1,<0.2']"
         bounded = any(each.operator in ("<", "<=", "==", "===", "~=") for need in needs for each in need.specifier)
         assert bounded, f"'{needs[0]}' has no upper bound; a kernel with another API would be accepted"

@@ -95,6 +95,7 @@ class AgentActor:
         self._asked = threading.Event()
         self._self = ray.get_runtime_context().current_actor
         self._last: Any = None
+
         def send(message: bytes) -> None:
             # A master that is not there, or does not read, is told again what matters.
             with suppress(Exception):
