@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+import ray
 from tests.e2e.harness import Job, until
 
 pytestmark = pytest.mark.ray
@@ -101,3 +102,20 @@ def test_two_jobs_that_start_at_once_do_not_both_get_half(make_job: Make, ray_ad
         times.append((events["job_started"], events["job_ended"]))
     (_, first_end), (second_start, _) = sorted(times)
     assert second_start > first_end - 1.0
+
+
+@pytest.mark.slow
+def test_a_job_whose_room_is_taken_while_it_starts_says_so(make_job: Make, ray_address: str) -> None:
+    """Its master waits 30 s for what the plan promised, and its driver is heard of all the while."""
+    job = make_job("late", ("--address", ray_address))
+    process = started(job, *BIG)
+    until((job.run_dir / "plan.json").exists, 30, "it is planned")
+    taken = ray.util.placement_group([{"CPU": 2.0}] * 2)
+    try:
+        assert taken.wait(10)
+        ended(process, 2)
+    finally:
+        ray.util.remove_placement_group(taken)
+    said = (job.folder / "said").read_text()
+    assert "Ray could not reserve the job's bundles within 30 s" in said
+    assert "something else took the resources after the plan was made" in said

@@ -29,6 +29,7 @@ from rolemesh.backends.ray.names import (
 )
 from rolemesh.backends.ray.nodes import free_nodes, living_nodes
 from rolemesh.cluster import ClusterView
+from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.errors import BackendError, NameInUseError
 from rolemesh.protocol.job import JobBundle
 
@@ -145,17 +146,20 @@ class RayBackend:
             if self.alive():
                 raise BackendError(f"the master actor did not come up: {error}") from error
         await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
-        self._await_reservation()
+        self._await_reservation(run_dir)
 
-    def _await_reservation(self) -> None:
-        """Stay in line until the job has what it was promised."""
+    def _await_reservation(self, run_dir: Path) -> None:
+        """Stay in line until the job has what it was promised, and let its master know that its driver is here."""
         deadline = time.monotonic() + RESERVE_TIMEOUT_S
-        while self._line is not None and self.alive() and time.monotonic() < deadline:
-            groups = placement_groups(self._name).values()
-            if groups and all(group["state"] == "CREATED" for group in groups):
-                break
-            self._line.ahead()
-            time.sleep(LOOK_S)
+        with ControlClient(run_dir, LOOK_S) as master:
+            while self._line is not None and self.alive() and time.monotonic() < deadline:
+                groups = placement_groups(self._name).values()
+                if groups and all(group["state"] == "CREATED" for group in groups):
+                    break
+                self._line.ahead()
+                with suppress(MasterGoneError):
+                    master.watch(owner=True)
+                time.sleep(LOOK_S)
         self._leave_line()
 
     def _leave_line(self) -> None:
