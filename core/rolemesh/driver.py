@@ -10,6 +10,7 @@ import dataclasses
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from rolemesh.errors import (
     JobFileError,
 )
 from rolemesh.failures import job_failed
-from rolemesh.follow import PATIENCE_S, follow
+from rolemesh.follow import ANSWER_S, PATIENCE_S, follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.growth import Growth, with_own
@@ -59,7 +60,7 @@ from rolemesh.spec import JobFile, load
 if TYPE_CHECKING:
     from rolemesh.cluster import ClusterView
 
-__all__ = ["Prepared", "RunOptions", "prepare", "run"]
+__all__ = ["Prepared", "RunOptions", "ask_to_stop", "prepare", "run"]
 
 
 @dataclass(frozen=True)
@@ -367,7 +368,8 @@ def _watch(prepared: Prepared, run_dir: Path, backend: Backend) -> int:
     def interrupted() -> None:
         nonlocal asked
         asked = True
-        _ask_to_stop(run_dir)
+        print("\nstopping (Ctrl-C again to leave at once) …", file=sys.stderr)
+        threading.Thread(target=ask_to_stop, args=(run_dir,), name="stop", daemon=True).start()
 
     def alive() -> bool:
         nonlocal told
@@ -400,13 +402,15 @@ def watchers(selection: Selection) -> JobPlugins:
     return observers
 
 
-def _ask_to_stop(run_dir: Path) -> None:
-    print("\nstopping (Ctrl-C again to leave at once) …", file=sys.stderr)
-    try:
-        with ControlClient(run_dir) as client:
-            client.stop("interrupted by Ctrl-C")
-    except MasterGoneError:
-        return
+def ask_to_stop(run_dir: Path) -> None:
+    """Return when the master has been asked, or the job has ended: a master may be about to be started again."""
+    with ControlClient(run_dir, ANSWER_S) as client:
+        while Run(run_dir).result() is None:
+            try:
+                client.stop("interrupted by Ctrl-C")
+                return
+            except MasterGoneError:
+                time.sleep(0.1)
 
 
 def _until_running(run_dir: Path, backend: Backend) -> int:

@@ -146,11 +146,14 @@ class SimAgent:
             case ag.Forget():
                 self._forget(effect)
             case ag.RouseMaster():
-                world.backend.rouse()
+                world.at(world.between(0.01, 0.5), self._rouse)
             case ag.CleanUp():
                 world.note(self.label, "cleans up and ends")
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
+
+    def _rouse(self) -> None:
+        self.handle(ag.MasterRoused(self.world.backend.rouse()))
 
     def _forget(self, effect: ag.Forget) -> None:
         self.world.note(self.label, "forgets what is in memory")

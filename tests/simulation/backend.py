@@ -78,10 +78,11 @@ class Backend:
             self.world.at(lives_on_s, master.die)
             self.start_master()
 
-    def rouse(self) -> None:
-        """Agents do not hear the master: one that hangs is started again."""
+    def rouse(self) -> bool:
+        """Agents do not hear the master: one that hangs is started again. Whether there is one, or will be."""
         if self.master.alive and self.master.frozen:
             self.kill_master()
+        return not self.world.ended
 
     # --------------------------------------------------------------------------------------------------------- agents
 

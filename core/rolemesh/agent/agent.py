@@ -63,7 +63,7 @@ class Agent:
             address=self._memory.address,
             timeline=self._memory.timeline,
         )
-        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterComes] = SimpleQueue()
+        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Agent:
         """Take an encoded `MasterToAgent` message."""
         self._put(machine.FromMaster(m.decode_master_to_agent(message)))
 
-    def _put(self, event: machine.FromMaster | machine.MasterComes) -> None:
+    def _put(self, event: machine.FromMaster | machine.MasterRoused) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
@@ -176,8 +176,11 @@ class Agent:
                     self._clean_up()
 
     def _rouse_master(self) -> None:
-        if self._rouse():
-            self._put(machine.MasterComes())
+        comes = False
+        try:
+            comes = self._rouse()
+        finally:
+            self._put(machine.MasterRoused(comes))
 
     def _fail(self, fault: machine.Fail) -> None:
         """Rehearsal: do what would otherwise happen by itself."""

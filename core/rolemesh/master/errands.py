@@ -22,6 +22,7 @@ from rolemesh.protocol import master as machine
 from rolemesh.protocol.job import JobBundle, agent_config
 from rolemesh.replanning import replan
 from rolemesh.snapshots import disk
+from rolemesh.snapshots.layout import SnapshotError
 
 __all__ = ["Errands"]
 
@@ -43,6 +44,7 @@ class Errands:
         self._run_dir = Path(bundle.config.run_dir)
         self._hosts = dict(bundle.hosts)
         self._completing = threading.Lock()
+        self._pruned: set[int] = set()
 
     def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
         """Start agents."""
@@ -121,18 +123,20 @@ class Errands:
                 datetime.now(UTC).isoformat(timespec="seconds"),
                 config.graph.lines,
             )
+            step = effect.step
             with self._completing:
-                if not self._is_pruned(effect.step):
+                try:
                     disk.write_manifest(self._run_dir, manifest)
-                    disk.prune(self._run_dir, config.snapshots.keep)
-            self._answer(machine.SetCompleted(effect.step))
+                    self._pruned |= set(disk.prune(self._run_dir, config.snapshots.keep))
+                except SnapshotError:
+                    # It may have had to make room for later sets: for one that was quicker, or for some on their way.
+                    newest = disk.newest_complete(self._run_dir)
+                    if newest < step and step not in self._pruned:
+                        raise
+                    step = min(newest, step)
+            self._answer(machine.SetCompleted(step))
 
         self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))
-
-    def _is_pruned(self, step: int) -> bool:
-        """Whether a later set was quicker, and the folder of this one has gone with it."""
-        gone = not disk.step_folder(self._run_dir, step).is_dir()
-        return gone and disk.newest_complete(self._run_dir) > step
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:

@@ -2,8 +2,8 @@
 
 `AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. What it
 knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An
-agent that has not heard its master for `lease_s` seconds ends its ranks and itself, unless the backend says that the
-master is being started again.
+agent that has not heard its master for `lease_s` seconds ends its ranks and itself, unless the backend, which it has
+asked after half of that, says that there is a master or will be one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "FromMaster",
     "FromRank",
     "Kill",
-    "MasterComes",
+    "MasterRoused",
     "RankDied",
     "RankExited",
     "RouseMaster",
@@ -58,8 +58,10 @@ class FromMaster(msgspec.Struct, frozen=True):
     message: m.MasterToAgent
 
 
-class MasterComes(msgspec.Struct, frozen=True):
-    """The answer to `RouseMaster` where there is a master, or will be one: it is worth another `lease_s` seconds."""
+class MasterRoused(msgspec.Struct, frozen=True):
+    """The answer to `RouseMaster`: whether there is a master, or will be one, which is worth `lease_s` seconds more."""
+
+    comes: bool
 
 
 class FromRank(msgspec.Struct, frozen=True):
@@ -131,7 +133,7 @@ class Sampled(msgspec.Struct, frozen=True):
     refused: int = 0
 
 
-Event: TypeAlias = FromMaster | MasterComes | FromRank | RankExited | Fetched | StacksTaken | Sampled
+Event: TypeAlias = FromMaster | MasterRoused | FromRank | RankExited | Fetched | StacksTaken | Sampled
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -201,7 +203,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class RouseMaster(msgspec.Struct, frozen=True):
-    """The master has been silent for long: have it started again, if it hangs. `MasterComes` may follow."""
+    """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRoused`."""
 
 
 class CleanUp(msgspec.Struct, frozen=True):
@@ -259,6 +261,7 @@ class AgentMachine:
         self._timeline = timeline
         self._heard = float("-inf")
         self._roused = self._promised = float("-inf")
+        self._asking = False
         self._kill_at = float("inf")
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Advance | None = None
@@ -282,8 +285,9 @@ class AgentMachine:
         match event:
             case FromMaster(message):
                 effects = self._from_master(message, now)
-            case MasterComes():
-                self._promised = now
+            case MasterRoused(comes):
+                self._asking = False
+                self._promised = now if comes else float("-inf")
                 return []
             case FromRank(message):
                 effects = self._from_rank(message)
@@ -546,11 +550,15 @@ class AgentMachine:
         self._last = sample
         self._judge_exits(now)
         effects: list[Effect] = []
-        if now > max(self._heard, self._promised) + self._lease_s and not self.stopping:
+        asked = self._roused > self._heard
+        if asked and now > max(self._heard, self._promised) + self._lease_s and not self.stopping:
             self.stopping = True
             return self._kill_all() + self._clean_up_if_empty()
-        if now > self._heard + self._lease_s / 2 and now > self._roused + self._lease_s / 2 and not self.stopping:
-            self._roused = now
+        silent = now > max(self._heard, self._roused) + self._lease_s / 2
+        if silent and not self._asking and not self.stopping:
+            # Until the answer is there, which takes a while on a busy machine, it counts as a yes.
+            self._roused = self._promised = now
+            self._asking = True
             effects.append(RouseMaster())
         if now >= self._kill_at:
             effects += self._kill_all()

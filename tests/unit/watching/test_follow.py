@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from rolemesh.control import ControlClient, MasterGoneError, Update, Watch
+from rolemesh.driver import ask_to_stop
 from rolemesh.follow import follow
 
 FAST = 0.01
@@ -166,6 +167,19 @@ def test_the_next_question_goes_to_the_master_that_there_is_by_then(start_master
             client.watch()
         master.come_up()
         assert until_answered(client).status.name == "grpo"
+
+
+def test_a_ctrl_c_while_the_master_is_away_stops_the_job_when_it_is_back(start_master: Any) -> None:
+    master = start_master()
+    master.die()
+    asking = threading.Thread(target=ask_to_stop, args=(master.run_dir,))
+    asking.start()
+    asking.join(0.3)
+    assert asking.is_alive()
+    master.come_up()
+    asking.join()
+
+    assert [request.reason for request in master.requests] == ["interrupted by Ctrl-C"]
 
 
 def until_answered(client: ControlClient, timeout_s: float = 10.0) -> Update:

@@ -71,6 +71,8 @@ class RayBackend:
 
     def _connect(self) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # For a Ray that is started here. Its workers would get a thirtieth of a core that something else wants too.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             if self.address:
                 _knock(self.address)
