@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
@@ -240,16 +241,9 @@ def test_a_master_that_takes_long_to_come_back_costs_no_rank(
 
 def idle_workers(sibling: int) -> list[int]:
     """The processes that the Ray of this one keeps at hand, to become actors."""
-    parent = _parent(sibling)
-    return [
-        int(path.name)
-        for path in Path("/proc").glob("[0-9]*")
-        if (path / "cmdline").read_bytes().startswith(b"ray::IDLE") and _parent(int(path.name)) == parent
-    ]
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    raylet = psutil.Process(sibling).ppid()
+    found = psutil.process_iter(["ppid", "cmdline"])  # passes over those that end meanwhile
+    return [p.pid for p in found if p.info["ppid"] == raylet and (p.info["cmdline"] or [""])[0].startswith("ray::IDLE")]
 
 
 def test_a_killed_agent_actor_costs_its_ranks_only_and_they_go_on_where_they_were(
