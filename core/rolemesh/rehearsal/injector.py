@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.follow import ANSWER_S
 from rolemesh.observer import JobStatus
 from rolemesh.rehearsal.schedule import AGAIN_S, Fault, moments, next_fault
 from rolemesh.rehearsal.spec import Rehearsal, Target
@@ -16,7 +17,6 @@ from rolemesh.rehearsal.spec import Rehearsal, Target
 __all__ = ["Injector"]
 
 LOOK_S = 0.02
-ANSWER_S = 1.0
 
 
 class Injector:
