@@ -309,7 +309,7 @@ class AgentMachine:
         if message.epoch > self._epoch:
             self._epoch, self._urgent = message.epoch, True
             self._metrics_sent = float("-inf")
-        self._heard = now
+        self._heard, self._asking = now, False
         match message:
             case m.Launch(timeline=timeline, ranks=launches):
                 effects = self._new_timeline(timeline)

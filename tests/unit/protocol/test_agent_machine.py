@@ -88,6 +88,15 @@ def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:
     assert of(machine.handle(ag.Sampled(), 10.6), ag.Kill) == [ag.Kill(*WORK)]
 
 
+def test_a_question_that_never_was_answered_does_not_count_in_the_next_silence() -> None:
+    machine = started(lease_s=5.0)
+    assert of(machine.handle(ag.Sampled(), 2.6), ag.RouseMaster)
+    machine.handle(ag.FromMaster(m.Halt(1, ())), 3.0)
+    assert of(machine.handle(ag.Sampled(), 5.6), ag.RouseMaster)
+    machine.handle(ag.MasterRoused(False), 5.7)
+    assert of(machine.handle(ag.Sampled(), 8.1), ag.Kill) == [ag.Kill(*WORK)]
+
+
 def test_an_agent_that_has_stood_still_itself_asks_before_it_ends() -> None:
     machine = started(lease_s=5.0)
     effects = machine.handle(ag.Sampled(), 60.0)

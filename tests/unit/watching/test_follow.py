@@ -120,17 +120,15 @@ def test_a_master_that_is_started_again_is_waited_for_however_long_it_takes(star
         asked += 1
         if asked == 3:
             master.come_up()
+            master.journal("master_recovered")
         return True
 
     seen = Seen(status=master.die, event=master.end)
-    thread = threading.Timer(0.05, master.journal, ("job_started",))
-    thread.start()
     result = follow(master.run_dir, seen, owner=True, interval_s=FAST, patience_s=0.0, alive=alive)
-    thread.join()
 
     assert result is not None
     assert result["status"] == "done"
-    assert asked == 3
+    assert asked >= 3
 
 
 def test_a_result_that_a_master_leaves_as_it_goes_is_not_missed(start_master: Any) -> None:
@@ -150,7 +148,7 @@ def test_a_result_that_a_master_leaves_as_it_goes_is_not_missed(start_master: An
 def test_a_question_that_was_not_answered_in_time_does_not_spoil_the_next(start_master: Any) -> None:
     master = start_master()
     with ControlClient(master.run_dir, 0.1) as client:
-        client.watch()
+        until_answered(client)
         master.answers.clear()
         with pytest.raises(MasterGoneError, match="pid 4242"):
             client.watch()
@@ -161,7 +159,7 @@ def test_a_question_that_was_not_answered_in_time_does_not_spoil_the_next(start_
 def test_the_next_question_goes_to_the_master_that_there_is_by_then(start_master: Any) -> None:
     master = start_master()
     with ControlClient(master.run_dir, 0.1) as client:
-        client.watch()
+        until_answered(client)
         master.die()
         with pytest.raises(MasterGoneError):
             client.watch()
