@@ -99,7 +99,11 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """The whole job now."""
+    """The whole job now.
+
+    `committed` and `persisted` are the newest steps in safety and on disk, -1 for none. `warnings` say what is wrong
+    right now and is being waited for, such as a journal that cannot be written because the disk is full.
+    """
 
     name: str
     state: str
@@ -112,6 +116,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     agents: tuple[AgentStatus, ...] = ()
     ranks: tuple[RankStatus, ...] = ()
     message: str = ""
+    persisted: int = -1
+    warnings: tuple[str, ...] = ()
 
 
 class Observer:

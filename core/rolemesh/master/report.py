@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -22,8 +22,10 @@ PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering")
 """What `rolemesh.rank.board` writes as a rank's phase."""
 
 
-def status_of(machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str) -> JobStatus:
-    """The job as `rolemesh status` and the live view show it."""
+def status_of(
+    machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str, warnings: Iterable[str] = ()
+) -> JobStatus:
+    """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
     agents = tuple(
         AgentStatus(name, record.place.node, record.pid, record.state) for name, record in machine.agents.items()
     )
@@ -44,6 +46,8 @@ def status_of(machine: MasterMachine, bundle: JobBundle, started: float, pid: in
         agents,
         ranks,
         machine.message,
+        machine.persisted,
+        (*warnings, *machine.warnings()),
     )
 
 

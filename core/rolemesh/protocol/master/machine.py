@@ -597,6 +597,10 @@ class MasterMachine:
 
     # ----------------------------------------------------------------------------------------------------------- view
 
+    def warnings(self) -> tuple[str, ...]:
+        """What agents, or the master itself, have trouble with right now and try again."""
+        return tuple(f"{who}: {text}" if who else text for who, text in self._trouble.items())
+
     def view(self, now: float) -> JobView:
         """The job as diagnosers and levels see it."""
         ranks = tuple(
