@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rolemesh.cluster import AgentPlace
 from rolemesh.observer import Event
 from rolemesh.protocol import master as ms
+from rolemesh.protocol import messages as m
 from rolemesh.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
@@ -50,13 +51,14 @@ class SimMaster:
     def __init__(self, world: World) -> None:
         self.world, self.journal = world, world.journal
         self.epoch = self.journal.open()
-        self.alive, self.frozen = True, False
+        self.alive, self.frozen, self.stalled = True, False, False
         self.dies_at = ""
         self.machine = world.scenario.master_machine(self.epoch)
         self.lines = LineAssembler(world.job.graph, world.job.sizes, len(world.checks.lines) - 1)
         self._later: list[ms.Event] = []
         self._queue: list[ms.Event] = []
         self._waiting = False
+        self._advances: dict[tuple[str, int], ms.ToAgent] = {}
 
     def begin(self) -> None:
         """Take up the job where the journal ends."""
@@ -76,7 +78,7 @@ class SimMaster:
         """An event: a turn of its own, or part of one that takes all events of a moment."""
         if not self.alive or self.world.ended:
             return
-        if self.frozen:
+        if self.frozen or self.stalled:
             if not isinstance(event, ms.Tick):
                 self._later.append(event)
             return
@@ -94,7 +96,7 @@ class SimMaster:
         events, self._queue = self._queue, []
         if not self.alive or self.world.ended:
             return
-        if self.frozen:
+        if self.frozen or self.stalled:
             self._later += [event for event in events if not isinstance(event, ms.Tick)]
             return
         effects = self.machine.turn(events, self.world.now)
@@ -133,11 +135,23 @@ class SimMaster:
             self.world.note(f"master {self.epoch}", "dies")
 
     def thaw(self) -> None:
-        """Go on after a SIGSTOP."""
-        self.frozen = False
+        """Go on after a SIGSTOP, or when the store answers again."""
+        self.frozen = self.stalled = False
         later, self._later = self._later, []
         for event in later:
             self.handle(event)
+
+    def stall(self) -> None:
+        """The store does not answer: no turn until `thaw`, and the last `Advance` is said on."""
+        self.stalled = True
+        self._repeat()
+
+    def _repeat(self) -> None:
+        if self.alive and self.stalled and not self.world.ended:
+            if not self.frozen:
+                for said in self._advances.values():
+                    self.world.backend.send(said.agent, said.incarnation, said.message)
+            self.world.at(1.0, self._repeat)
 
     def _do(self, effect: ms.Effect) -> None:
         world, backend = self.world, self.world.backend
@@ -149,9 +163,11 @@ class SimMaster:
             case ms.KillAgent(agent, incarnation):
                 backend.kill(agent, incarnation)
             case ms.ToAgent(agent, incarnation, message):
+                if isinstance(message, m.Advance):
+                    self._advances[agent, incarnation] = effect
                 backend.send(agent, incarnation, message)
             case ms.Publish(agent, metrics):
-                lines = self.lines.add(agent, metrics, world.now, self.machine.committed)
+                lines = self.lines.add(agent, metrics, self.machine.now, self.machine.committed, wall=world.now)
                 if lines and self.epoch != self.journal.epoch:
                     world.note(f"master {self.epoch}", "is no longer the master")
                     self.die()

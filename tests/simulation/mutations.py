@@ -17,7 +17,7 @@ from rolemesh.protocol import edge as edges
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.edge import InEdgeState
-from rolemesh.protocol.master import commands, coordinator, ladder, machine
+from rolemesh.protocol.master import commands, coordinator, ladder, machine, own_time
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.machine import MasterMachine
 from rolemesh.protocol.merge import LineAssembler
@@ -285,6 +285,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              _method(commands.Commands, "send", _says_everything_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
              "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
+    Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
+             lambda: patch.object(own_time, "STALL_S", 1e9)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",

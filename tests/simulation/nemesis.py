@@ -188,6 +188,23 @@ class Nemesis:
         world.at(seconds, thaw)
         return True
 
+    def _stall(self, world: World) -> bool:
+        """The master's store blocks."""
+        master = world.backend.master
+        if not master.alive or master.stalled:
+            return False
+        master.stall()
+        seconds = self.rng.choice((3.0, 12.0, 40.0)) * self.rng.random()
+        world.note("nemesis", f"the master's store blocks for {seconds:.2f} s")
+
+        def thaw() -> None:
+            self.last = max(self.last, world.now)
+            if master.alive:
+                master.thaw()
+
+        world.at(seconds, thaw)
+        return True
+
     def _disk(self, world: World) -> bool:
         """The newest set on disk is damaged."""
         newest = world.disk.newest()

@@ -37,13 +37,15 @@ FAMILIES: dict[str, dict[str, float]] = {
     "hang": {"freeze_rank": 3, "rank": 1, "master": 1},
     "endless": {"rank": 3, "agent": 1, "master": 0.2},
     "poison": {"master": 1, "agent": 0.5},
+    "stall": {"stall": 3},
+    "stalls": {"stall": 2, "rank": 2, "agent": 1, "master": 1},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
 
 TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
-    "lost", "lost", "agents", "storm", "back", "back",
+    "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls",
 )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ class Scenario:
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):
             self.nemesis.at_commit = rng.randrange(self.steps - 1)
-        self.hang_after = 4.0 if self.family == "hang" else None
+        self.hang_after = 4.0 if self.family in ("hang", "stall") else None
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
@@ -156,7 +158,7 @@ class Scenario:
     def expect(self, world: World) -> None:
         """What holds at the end in this family only."""
         levels = set(world.checks.levels)
-        if self.family == "calm" and levels:
+        if self.family in ("calm", "stall") and levels:
             world.fail("nothing restarts without a failure", f"{levels}")
         if self.family in ("process", "master") and levels - {"process"}:
             world.fail("the smallest restart", f"{levels}")

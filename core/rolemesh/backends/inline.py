@@ -153,7 +153,9 @@ class _Inline:
         )
 
     def _report(self, metrics: RankMetrics) -> None:
-        lines = tuple(self._lines.add(f"{metrics.role}/{metrics.rank}", metrics.lines, time.time()))
+        lines = tuple(
+            self._lines.add(f"{metrics.role}/{metrics.rank}", metrics.lines, time.monotonic(), wall=time.time())
+        )
         if lines:
             self._observers.broadcast("steps_finished", metrics=lines)
 

@@ -169,7 +169,7 @@ class Master:
                 events.append(self._inbox.get_nowait())
         effects = self._machine.turn([*events, machine.Tick()], now)
         if self._machine.coordinator.busy:
-            self._lines.unsettled(time.time())
+            self._lines.unsettled(self._machine.now)
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[machine.Effect]) -> None:
@@ -211,7 +211,7 @@ class Master:
                     pass
 
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
-        lines = tuple(self._lines.add(agent, metrics, time.time(), self._machine.committed))
+        lines = tuple(self._lines.add(agent, metrics, self._machine.now, self._machine.committed, wall=time.time()))
         if lines:
             self._context.verify()  # a master that was stopped for a while would write lines that are there already
             self._recent.extend(lines)

@@ -148,8 +148,12 @@ class LineAssembler:
             if not by_role:
                 del self._parts[step], self._since[step]
 
-    def add(self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1) -> list[StepMetrics]:
-        """Take an agent's parts; return the lines that are complete now. `now` (wall clock) is written into them.
+    def add(
+        self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1, *, wall: float
+    ) -> list[StepMetrics]:
+        """Take an agent's parts; return the lines that are complete now.
+
+        `now` (seconds of any monotonic clock) decides how long has been waited; `wall` is written into the lines.
 
         A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` that has
         waited for 10 s for a part, with every rank in its place, is built without it.
@@ -166,7 +170,7 @@ class LineAssembler:
             whole = self._follows(step) and all(self._count(step, role) >= n for role, n in self._world_sizes.items())
             if not whole and not (step <= committed and now > max(self._since[step], self._unsettled) + PATIENCE_S):
                 break
-            done.append(self._line(self._merged(self._parts.pop(step)), now))
+            done.append(self._line(self._merged(self._parts.pop(step)), wall))
             del self._since[step]
             self.published = step
         return done
@@ -192,7 +196,7 @@ class LineAssembler:
             merged[role] = first
         return merged
 
-    def _line(self, parts: dict[str, Metrics], now: float) -> StepMetrics:
+    def _line(self, parts: dict[str, Metrics], wall: float) -> StepMetrics:
         by_label: dict[str, dict[str, float]] = {}
         records: dict[str, object] = {}
         roles: dict[str, RoleTimes] = {}
@@ -214,4 +218,4 @@ class LineAssembler:
         for label, metrics in operators.items():
             if "staleness" in metrics:
                 staleness[label] = metrics["staleness"]
-        return StepMetrics(first.step, first.steps, now, values, operators, roles, staleness, records)
+        return StepMetrics(first.step, first.steps, wall, values, operators, roles, staleness, records)

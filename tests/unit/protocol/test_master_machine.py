@@ -66,6 +66,12 @@ def idle(machine: ms.MasterMachine, since: float, until: float) -> dict[str, dic
     return found
 
 
+def alone(machine: ms.MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
+    """As `idle`, without a word of anybody."""
+    turns = [since, *(half / 2 for half in range(int(since * 2) + 1, int(until * 2) + 1)), until]
+    return {kind: data for now in turns for kind, data in records(machine.handle(ms.Tick(), now)).items()}
+
+
 def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
     machine = job(owner_lease_s=3.0)
     idle(machine, 0.5, 1.0)
@@ -91,8 +97,20 @@ def test_a_master_that_has_stood_still_does_not_blame_its_driver() -> None:
     running(machine)
     machine.handle(ms.OwnerSeen(), 2.0)
     idle(machine, 1.5, 2.0)
-    assert "job_stopping" not in idle(machine, 9.0, 12.0)
-    assert "driver" in idle(machine, 12.5, 12.5)["job_stopping"]["message"]
+    assert "job_stopping" not in idle(machine, 9.0, 11.0)
+    assert "driver" in idle(machine, 11.5, 11.5)["job_stopping"]["message"]
+
+
+def test_a_master_that_has_stood_still_takes_nobody_for_dead_late_or_hung() -> None:
+    machine = job(ranks=2, hang_after_s=8.0)
+    assert alone(machine, 0.5, 3.0) == {}
+    assert set(alone(machine, 70.0, 70.0)) == set(), "agents that it could not hear, ranks that it could not see start"
+    running(machine, 70.5)
+    assert set(idle(machine, 100.0, 106.0)) == set(), "ranks that it could not see move"
+    assert "hang" in idle(machine, 106.5, 113.0)
+    machine = job(ranks=2)
+    assert alone(machine, 0.5, 5.0) == {}
+    assert "agent_lost" in alone(machine, 70.0, 70.5), "what was heard before, and after, counts"
 
 
 def test_a_detached_job_outlives_its_owner() -> None:
@@ -107,6 +125,7 @@ def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
     machine = job()
     machine.handle(ms.StopAsked("enough"), 1.0)
     assert machine.phase == "stopping"
+    alone(machine, 1.0, 1.9 + STOP_MARGIN_S)
     effects = machine.handle(ms.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
     assert ms.End("interrupted", "enough") in effects
 
@@ -124,8 +143,8 @@ def test_how_far_an_environment_is_is_recorded_once_per_news() -> None:
 
 def test_a_job_whose_ranks_do_not_get_ready_in_time_fails_and_names_them() -> None:
     machine = job(ranks=2)
-    tell(machine, "a0", 60.9)
-    stopping = records(machine.handle(ms.Tick(), 61.0))["job_stopping"]
+    assert idle(machine, 0.5, 59.5) == {}
+    stopping = alone(machine, 60.0, 60.0)["job_stopping"]
     assert stopping["status"] == "failed"
     assert "work/0 (starting), work/1 (starting)" in stopping["message"]
     assert "start_timeout_s" in stopping["message"]
@@ -198,5 +217,5 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
         told += [*records(machine.handle(ms.SetCompleted(9, "not here"), now + 0.5))]
     assert told == ["snapshot_trouble"]
     assert machine.phase == "running"
-    found = records(machine.handle(ms.Tick(), 3.0 + TROUBLE_S + 0.1))
+    found = alone(machine, 6.0, 3.0 + TROUBLE_S + 0.1)
     assert found["job_stopping"]["status"] == "done"

@@ -26,9 +26,9 @@ def part(role: str, step: int, reward: float, ranks: int = 1, tokens: float = 0.
 
 def test_a_line_waits_for_every_rank_of_every_role_and_lines_keep_their_order() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assert assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.25)], 5.0) == []
-    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0) == []
-    lines = assembler.add("a1", [part("work", 0, 0.75, tokens=3.0)], 6.0)
+    assert assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.25)], 5.0, wall=5.0) == []
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0, wall=5.0) == []
+    lines = assembler.add("a1", [part("work", 0, 0.75, tokens=3.0)], 6.0, wall=6.0)
     assert [line.step for line in lines] == [0, 1]
     assert lines[0].operators["work.do"] == {"reward": 0.5, "tokens": 3.0}
     assert lines[0].staleness == {"data.next → work.do": 2.0}
@@ -50,14 +50,22 @@ def test_the_order_in_which_ranks_report_does_not_matter_and_repeats_do_not_coun
     assert results == {(3, (3.0, 3.0), 3.0)}
 
 
+def test_a_step_of_the_clock_loses_no_part() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0, wall=1000.0) == []
+    assert assembler.add("a0", [], 6.0, committed=0, wall=9000.0) == []
+    (line,) = assembler.add("a0", [part("work", 0, 0.5)], 7.0, committed=0, wall=9001.0)
+    assert (line.time, set(line.roles)) == (9001.0, {"data", "work"})
+
+
 def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ranks_are_brought_back() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0) == []
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0, wall=5.0) == []
     assembler.unsettled(30.0)
-    assert assembler.add("a0", [part("data", 1, 0.0)], 31.0, committed=0) == []
-    (line,) = assembler.add("a0", [part("data", 2, 0.0)], 40.5, committed=0)
+    assert assembler.add("a0", [part("data", 1, 0.0)], 31.0, committed=0, wall=31.0) == []
+    (line,) = assembler.add("a0", [part("data", 2, 0.0)], 40.5, committed=0, wall=40.5)
     assert (line.step, set(line.roles)) == (0, {"data"})
-    assert [line.step for line in assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0)] == [1]
+    assert [line.step for line in assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0, wall=41.0)] == [1]
 
 
 def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node() -> None:
@@ -88,24 +96,24 @@ def test_what_a_rank_has_told_leaves_with_it() -> None:
 
 def test_ranks_that_have_moved_count_where_they_are() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assembler.add("a0", [part("data", 0, 0.0)], 5.0)
-    assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0)
+    assembler.add("a0", [part("data", 0, 0.0)], 5.0, wall=5.0)
+    assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0, wall=5.0)
     assembler.moved(["a0", "a2"])
-    assert assembler.add("a2", [part("work", 0, 0.5, tokens=2.0)], 5.0) == []
-    assert assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0) == []
-    (line,) = assembler.add("a2", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0)
+    assert assembler.add("a2", [part("work", 0, 0.5, tokens=2.0)], 5.0, wall=5.0) == []
+    assert assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0, wall=5.0) == []
+    (line,) = assembler.add("a2", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0, wall=5.0)
     assert line.operators["work.do"]["tokens"] == 5.0
 
 
 def test_a_line_waits_for_those_before_it_even_if_nothing_of_them_has_come_yet() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 0.0)], 5.0) == []
-    lines = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.0)], 5.0)
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 0.0)], 5.0, wall=5.0) == []
+    lines = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.0)], 5.0, wall=5.0)
     assert [line.step for line in lines] == [0, 1]
 
 
 def test_a_line_of_which_nothing_is_left_is_not_written() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assembler.add("a1", [part("data", 0, 0.0)], 5.0, committed=0)
+    assembler.add("a1", [part("data", 0, 0.0)], 5.0, committed=0, wall=5.0)
     assembler.moved(["a0"])
-    assert assembler.add("a0", [], 99.0, committed=0) == []
+    assert assembler.add("a0", [], 99.0, committed=0, wall=99.0) == []

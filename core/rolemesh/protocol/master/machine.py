@@ -1,7 +1,8 @@
 """The master's machine: what it hears of agents and ranks, what it wants of them, and how a job begins and ends.
 
 `MasterMachine.handle` takes an event and the present time and returns effects, in order. It never waits and never
-reads a clock; events may come at any time and in any order, messages of agents may be lost, late or repeated.
+reads a clock; events may come at any time and in any order, messages of agents may be lost, late or repeated. All that
+it decides by time it decides by its own (`own_time`), which does not pass while it has no turn.
 
     starting ──all ranks ready──▶ running ──all ranks done, all persisted──▶ stopping ──all agents gone──▶ ended
         └──────── a failure without a plan, stop, lost owner ──────────────────▲
@@ -20,6 +21,7 @@ from rolemesh.protocol.master import events as e
 from rolemesh.protocol.master.commands import KEEPALIVE_S, Commands, halt_of, launch_of, wire_of
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.ladder import Diagnose, Rung
+from rolemesh.protocol.master.own_time import OwnTime
 from rolemesh.protocol.master.records import AgentRecord, RankKey, RankRecord
 from rolemesh.protocol.master.resume import Origin
 from rolemesh.protocol.outline import JobOutline
@@ -39,8 +41,6 @@ TROUBLE_S = 5.0
 """The same where an agent, or the master itself, says that it cannot be."""
 _SETS = ""
 """In the place of an agent's name: trouble of the master's own, with making sets whole."""
-STALL_S = 1.0
-"""A master that has had no turn for longer cannot say who has been silent meanwhile."""
 OWNER_START_S = 15.0
 """How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
 LINES_S = 15.0
@@ -76,8 +76,10 @@ class MasterMachine:
         self.coordinator = Coordinator(self)
         self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
         self.deadline = float("inf")
+        self.now = 0.0
+        """The own time of the latest turn."""
+        self._time = OwnTime()
         self._owner_seen, self._owner_known = 0.0, False
-        self._ticked = 0.0
         self._commands = Commands()
         self._wire: m.Wire | None = None
         self._wired_for: tuple[object, ...] = ()
@@ -98,11 +100,12 @@ class MasterMachine:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
         return self.turn((event,), now)
 
-    def turn(self, events: Iterable[e.Event], now: float) -> list[e.Effect]:
+    def turn(self, events: Iterable[e.Event], clock: float) -> list[e.Effect]:
         """The effects of several events, one after the other: what follows from the whole is decided once, at the end.
 
         So many agents may report in one turn.
         """
+        now = self.now = self._time.turn(clock)
         effects: list[e.Effect] = []
         for event in events:
             if self.phase == "ended":
@@ -156,7 +159,7 @@ class MasterMachine:
     # -------------------------------------------------------------------------------------------------- life and time
 
     def _begin(self, now: float) -> list[e.Effect]:
-        self._owner_seen = self._moved = self._ticked = now
+        self._owner_seen = self._moved = now
         o = self.outline
         if self.phase != "new":
             return self._begin_again(now)
@@ -201,10 +204,6 @@ class MasterMachine:
 
     def _tick(self, now: float) -> list[e.Effect]:
         lease = self.outline.owner_lease_s
-        if now > self._ticked + STALL_S:
-            # This process, or the whole machine, has stood still: nobody else's silence.
-            self._owner_seen += now - self._ticked
-        self._ticked = now
         if self.phase == "stopping":
             return self._end("agents did not confirm their end in time") if now >= self.deadline else []
         if lease and not self._owner_known:
