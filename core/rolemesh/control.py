@@ -1,11 +1,15 @@
 """How a command line talks to a running master: a zmq socket in a private folder, named in ``control.json``.
 
 The master lives on the machine of its run folder, whatever the backend, so that `status`, `stop`, `attach` and `logs`
-need no Ray. The client asks, the master answers; a master that does not answer is gone.
+need no Ray. The client asks, the master answers (`rolemesh.master.answers`); a master that does not answer is gone.
+
+A question is two frames: its number, which comes back with the answer, and the request. So an answer that comes too
+late is known for what it is, and no client ever waits for longer than its time limit.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -16,22 +20,36 @@ from rolemesh.errors import RolemeshError
 from rolemesh.observer import Event, JobStatus, StepMetrics
 
 __all__ = [
+    "BEYOND",
     "CONTROL_FILE",
+    "REQUEST_BYTES",
     "Control",
     "ControlClient",
     "Detach",
     "InjectFault",
     "MasterGoneError",
+    "Refused",
+    "RefusedError",
     "StopJob",
     "Update",
     "Watch",
 ]
 
 CONTROL_FILE = "control.json"
+REQUEST_BYTES = 1 << 16
+"""A longer question is none: the connection that it comes over is closed."""
+BEYOND = 1 << 62
+"""After every event and step: who asks from there on is told no history."""
+UNSENT = 4
+"""Questions that wait for a master that does not read; no more are asked then."""
 
 
 class MasterGoneError(RolemeshError):
     """The master does not answer: the job has ended, or its master died."""
+
+
+class RefusedError(RolemeshError):
+    """The master does not know the question, or whom it is about."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -79,36 +97,52 @@ class InjectFault(msgspec.Struct, frozen=True, tag=True):
 Request: TypeAlias = Watch | StopJob | Detach | InjectFault
 
 
-class Update(msgspec.Struct, frozen=True):
-    """The answer to every request: the present picture and, for `Watch`, what is new."""
+class Update(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a request: the present picture and, for `Watch`, what is new, as far as the master remembers.
+
+    A page of it: more may follow the last of `events` and `lines`, and something that is older than what the master
+    remembers may be missing before the first. `event` is the number of the newest event, `step` the newest line's.
+    """
 
     status: JobStatus
     events: tuple[Event, ...] = ()
     lines: tuple[StepMetrics, ...] = ()
+    event: int = 0
+    step: int = -1
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The answer to what is no request."""
+
+    why: str
+
+
+_decode_answer = msgspec.msgpack.Decoder(Update | Refused).decode
+_decode_control = msgspec.json.Decoder(Control).decode
 
 
 class ControlClient:
     """A connection to the master of the job in `run_dir`, whichever it is at the time.
 
     Every question raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`; the
-    next one goes to the master that there is by then.
+    next one goes to the master that there is by then. `RefusedError` if the master cannot do what it is asked for.
     """
 
     def __init__(self, run_dir: str | Path, timeout_s: float = 5.0) -> None:
         self._path = Path(run_dir, CONTROL_FILE)
-        self._timeout_ms = int(timeout_s * 1000)
+        self._timeout_s = timeout_s
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._master: Control | None = None
+        self._asked = 0
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
-        """News since event number `event` and step `step`."""
+        """News since event number `event` and step `step`: the first page of what the master remembers of them."""
         return self._ask(Watch(event, step, owner))
 
     def status(self) -> JobStatus:
         """The present picture."""
-        # Beyond every event and step: not the history.
-        return self.watch(1 << 62, 1 << 62).status
+        return self.watch(BEYOND, BEYOND).status
 
     def stop(self, reason: str) -> Update:
         """Ask the job to end; returns at once, the job's end follows."""
@@ -125,7 +159,7 @@ class ControlClient:
     def close(self) -> None:
         """Close the connection."""
         self._disconnect()
-        self._context.term()
+        self._context.destroy(linger=0)
 
     def __enter__(self) -> ControlClient:
         return self
@@ -134,33 +168,77 @@ class ControlClient:
         self.close()
 
     def _ask(self, request: Request) -> Update:
+        deadline = time.monotonic() + self._timeout_s
         master, socket = self._connect()
-        socket.send(msgspec.msgpack.encode(request))
-        if not socket.poll(self._timeout_ms):
-            raise MasterGoneError(
-                f"the master of job {master.job} (pid {master.pid}) does not answer",
-                remedy="rolemesh events shows what it journalled last",
-            )
-        return msgspec.msgpack.decode(socket.recv(), type=Update)
+        self._asked += 1
+        number = self._asked.to_bytes(8, "big")
+        question = [number, msgspec.msgpack.encode(request)]
+        sent = False
+        # Only `poll` blocks, and that until the deadline: what it announces need not be what is awaited.
+        while (left := deadline - time.monotonic()) > 0:
+            if not socket.poll(max(1, int(left * 1000)), zmq.POLLIN if sent else zmq.POLLOUT):
+                continue
+            try:
+                if not sent:
+                    socket.send_multipart(question, zmq.NOBLOCK)
+                    sent = True
+                    continue
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                continue
+            if len(frames) == 2 and frames[0] == number:
+                return _update(master, frames[1])
+        raise MasterGoneError(
+            f"the master of job {master.job} (pid {master.pid}) does not answer",
+            remedy="rolemesh events shows what it journalled last",
+        )
 
     def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
         """To the present master. To one that is only slow the connection stays: a new one would be slow as well."""
         try:
-            master = msgspec.json.decode(self._path.read_bytes(), type=Control)
-        except FileNotFoundError:
+            master = _decode_control(self._path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
             raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise _unreadable(self._path, error) from error
         if master != self._master:
             self._disconnect()
             self._master = master
         if self._socket is None:
-            self._socket = self._context.socket(zmq.REQ)
-            # A question whose answer was not awaited (Ctrl-C, a time-out) must not stop the next one.
-            self._socket.setsockopt(zmq.REQ_RELAXED, 1)
-            self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
-            self._socket.connect(master.endpoint)
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            # Questions that nobody reads are not piled up for the one who reads next.
+            socket.setsockopt(zmq.SNDHWM, UNSENT)
+            try:
+                socket.connect(master.endpoint)
+            except zmq.ZMQError as error:
+                socket.close()
+                raise _unreadable(self._path, error) from error
+            self._socket = socket
         return master, self._socket
 
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+
+
+def _update(master: Control, data: bytes) -> Update:
+    try:
+        answer: Update | Refused = _decode_answer(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RefusedError(
+            f"the answer of the master of job {master.job} cannot be read: {error}",
+            remedy="ask with the rolemesh that the job was started with",
+        ) from error
+    if isinstance(answer, Refused):
+        raise RefusedError(f"the master of job {master.job} refuses: {answer.why}")
+    return answer
+
+
+def _unreadable(path: Path, error: Exception) -> RolemeshError:
+    return RolemeshError(
+        f"the file cannot be read: {error}",
+        where=str(path),
+        remedy="look at its permissions, or remove the run's folder if it is of no use",
+    )

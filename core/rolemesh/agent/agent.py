@@ -26,6 +26,7 @@ from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig, Environment, RankStart
 from rolemesh.rank.board import Board, Position
 from rolemesh.rank.endpoint import encode_control
+from rolemesh.strangers import UNREADABLE, Dropped
 
 __all__ = ["Agent"]
 
@@ -75,6 +76,7 @@ class Agent:
         self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
         self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
         self._refused = 0
+        self._dropped = Dropped(f"agent {config.agent}")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
@@ -83,7 +85,12 @@ class Agent:
 
     def deliver(self, message: bytes) -> None:
         """Take an encoded `MasterToAgent` message."""
-        self._put(machine.FromMaster(m.decode_master_to_agent(message)))
+        try:
+            decoded = m.decode_master_to_agent(message)
+        except UNREADABLE as error:
+            self._dropped(error)
+        else:
+            self._put(machine.FromMaster(decoded))
 
     def _put(self, event: machine.FromMaster | machine.MasterRoused) -> None:
         self._inbox.put(event)
@@ -115,10 +122,7 @@ class Agent:
                 self._memory.peers(self._machine.wire.agents)
         if self._reports in ready:
             while not self._over and self._reports.poll(0):
-                report = m.decode_rank_to_agent(self._reports.recv())
-                if isinstance(report, m.RankHello):
-                    self._connect(report)
-                self._do(machine.FromRank(report))
+                self._read_rank(self._reports.recv_multipart())
         for fd, control in list(self._zygote_sockets.items()):
             if fd in ready and not self._over:
                 self._read_zygote(fd, control)
@@ -130,6 +134,17 @@ class Agent:
             self._do(machine.StacksTaken(stacks))
         if not self._over:
             self._do(self._sample())
+
+    def _read_rank(self, frames: list[bytes]) -> None:
+        try:
+            (frame,) = frames
+            report = m.decode_rank_to_agent(frame)
+            if isinstance(report, m.RankHello):
+                self._connect(report)
+        except (*UNREADABLE, zmq.ZMQError) as error:
+            self._dropped(error)
+        else:
+            self._do(machine.FromRank(report))
 
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
         for death in self._nursery.read(control):
@@ -268,6 +283,7 @@ class Agent:
         advance = self._machine.advance
         persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
         refused = self._refused + sum(board.read().refused for board, _ in self._boards.values()) + self._memory.refused
+        refused += self._dropped.count
         making = self._nursery.making
         return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble, making, refused)
 

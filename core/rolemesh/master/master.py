@@ -18,8 +18,9 @@ import msgspec
 import zmq
 
 from rolemesh.cluster import Launcher
-from rolemesh.control import CONTROL_FILE, Control, Detach, InjectFault, Request, StopJob, Update, Watch
+from rolemesh.control import CONTROL_FILE, Control
 from rolemesh.errors import StateError
+from rolemesh.master.answers import Answers
 from rolemesh.master.context import JobContext
 from rolemesh.master.errands import Errands
 from rolemesh.master.plugins import MasterPlugins, created
@@ -32,6 +33,7 @@ from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
 from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, last_line, write_json
 from rolemesh.state import JournalDamagedError
+from rolemesh.strangers import UNREADABLE, Dropped
 
 __all__ = ["Master"]
 
@@ -74,10 +76,18 @@ class Master:
             bundle.outline.origin,
         )
         self._observers = Background(created(bundle.observers, bundle.config.base))
+        self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()
-        self._control = self._zmq.socket(zmq.REP)
         self._endpoint = f"ipc://{socket_dir}/master"
-        self._control.bind(self._endpoint)
+        self._answers = Answers(
+            self._zmq,
+            self._endpoint,
+            status=self._status,
+            events=lambda: self._context.recent,
+            lines=lambda: self._recent,
+            put=self._put,
+            inject=self._inject,
+        )
 
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
@@ -94,15 +104,15 @@ class Master:
             self._put(machine.Published(self._lines.published))
             self._put(machine.Begin())
             poller = zmq.Poller()
-            poller.register(self._control, zmq.POLLIN)
+            poller.register(self._answers.socket, zmq.POLLIN)
             poller.register(self._wake, zmq.POLLIN)
             while not self._over:
                 ready = dict(poller.poll(TICK_MS))
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
                 self._launcher.beat()
-                if self._control in ready:
-                    self._answer_all()  # before the turn: a driver that has been waiting for an answer is alive
+                if self._answers.socket in ready:
+                    self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
                 self._turn()
         finally:
             self._close()
@@ -112,7 +122,12 @@ class Master:
         return self._machine.phase == "ended"
 
     def _received(self, agent: str, message: bytes) -> None:
-        self._put(machine.FromAgent(agent, m.decode_agent_to_master(message)))
+        try:
+            decoded = m.decode_agent_to_master(message)
+        except UNREADABLE as error:
+            self._dropped(error)
+        else:
+            self._put(machine.FromAgent(agent, decoded))
 
     def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
         self._put(machine.AgentLost(agent, incarnation, why, node_lost))
@@ -219,31 +234,6 @@ class Master:
             step = self._lines.published
             self._observers.then(lambda: self._put(machine.Published(step)))
 
-    def _answer_all(self) -> None:
-        while self._control.poll(0):
-            self._answer()
-
-    def _answer(self) -> None:
-        try:
-            request = msgspec.msgpack.decode(self._control.recv(), type=Request)
-        except msgspec.ValidationError:
-            self._control.send(b"")
-            return
-        update = Update(self._status())
-        match request:
-            case Watch(event=event, step=step, owner=owner):
-                if owner:
-                    self._put(machine.OwnerSeen())
-                lines = tuple(line for line in self._recent if line.step > step)
-                update = Update(self._status(), self._context.since(event), lines)
-            case StopJob(reason=reason):
-                self._put(machine.StopAsked(reason))
-            case Detach():
-                self._put(machine.Disown())
-            case InjectFault(kind=kind, target=target):
-                self._inject(kind, target)
-        self._control.send(msgspec.msgpack.encode(update))
-
     def _inject(self, kind: m.FaultKind, target: str) -> None:
         """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others."""
         what, _, name = target.partition(":")
@@ -271,10 +261,10 @@ class Master:
         deadline = time.monotonic() + DRAIN_S
         while not self._observers.wait(TICK_MS / 1000) and time.monotonic() < deadline:
             self._launcher.beat()
-            self._answer_all()
+            self._answers.serve()
         write_json(self.run_dir / RESULT_FILE, result)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
-        self._answer_all()
+        self._answers.serve()
 
     def _journal(self) -> list[Event]:
         try:

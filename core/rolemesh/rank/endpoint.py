@@ -12,6 +12,7 @@ from rolemesh.errors import TransportError
 from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh.rank.control import Stopping
 from rolemesh.shm import SlotPool, SlotReader
+from rolemesh.strangers import UNREADABLE, Dropped
 from rolemesh.transport import (
     ASK,
     ASKS,
@@ -143,6 +144,7 @@ class Endpoint:
         self.on_refused: Callable[[int], None] | None = None
         """Called when the transports have refused more connections, with how many there are in all."""
         self._refused = 0
+        self._dropped = Dropped(f"{site.role}/{site.rank}")
         self._peers: dict[tuple[str, int], Peer] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
         self._takers: dict[int, Taker] = {}
@@ -300,7 +302,11 @@ class Endpoint:
             else:
                 self._early_words.append(frame)
         elif tag == CONTROL:
-            message = decode_agent_to_rank(memoryview(frame)[1:])
+            try:
+                message = decode_agent_to_rank(memoryview(frame)[1:])
+            except UNREADABLE as error:
+                self._drop(error)
+                return
             if isinstance(message, Stop):
                 self.stopping = True
             if self._on_control is not None:
@@ -319,7 +325,7 @@ class Endpoint:
             else:
                 self._early_words.append(frame)
         else:
-            raise TransportError(f"a frame of {len(frame)} bytes with tag {tag}", remedy="only ranks may send here")
+            self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
 
     def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
         _, form, last, edge, rank, generation, step, chunk, hlen, count = HEAD.unpack_from(frame)
@@ -331,22 +337,32 @@ class Endpoint:
         if taker is None:
             self._early.append((frame, more or []))
             return
-        item: Arrived | None = None
-        if form != END:
-            header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
-            if form == INLINE:
-                item = Arrived(header, flat_buffers(frame, rest, sizes), self._reader)
-            elif form == IN_SLOT:
-                item = Arrived(header, None, self._reader, frame[rest:].decode(), sizes)
-            elif form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
-                item = Arrived(header, more, self._reader)
-            else:
-                raise TransportError(f"a data frame of form {form} does not fit its sizes")
-        taker.arrived(rank, generation, step, chunk, bool(last), item)
+        try:
+            item = None if form == END else self._item(form, frame, hlen, count, more)
+        except (TransportError, *UNREADABLE) as error:
+            self._drop(error)
+        else:
+            taker.arrived(rank, generation, step, chunk, bool(last), item)
+
+    def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
+        header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
+        if form == INLINE:
+            return Arrived(header, flat_buffers(frame, rest, sizes), self._reader)
+        if form == IN_SLOT:
+            return Arrived(header, None, self._reader, frame[rest:].decode(), sizes)
+        if form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
+            return Arrived(header, more, self._reader)
+        raise ValueError(f"a data frame of form {form} does not fit its sizes")
+
+    def _drop(self, what: object) -> None:
+        """No rank of this job has sent it: nobody waits for it, and the next message may be a good one."""
+        self._dropped(what)
+        while self._socket.getsockopt(zmq.RCVMORE):
+            self._socket.recv()
 
     def refused(self) -> int:
-        """Connections that the transports have refused."""
-        return sum(transport.refused() for transport in self._transports.values())
+        """Connections that the transports have refused, and messages that nobody could read."""
+        return self._dropped.count + sum(transport.refused() for transport in self._transports.values())
 
     def _count_refused(self) -> None:
         if self.on_refused is not None and (refused := self.refused()) != self._refused:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +17,26 @@ import pytest
 import zmq
 
 from rolemesh.builtin.jsonl import JsonlObserver
-from rolemesh.control import CONTROL_FILE, Control, Request, StopJob, Update, Watch
+from rolemesh.control import CONTROL_FILE, Control, Request, StopJob
+from rolemesh.master.answers import Answers
 from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
 from rolemesh.runs import RESULT_FILE, RUN_FILE, write_json
 from rolemesh.state import Store
 from rolemesh.workload import NoOptions
 
 
+class _Recording(Answers):
+    """Keeps what it was asked."""
+
+    requests: list[Any]
+
+    def _answer(self, data: bytes) -> bytes:
+        self.requests.append(msgspec.msgpack.decode(data, type=Request))
+        return super()._answer(data)
+
+
 class MasterOutside:
-    """Speaks the control protocol for a job of two ranks and 10 steps. `remembers` is how many lines it still knows."""
+    """Answers as a master does, for a job of two ranks and 10 steps. `remembers`: how many events and lines."""
 
     def __init__(self, runs: Path, name: str = "grpo", remembers: int = 1000) -> None:
         self.run_dir = runs / name
@@ -29,10 +44,10 @@ class MasterOutside:
         self.requests: list[Any] = []
         self.on_stop: Callable[[], None] = lambda: self.end("interrupted", 130, "asked to stop")
         self._job_id = f"{name}-1"
-        self._remembers = remembers
         (self.run_dir / "logs").mkdir(parents=True)
         (self.run_dir / "job.yaml").write_text(f"name: {name}\nstate: sqlite\n")
         self._context = zmq.Context()
+        self._sockets = tempfile.mkdtemp(prefix="rolemesh-test-")
         self._started = time.time()
         self.info = RunInfo(name, str(self.run_dir), 10, {"data": 1, "trainer": 1}, ("data.next",), "local")
         write_json(self.run_dir / RUN_FILE, self.info)
@@ -40,23 +55,39 @@ class MasterOutside:
         self._epoch = self._store.claim()
         self._jsonl = JsonlObserver(NoOptions())
         self._jsonl.job_started(self.info)
-        self._events: list[Event] = []
-        self._lines: list[StepMetrics] = []
+        self._events: deque[Event] = deque(maxlen=remembers)
+        self._lines: deque[StepMetrics] = deque(maxlen=remembers)
+        self._steps = 0
+        self.warnings: tuple[str, ...] = ()
         self._state = "running"
         self._lock = threading.Lock()
         self.answers = threading.Event()
+        self._tokens: list[int] = []
         self.answers.set()
         self.come_up()
 
     def come_up(self) -> None:
         """Listen and answer, the first time or after `die`: elsewhere then."""
-        self._socket = self._context.socket(zmq.REP)
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        control = Control(self.name, self._job_id, "local", f"tcp://127.0.0.1:{port}", 4242, self._started)
+        path = f"ipc://{self._sockets}/{len(os.listdir(self._sockets))}"
+        self._answers = _Recording(
+            self._context,
+            path,
+            status=self._status,
+            events=lambda: self._events,
+            lines=lambda: self._lines,
+            put=lambda event: None,
+            inject=lambda kind, target: None,
+        )
+        self._answers.requests = self.requests
+        control = Control(self.name, self._job_id, "local", path, 4242, self._started)
         write_json(self.run_dir / CONTROL_FILE, control)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(self._socket, self._ended))
+        self._thread = threading.Thread(target=self._serve, args=(self._answers, self._ended))
         self._thread.start()
+
+    def answer_one(self) -> None:
+        """Answer one question, however many wait, although `answers` is not set."""
+        self._tokens.append(1)
 
     def journal(self, kind: str, **data: Any) -> None:
         """Journal an event."""
@@ -68,7 +99,8 @@ class MasterOutside:
     def step(self, **values: float) -> None:
         """Finish the next step."""
         with self._lock:
-            n = len(self._lines)
+            n = self._steps
+            self._steps += 1
             roles = {"data": RoleTimes(0.1, 0.9, 0.0), "trainer": RoleTimes(0.9, 0.1, 0.0)}
             line = StepMetrics(n, 1, time.time(), values, {"trainer.train": values}, roles)
             self._lines.append(line)
@@ -83,7 +115,7 @@ class MasterOutside:
             "status": status,
             "exit_code": exit_code,
             "message": message,
-            "committed_steps": len(self._lines),
+            "committed_steps": self._steps,
             "steps": 10,
             "wall_s": 1.5,
             "state_sha256": {},
@@ -107,30 +139,25 @@ class MasterOutside:
         self.die()
         self._context.term()
         self._store.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _serve(self, socket: zmq.Socket[bytes], ended: threading.Event) -> None:
+    def _serve(self, answers: Answers, ended: threading.Event) -> None:
         while not ended.is_set():
-            if not socket.poll(10):
+            if not answers.socket.poll(10):
                 continue
-            self.answers.wait()
-            request = msgspec.msgpack.decode(socket.recv(), type=Request)
-            self.requests.append(request)
-            stop = isinstance(request, StopJob)
-            if stop:
-                self._state = "stopping"
+            at_once = None if self.answers.wait(0.01) else self._tokens.pop() if self._tokens else 0
+            if at_once == 0:
+                continue
+            before = len(self.requests)
             with self._lock:
-                update = Update(self._status())
-                if isinstance(request, Watch):
-                    events = tuple(event for event in self._events if event.seq > request.event)
-                    lines = tuple(line for line in self._lines[-self._remembers :] if line.step > request.step)
-                    update = Update(self._status(), events, lines)
-            socket.send(msgspec.msgpack.encode(update))
-            if stop:
+                answers.serve(*[] if at_once is None else [at_once])
+            if any(isinstance(request, StopJob) for request in self.requests[before:]):
+                self._state = "stopping"
                 self.on_stop()
-        socket.close(linger=0)
+        answers.socket.close(linger=0)
 
     def _status(self) -> JobStatus:
-        step = len(self._lines)
+        step = self._steps
         agents = (AgentStatus("agent-0", "node-a", 4300, "up"),)
         ranks = (
             RankStatus("data", 0, "node-a", 4301, "running", step, "waiting", "trainer.train"),

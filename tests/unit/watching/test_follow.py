@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from rolemesh.control import ControlClient, MasterGoneError, Update, Watch
@@ -216,11 +215,19 @@ def test_after_the_first_ctrl_c_nothing_is_repeated_and_the_end_is_awaited(start
     assert seen.steps == [0]
 
 
-def test_a_question_that_was_interrupted_does_not_spoil_the_next(start_master: Any) -> None:
+def test_a_late_answer_is_not_waited_for_and_not_taken_for_that_of_the_next_question(start_master: Any) -> None:
+    """The answer to the first question comes while the second one waits, and to that one nobody answers."""
     master = start_master()
-    with ControlClient(master.run_dir, 5.0) as client:
-        client.watch()
-        assert client._socket is not None
-        client._socket.send(msgspec.msgpack.encode(Watch()))  # asked, and its answer never taken
-
-        assert client.watch().status.name == "grpo"
+    with ControlClient(master.run_dir, 0.2) as client:
+        until_answered(client)
+        master.answers.clear()
+        for _ in range(2):
+            with pytest.raises(MasterGoneError):
+                client.watch()
+        asked = len(master.requests)
+        threading.Timer(0.05, master.answer_one).start()
+        began = time.monotonic()
+        with pytest.raises(MasterGoneError):
+            client.stop("never answered")
+        assert time.monotonic() - began < 5
+        assert len(master.requests) == asked + 1

@@ -17,6 +17,7 @@ from rolemesh.backends.local.nodes import lose_node, lost_nodes, present
 from rolemesh.backends.local.wire import Agents, AgentState, Beat, Exited, Kill, Link, Spawn, ToMaster
 from rolemesh.cluster import AgentPlace, AgentStart, ClusterView, Lost, Received
 from rolemesh.errors import BackendError
+from rolemesh.strangers import UNREADABLE, Dropped
 
 __all__ = ["LocalLauncher", "agents_address"]
 
@@ -35,6 +36,12 @@ def agents_address(folder: Path) -> str:
 def agent_identity(agent: str, incarnation: int) -> bytes:
     """The name of one incarnation of an agent on that socket."""
     return f"{agent}/{incarnation}".encode()
+
+
+def parse_identity(identity: bytes) -> tuple[str, int]:
+    """Agent and incarnation of such a name. Raises `ValueError` for any other."""
+    agent, _, incarnation = identity.decode().rpartition("/")
+    return agent, int(incarnation)
 
 
 class LocalLauncher:
@@ -180,13 +187,19 @@ class LocalLauncher:
         poller = zmq.Poller()
         for source in (router, inbox, self._link.fileno()):
             poller.register(source, zmq.POLLIN)
+        dropped = Dropped("the master's socket for agents")
         exits = [message.agent for message in first if isinstance(message, Exited)]
         while True:
             ready = dict(poller.poll(LOOK_MS))
             while router in ready and router.poll(0):
-                identity, message = router.recv_multipart()
-                agent, _, incarnation = identity.decode().rpartition("/")
-                if self._is_newest(agent, int(incarnation)):
+                frames = router.recv_multipart()
+                try:
+                    identity, message = frames
+                    agent, incarnation = parse_identity(identity)
+                except UNREADABLE as error:
+                    dropped(error)
+                    continue
+                if self._is_newest(agent, incarnation):
                     self._received(agent, message)
             if inbox in ready:
                 target, message = inbox.recv_multipart()

@@ -22,6 +22,8 @@ __all__ = ["LeaseOffice", "Ticket", "claim"]
 ANSWER_S = 5.0
 """How long a decode rank waits for a prefill rank's answer before it recomputes."""
 
+QUESTION_BYTES = 1 << 20
+
 
 class Ticket(TypedDict):
     """What a decode rank needs to fetch a prompt's KV cache: a row of the column `kv_transfer`."""
@@ -49,6 +51,7 @@ class LeaseOffice:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, QUESTION_BYTES)
         port = self._socket.bind_to_random_port(f"tcp://{host}")
         self.address = f"tcp://{host}:{port}"
         self._thread = threading.Thread(target=self._serve, name="leases", daemon=True)
@@ -77,8 +80,13 @@ class LeaseOffice:
     def _serve(self) -> None:
         with self._socket, suppress(zmq.ContextTerminated):
             while True:
-                engine, requests = msgspec.msgpack.decode(self._socket.recv(), type=tuple[str, list[str]])
-                self._socket.send(msgspec.msgpack.encode(self.claim(engine, requests)))
+                question = self._socket.recv_multipart()
+                try:
+                    engine, requests = msgspec.msgpack.decode(b"".join(question), type=tuple[str, list[str]])
+                except (msgspec.MsgspecError, ValueError, RecursionError):
+                    self._socket.send(b"")  # a stranger's: whoever asks next must be answered
+                else:
+                    self._socket.send(msgspec.msgpack.encode(self.claim(engine, requests)))
 
 
 def claim(tickets: Sequence[Ticket | None], version: int) -> list[dict[str, Any] | None]:

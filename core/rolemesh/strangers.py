@@ -1,0 +1,29 @@
+"""Messages that are none: whoever reads a socket drops what it cannot read, counts it, says so, and goes on."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import msgspec
+
+__all__ = ["UNREADABLE", "Dropped"]
+
+UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, LookupError, RecursionError)
+"""What decoding a message that is none may raise."""
+
+
+class Dropped:
+    """Counts what was dropped at `place`. Not for several threads."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._log = logging.getLogger("rolemesh")
+        self.count = 0
+
+    def __call__(self, what: object) -> None:
+        """Drop one. The first, second, fourth, … are logged, so that a flood does not fill a disk."""
+        self.count += 1
+        if self.count & (self.count - 1) == 0:
+            text = " ".join(str(what).split())[:200]
+            self._log.warning("%d messages to %s could not be read; the last one: %s", self.count, self._place, text)

@@ -1,0 +1,67 @@
+"""A process of the same user sends what is no message to every socket of a job: the job does not care."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+from tests.e2e.harness import Job, until
+
+GARBAGE = [
+    [b""],
+    [b"\xc1"],
+    [b"", b""],
+    [b"a", b"b", b"c", b"d", b"e"],
+    [msgspec.msgpack.encode({"type": "Report"})],
+    [msgspec.msgpack.encode({"type": "RankMetrics", "role": 1})],
+    [b"\x91" * 60_000],
+    [os.urandom(100), os.urandom(200_000)],
+    *([bytes([tag]) + os.urandom(size)] for tag in range(16) for size in (0, 1, 19)),
+]
+
+
+def throw(path: Path) -> None:
+    """Everything in `GARBAGE`, as sockets of each kind that may connect, and under the name of no agent."""
+    with zmq.Context() as context:
+        for kind, name in ((zmq.PUSH, b""), (zmq.DEALER, b""), (zmq.DEALER, b"\xff/1"), (zmq.DEALER, b"node0/one")):
+            with context.socket(kind) as stranger:
+                stranger.linger = 500
+                if name:
+                    stranger.identity = name
+                stranger.connect(f"ipc://{path}")
+                for frames in GARBAGE:
+                    stranger.send_multipart(frames)
+
+
+def sockets_of(job_id: str) -> list[Path]:
+    folders = Path(tempfile.gettempdir()).glob(f"*{job_id}*")
+    found = [path for folder in folders for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
+    return sorted(found)
+
+
+def test_garbage_on_every_socket_of_a_job_is_dropped_counted_and_said(make_job: Callable[..., Job]) -> None:
+    job = make_job(extra="failover: [{use: process}]\n")
+    process = job.start("steps=400", "roles.work.options.kwargs.sleep=0.01")
+    job.running()
+    (job_id,) = job.ids()
+    sockets = sockets_of(job_id)
+    assert len(sockets) >= 7, sockets  # the master's two, the agent's, and an inbox per rank
+    for path in sockets:
+        throw(path)
+    until(lambda: any(event["kind"] == "connections_refused" for event in job.events()), what="it is journalled")
+
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    result = job.result()
+    assert result["status"] == "done"
+    assert result["recoveries"] == []
+    assert result["refused_connections"] > 0
+    assert job.metrics()[-1]["reward"] == sum(n * n for n in range(6 * 400))
+    log = (job.run_dir / "logs" / "master.log").read_text()
+    assert "messages to the master's control socket could not be read" in log
+    assert "messages to the master's socket for agents could not be read" in log
