@@ -2,10 +2,13 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench docs dist clean
+.PHONY: help install demo test soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := plugins/workloads/vllm
+MINUTES := .pytest_cache/minutes.jsonl
+PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
+BUDGET ?=
 export OMP_NUM_THREADS ?= 1
 export PYTHON
 
@@ -20,11 +23,21 @@ demo: install ## GRPO on a real model: SmolLM2-135M learns to reverse words, in 
 	.venv/bin/rolemesh run examples/grpo/job.yaml
 
 # In two processes, since most of the time is waiting. Engines that hand a KV cache over spin while they wait, so nothing
-# runs beside them.
-test: install ## the whole test suite
-	failed=0; \
-	$(PY) -m pytest -n 2 --no-loadscope-reorder --ignore=$(SPINS) || failed=1; \
-	$(PY) -m pytest $(SPINS) || failed=1; \
+# runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
+test: install ## the whole test suite, each behaviour once: 25 minutes on two cores
+	rm -f $(MINUTES); failed=0; \
+	$(PYTEST) -n 2 --no-loadscope-reorder --ignore=$(SPINS) || failed=1; \
+	$(PYTEST) $(SPINS) || failed=1; \
+	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
+	exit $$failed
+
+# What looks at a job for many minutes measures it, so nothing runs beside it either.
+soak: install ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
+	rm -f $(MINUTES); failed=0; \
+	$(PYTEST) -m soak tests/soak || failed=1; \
+	$(PYTEST) -m soak -n 2 --no-loadscope-reorder --ignore=$(SPINS) --ignore=tests/soak || failed=1; \
+	$(PYTEST) -m soak $(SPINS) || failed=1; \
+	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
 
 lint: install ## ruff, mypy --strict on the kernel, and which room may import which
