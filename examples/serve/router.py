@@ -1,7 +1,7 @@
 """The endpoint: each request goes to a prefill server, and with what that returns to a decode server.
 
 It speaks HTTP only; what a request or an answer is, vLLM's protocol types and servers say. Answers, streams of events
-and errors are the decode server's, byte by byte.
+and errors are the decode server's, byte by byte. What clients may not, `http_limits.py` says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
+
+import httpx
+from http_limits import Admission, Limits, Refused, refusal, server, whole_body
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 
 from rolemesh import Batch, Broadcast, RankContext, operator
 
@@ -25,27 +31,34 @@ ONLY_FOR_THE_ANSWER = ("stream_options", "min_tokens")
 class Router:
     """An HTTP server in a thread, in front of both pools."""
 
-    def __init__(self, ctx: RankContext, host: str = "127.0.0.1", port: int = 8000, patience_s: float = 300) -> None:
-        """`patience_s`: how long a request waits for a server that is started again."""
-        import httpx
-        import uvicorn
-        from starlette.applications import Starlette
-        from starlette.routing import Route
+    def __init__(
+        self,
+        ctx: RankContext,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        patience_s: float = 300,
+        answer_s: float = 600,
+        limits: Mapping[str, float] | None = None,
+    ) -> None:
+        """`patience_s`: how long a request waits for a server that is started again; `answer_s`: how long for the next
+        byte of one that lives; `limits`: fields of `http_limits.Limits`."""
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
         self.ctx, self.patience_s = ctx, patience_s
+        self.limits = Limits(**(limits or {}))  # type: ignore[arg-type]
         self.types = {"/v1/chat/completions": ChatCompletionRequest, "/v1/completions": CompletionRequest}
         self.prefill: list[str] = []
         self.decode: list[str] = []
         self.turns = itertools.count()
         self.counts = dict.fromkeys(("requests", "prefilled", "retries"), 0)
         logging.getLogger("httpx").setLevel(logging.WARNING)
+        # As many connections as there are requests, which are limited.
         self.client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=5), limits=httpx.Limits(max_connections=None)
+            timeout=httpx.Timeout(answer_s, connect=5), limits=httpx.Limits(max_connections=None)
         )
-        app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
-        self.server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+        self.admission = Admission(self.serve, self.limits)
+        self.server = server(self.admission, self.limits, host, port)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
     @operator(prefill=Broadcast(), decode=Broadcast())
@@ -58,21 +71,42 @@ class Router:
         if not self.thread.is_alive():
             raise RuntimeError("the endpoint has ended, perhaps because its port is taken; see this rank's log")
         before, self.counts = self.counts, dict.fromkeys(self.counts, 0)
-        self.ctx.count(**before)
+        refused, self.admission.refused = self.admission.refused, 0
+        self.ctx.count(**before, refused=refused)
 
     def teardown(self) -> None:
         self.server.should_exit = True
         if self.thread.ident is not None:
             self.thread.join(10)
 
-    async def answer(self, request: Any) -> Any:
-        """Any request; those for completions are prefilled first."""
-        import httpx
-        from starlette.background import BackgroundTask
-        from starlette.responses import JSONResponse, StreamingResponse
-        from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+    async def serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """A request, as an ASGI application. Nothing is done for a client that has gone."""
+        request = Request(scope, receive)
+        try:
+            body = await whole_body(request, self.limits)
+        except ClientDisconnect:
+            return
+        except Refused as error:
+            await refusal(error.status, str(error))(scope, receive, send)
+            return
+        gone = asyncio.ensure_future(receive())  # all of the request has been received, so this is its end
+        reply = asyncio.ensure_future(self.answer(request, body))
+        try:
+            await asyncio.wait((gone, reply), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not reply.done():
+                reply.cancel()
+        with suppress(asyncio.CancelledError):
+            response, close = await reply
+            try:
+                await response(scope, receive, send)
+            finally:
+                await close()
 
-        body, path = await request.body(), request.url.path
+    async def answer(self, request: Request, body: bytes) -> tuple[Response, Callable[[], Awaitable[None]]]:
+        """The response to any request, and what is to be called when it was sent; completions are prefilled first."""
+        path = request.url.path
         headers = {name: value for name, value in request.headers.items() if name not in HOP}
         self.counts["requests"] += 1
         deadline = time.monotonic() + self.patience_s
@@ -86,16 +120,17 @@ class Router:
                 )
                 reply = await self.client.send(outgoing, stream=True)
                 break
+            except httpx.ReadTimeout:
+                return refusal(504, "a server takes too long for this request"), nothing
             except httpx.TransportError:
                 # A server is gone; its successor's address comes with one of the next steps. What was prefilled for
                 # it may be gone too, so both halves are asked again.
                 if time.monotonic() > deadline:
-                    error = ErrorInfo(message="no server answers", type="ServiceUnavailable", code=503)
-                    return JSONResponse(ErrorResponse(error=error).model_dump(), 503)
+                    return refusal(503, "no server answers"), nothing
                 self.counts["retries"] += 1
                 await asyncio.sleep(0.5)
         passed = {name: value for name, value in reply.headers.items() if name not in HOP}
-        return StreamingResponse(reply.aiter_raw(), reply.status_code, passed, background=BackgroundTask(reply.aclose))
+        return StreamingResponse(reply.aiter_raw(), reply.status_code, passed), reply.aclose
 
     async def prefilled(self, path: str, body: bytes, headers: Mapping[str, str], turn: int) -> bytes:
         """The request with the transfer params of its prompt's KV cache, where it has one prompt and one answer."""
@@ -124,3 +159,7 @@ class Router:
         prompts = getattr(asked, "prompt", None)
         several = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
         return (asked.n or 1) == 1 and not several
+
+
+async def nothing() -> None:
+    """There is nothing to close."""

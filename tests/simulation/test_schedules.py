@@ -1,33 +1,47 @@
-"""Ten thousand schedules in which every invariant holds, and faults in the machines that they find."""
+"""Schedules in which every invariant holds, some hundred in every test run and ten thousand in the soak, and faults in
+the machines that they find."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from tests.simulation.checks import INVARIANTS
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.run import run_many, run_seed
+from tests.simulation.run import Result, run_many, run_seed
 
-SCHEDULES = 10_000
+FEW, MANY = 400, 10_000
 ENOUGH = 1_500
 """So many schedules at most are played until a mutation is found."""
 
 
-def test_every_invariant_holds_in_ten_thousand_schedules() -> None:
+def played(schedules: int) -> Iterator[Result]:
+    """The first so many: few in this process, many in as many as there are cores."""
+    if schedules > FEW:
+        yield from run_many(range(schedules), processes=os.cpu_count() or 2)
+    else:
+        yield from map(run_seed, range(schedules))
+
+
+@pytest.mark.parametrize(
+    "schedules",
+    [FEW, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
+def test_every_invariant_holds_in_every_schedule(schedules: int) -> None:
     broken: list[str] = []
     totals: Counter[str] = Counter()
-    for result in run_many(range(SCHEDULES), processes=os.cpu_count() or 2):
+    for result in played(schedules):
         totals["faults"] += result.faults
         totals["recoveries"] += result.recoveries
         totals.update(result.levels)
         if result.broken:
             broken.append(f"python -m tests.simulation {result.seed}  # {result.family}: {result.broken}")
     assert not broken, "\n".join(broken)
-    assert totals["faults"] > 2 * SCHEDULES, totals
-    assert totals["recoveries"] > SCHEDULES, totals
-    assert min(totals["process"], totals["node"], totals["job"]) > SCHEDULES / 20, totals
+    assert totals["faults"] > 2 * schedules, totals
+    assert totals["recoveries"] > schedules, totals
+    assert min(totals["process"], totals["node"], totals["job"]) > schedules / 20, totals
 
 
 def test_a_schedule_is_played_again_event_by_event() -> None:
