@@ -1,22 +1,26 @@
 """Following a job from outside its master: news go to observers until the job has ended.
 
-`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here.
+`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here. Between two questions to the
+master at most a page of news is read and passed on, however long the job is.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rolemesh.builtin.jsonl import read_metrics
-from rolemesh.control import ControlClient, MasterGoneError, Update
+from rolemesh import history
+from rolemesh.control import BEYOND, ControlClient, MasterGoneError, Update
 from rolemesh.errors import RolemeshError
+from rolemesh.observer import Event, StepMetrics
 from rolemesh.plugins.background import Background
-from rolemesh.runs import METRICS_FILE, Run
+from rolemesh.runs import Run
 
-__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "follow"]
+__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
 
 ANSWER_S = 1.0
 """How long one question waits for its answer; a master that ends in between never gives one."""
@@ -38,6 +42,7 @@ def follow(
     observers: Relay,
     *,
     owner: bool,
+    latest: int | None = None,
     interval_s: float = 0.25,
     patience_s: float = PATIENCE_S,
     alive: Callable[[], bool] = lambda: False,
@@ -47,13 +52,14 @@ def follow(
 
     Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
     master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
-    `job_started` is the caller's. With `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted`
+    `job_started` is the caller's. With `latest`, of what was told before only so many events and steps come. With
+    `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted`
     is called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the
     master is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or
     that it is being started again, which takes long where a machine is busy.
     """
     relay = Background(observers)
-    session = _Session(Run(run_dir), relay, owner)
+    session = _Session(Run(run_dir), relay, owner, latest)
     try:
         while True:
             try:
@@ -71,29 +77,75 @@ def follow(
     return result
 
 
+def await_end(
+    run_dir: str | Path,
+    *,
+    warned: Callable[[str], None],
+    interval_s: float = 0.25,
+    patience_s: float = PATIENCE_S,
+    alive: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
+    """As `follow`, for who wants to know only how the job ends, and what it waits for: `warned` gets what is new."""
+    run, told = Run(run_dir), set[str]()
+    patience = _Patience(patience_s, alive)
+    with ControlClient(run.path, ANSWER_S) as client:
+        while (result := run.result()) is None and not patience.over:
+            try:
+                warnings = client.status().warnings
+            except MasterGoneError:
+                patience.silent()
+            else:
+                patience.answered()
+                for text in warnings:
+                    if (known := re.sub(r"[0-9.]+", "", text)) not in told:  # "since 12 s" grows
+                        told.add(known)
+                        warned(text)
+            time.sleep(interval_s)
+    return result
+
+
+class _Patience:
+    """Whether a master that is silent is given up: not before `limit_s`, nor as long as it is `alive`."""
+
+    def __init__(self, limit_s: float, alive: Callable[[], bool]) -> None:
+        self._limit_s, self._alive = limit_s, alive
+        self.over = False
+        self.answered()
+
+    def answered(self) -> None:
+        """It has just answered."""
+        self._since = time.monotonic()
+
+    def silent(self) -> None:
+        """It has not answered."""
+        self.over = time.monotonic() - self._since > self._limit_s and not self._alive()
+
+
 class _Session:
     """What has been passed on so far, and the connection that the rest comes over."""
 
-    def __init__(self, run: Run, observers: Relay, owner: bool) -> None:
+    def __init__(self, run: Run, observers: Relay, owner: bool, latest: int | None) -> None:
         self._run = run
         self._observers = observers
         self._owner = owner
+        self._latest = latest
         self._client = ControlClient(run.path, ANSWER_S)
-        self._event = 0
-        self._step = -1
+        self._event, self._step = (0, -1) if latest is None else (BEYOND, BEYOND)
 
     def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
         """Ask, pass on, wait, until there is a result or the master is given up."""
-        last_answer, given_up = time.monotonic(), False
-        while (result := self._run.result()) is None and not given_up:
+        patience = _Patience(patience_s, alive)
+        while (result := self._run.result()) is None and not patience.over:
+            behind = False
             try:
                 update = self._client.watch(self._event, self._step, owner=self._owner)
             except MasterGoneError:
-                given_up = time.monotonic() - last_answer > patience_s and not alive()
+                patience.silent()
             else:
-                last_answer = time.monotonic()
-                self._take(update)
-            time.sleep(interval_s)
+                patience.answered()
+                behind = self._take(update)
+            if not behind:
+                time.sleep(interval_s)
         if result is not None:
             self._finish(result)
         return result
@@ -102,36 +154,55 @@ class _Session:
         """Close the connection."""
         self._client.close()
 
-    def _take(self, update: Update) -> None:
-        for event in update.events:
-            if event.seq > self._event:
-                self._event = event.seq
-                self._observers.broadcast("event", event=event)
-        lines = tuple(line for line in update.lines if line.step > self._step)
-        if lines and lines[0].step - lines[0].steps > self._step:
-            # The master remembers the latest lines only.
-            first = lines[0].step
-            self._pass_on(tuple(line for line in self._written() if line.step < first))
-        self._pass_on(lines)
+    def _take(self, update: Update) -> bool:
+        """Pass a page of news on; whether more of them are there already."""
+        before = self._event, self._step
+        if self._event == BEYOND:
+            self._begin(update.event, update.step)
+        else:
+            self._take_events(update)
+            self._take_lines(update)
         self._observers.broadcast("status", status=update.status)
+        return (self._event, self._step) != before and (self._event < update.event or self._step < update.step)
+
+    def _begin(self, event: int, step: int) -> None:
+        """The newest are `event` and `step`, or those in the files: begin a little before."""
+        written = history.newest(self._run)
+        latest = self._latest or 0
+        self._event = max(0, max(event, written[0]) - latest)
+        self._step = max(-1, max(step, written[1]) - latest)
+
+    def _take_events(self, update: Update) -> None:
+        events = [event for event in update.events if event.seq > self._event]
+        if events and events[0].seq > self._event + 1:
+            # The master remembers the latest only.
+            with suppress(RolemeshError):  # nobody has them any more: those that are remembered are shown
+                events = next(history.events(self._run, self._event, events[0].seq - 1), events)
+        self._tell(events)
+
+    def _take_lines(self, update: Update) -> None:
+        lines = [line for line in update.lines if line.step > self._step]
+        if lines and lines[0].step - lines[0].steps > self._step:
+            lines = next(history.lines(self._run, self._step, lines[0].step), lines)
+        self._pass_on(lines)
 
     def _finish(self, result: dict[str, Any]) -> None:
         """The last news came after the last question."""
-        try:
-            with self._run.store() as store:
-                events = store.events(self._event)
-        except RolemeshError:
-            # The result is known; that the journal's last lines cannot be shown must not hide it.
-            events = []
-        for event in events:
-            self._observers.broadcast("event", event=event)
-        self._pass_on(self._written())
+        if self._event == BEYOND:
+            self._begin(0, -1)
+        with suppress(RolemeshError):  # the result is known: that the last events cannot be shown must not hide it
+            for events in history.events(self._run, self._event):
+                self._tell(events)
+        for lines in history.lines(self._run, self._step):
+            self._pass_on(lines)
         self._observers.broadcast("job_ended", result=result)
 
-    def _written(self) -> tuple[Any, ...]:
-        return tuple(read_metrics(self._run.path / METRICS_FILE, self._step))
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._event = event.seq
+            self._observers.broadcast("event", event=event)
 
-    def _pass_on(self, lines: tuple[Any, ...]) -> None:
+    def _pass_on(self, lines: Sequence[StepMetrics]) -> None:
         if lines:
             self._step = lines[-1].step
-            self._observers.broadcast("steps_finished", metrics=lines)
+            self._observers.broadcast("steps_finished", metrics=tuple(lines))

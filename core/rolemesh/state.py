@@ -125,8 +125,8 @@ class Store:
         if row is None or row.epoch != epoch:
             raise self._fenced(epoch, row)
 
-    def events(self, since: int = 0) -> list[Event]:
-        """All events after number `since`, in order.
+    def events(self, since: int = 0, limit: int | None = None) -> list[Event]:
+        """All events after number `since`, in order; with `limit` at most so many of them.
 
         Raises `StateError` if the database has no journal of this job, and `JournalDamagedError` if it has one with a
         gap, a damaged row or epochs out of order: all of it is read, or nothing.
@@ -145,13 +145,13 @@ class Store:
             # What is appended from here on may be by a later epoch than the head's that was just read.
             mine = table.select().where(table.c.job_id == self._job)
             query = mine.where(table.c.seq > since, table.c.seq <= head.last_seq).order_by(table.c.seq)
-            rows = connection.execute(query).all()
+            rows = connection.execute(query.limit(limit)).all()
         events = [self._event(row, since + 1 + i) for i, row in enumerate(rows)]
         epochs = [event.epoch for event in events] + [int(head.epoch)]
         for event, after in zip(events, epochs[1:], strict=True):
             if event.epoch > after:
                 raise self._damaged(f"event {event.seq} is of epoch {event.epoch}, but epoch {after} comes after it")
-        if since + len(events) < head.last_seq:
+        if since + len(events) < head.last_seq and len(events) != limit:
             raise self._damaged(f"events {since + len(events) + 1} to {head.last_seq} are missing")
         return events
 

@@ -11,6 +11,7 @@ import msgspec
 
 from rolemesh.hookspecs import hookimpl
 from rolemesh.observer import Event, Observer, RoleTimes, RunInfo, StepMetrics
+from rolemesh.paging import start_after
 from rolemesh.runs import EVENTS_FILE, METRICS_FILE
 
 __all__ = ["JsonlObserver", "read_metrics"]
@@ -71,6 +72,7 @@ def read_metrics(path: Path, after: int = -1) -> Iterator[StepMetrics]:
     except FileNotFoundError:
         return
     with file:
+        file.seek(start_after(file, "step", after))
         for raw in file:
             if not raw.endswith(b"\n"):
                 return

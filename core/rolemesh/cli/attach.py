@@ -8,19 +8,24 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.failures import job_failed
 from rolemesh.follow import follow
+from rolemesh.history import newest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.runs import JOB_FILE, Run, find_run, runs_folder
+from rolemesh.runs import JOB_FILE, METRICS_FILE, Run, find_run, runs_folder
 from rolemesh.spec.model import Use
 
 __all__ = ["command", "watchers"]
+
+LATEST = 500
+"""How many events and steps are shown of what was before."""
 
 
 def command(job: JobName, runs_dir: RunsDir = None) -> None:
     """Show the live view of a job again; of one that has ended, its summary.
 
-    Ctrl-C leaves the view, not the job.
+    Of a long job only the last 500 events and steps are shown from before; 'rolemesh events' shows all events, and
+    metrics.jsonl in the run's folder has all metrics. Ctrl-C leaves the view, not the job.
 
     Exit code: that of the job once it has ended (0 done, 1 failed, 130 interrupted), 0 after Ctrl-C, 2 if there is no
     such job or its master does not answer.
@@ -37,8 +42,13 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
         )
     observers = watchers(run)
     observers.broadcast("job_started", run=info)
+    if max(newest(run)) > LATEST:
+        where = run.path / METRICS_FILE
+        typer.echo(
+            f"only the last {LATEST} events and steps; 'rolemesh events {run.name}' and {where} have all", err=True
+        )
     try:
-        result = follow(run.path, observers, owner=False)
+        result = follow(run.path, observers, owner=False, latest=LATEST)
     except KeyboardInterrupt:
         typer.echo(
             f"\n{run.name} goes on: 'rolemesh attach {run.name}' shows it again, 'rolemesh stop {run.name}' ends it"

@@ -11,6 +11,7 @@ import typer
 
 from rolemesh.builtin.telling import sentence
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.history import events, newest
 from rolemesh.observer import Event
 from rolemesh.runs import find_run, runs_folder
 
@@ -30,12 +31,17 @@ def command(
         list[str] | None,
         typer.Option("--kind", "-k", help="Only events of this kind; may be repeated.", metavar="KIND"),
     ] = None,
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, help="Only those with numbers above N.", metavar="N")
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last N.", metavar="N")] = None,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show every transition of a job, as its journal has them: number, time, kind and data.
+    """Show every transition of a job: number, time, kind and data.
 
-    The journal is read from the database that `state` in the job file names, so it is there after the job, too.
-    With --json each line is one event.
+    They are read from events.jsonl in the run's folder and, as far as they are not in there yet, from the journal: the
+    database that `state` in the job file names. So they are there after the job, too. With --json each line is one
+    event. --after and --last count all events, also those that --kind leaves out.
 
     Exit code: 0, 2 if there is no such job, 1 if its journal cannot be read.
 
@@ -43,22 +49,26 @@ def command(
 
       rolemesh events grpo
 
-      rolemesh events grpo -f --kind failure --kind committed
+      rolemesh events grpo -n 20 -f
+
+      rolemesh events grpo -f --kind failure --kind recovered
     """
     run = find_run(job, runs_folder(runs_dir))
-    with run.store() as store:
-        seen = 0
-        while True:
-            # Asked before reading: what was journalled until the end is read after it.
-            over = not follow or not run.alive()
-            events = store.events(seen)
-            for event in events:
+    seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
+    first = True
+    while True:
+        # Asked before reading: what was journalled until the end is read after it.
+        over = not follow or not run.alive()
+        for page in events(run, seen, journal=first or over):
+            for event in page:
                 if not kind or event.kind in kind:
                     _show(event, as_json)
-            seen += len(events)
-            if over or any(event.kind == "job_ended" for event in events):
-                return
-            time.sleep(POLL_S)
+            seen = page[-1].seq
+            over = over or any(event.kind == "job_ended" for event in page)
+        if over:
+            return
+        first = False
+        time.sleep(POLL_S)
 
 
 def line(event: Event) -> Text:

@@ -68,6 +68,7 @@ def picture(run: Run, status: JobStatus | None) -> dict[str, Any]:
         "agents": [],
         "ranks": [],
         "message": DEAD,
+        "warnings": [],
         "run_dir": str(run.path),
     }
     if result is not None:
@@ -80,12 +81,13 @@ def picture(run: Run, status: JobStatus | None) -> dict[str, Any]:
             "state": status.state,
             "committed_steps": status.committed + 1,
             "steps": status.steps,
-            "wall_s": round(time.time() - status.started, 3),
+            "wall_s": round(max(0.0, time.time() - status.started), 3),
             "started": status.started,
             "master": {"pid": status.master_pid, "node": status.master_node, "epoch": status.epoch},
             "agents": msgspec.to_builtins(status.agents),
             "ranks": msgspec.to_builtins(status.ranks),
             "message": status.message,
+            "warnings": list(status.warnings),
         }
     elif control is None:
         known |= {"state": "new", "message": "its master has not begun, or could not"}
@@ -105,7 +107,7 @@ def _print_all(pictures: list[dict[str, Any]]) -> None:
     for p in pictures:
         wall = duration(p["wall_s"]) if p["wall_s"] is not None else ""
         state = Text(str(p["state"]), style=state_style(str(p["state"])))
-        message = Text(str(p["message"] or "").partition("\n")[0], style="dim")
+        message = Text("; ".join([*p["warnings"], str(p["message"] or "").partition("\n")[0]]).strip("; "), style="dim")
         table.add_row(Text(p["name"], style="bold"), state, _steps(p), wall, message)
     Console(highlight=False).print(table)
 
@@ -125,6 +127,8 @@ def _print_one(p: dict[str, Any]) -> None:
     console.print(head, soft_wrap=True)
     if p["message"]:
         console.print(Text(f"  {p['message']}", style="yellow"), soft_wrap=True)
+    for warning in p["warnings"]:
+        console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("who", "node", "pid", "state", "step", "doing"):
         table.add_column(heading, justify="right" if heading in ("pid", "step") else "left", overflow="fold")

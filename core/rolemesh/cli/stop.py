@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.follow import follow
+from rolemesh.follow import await_end
 from rolemesh.runs import find_run, runs_folder
 
 __all__ = ["command"]
@@ -49,15 +49,8 @@ def command(
     if not wait:
         typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
         return
-    result = follow(run.path, _Silent(), owner=False)
+    result = await_end(run.path, warned=lambda text: typer.echo(f"{run.name}: {text}", err=True))
     if result is None:
         typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
     typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')} of {result.get('steps')} steps")
-
-
-class _Silent:
-    """Nobody watches."""
-
-    def broadcast(self, hook: str, /, **arguments: Any) -> None:
-        """Drop it."""

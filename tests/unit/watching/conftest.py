@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import tempfile
 import threading
 import time
@@ -85,6 +86,21 @@ class MasterOutside:
         self._thread = threading.Thread(target=self._serve, args=(self._answers, self._ended))
         self._thread.start()
 
+    def age(self, count: int) -> None:
+        """Be a job of `count` events and steps, of which the journal has none any more."""
+        with self._lock:
+            made = time.time()
+            events = [Event(n + 1, 1, made, "noise", {"n": n}) for n in range(count)]
+            lines = [StepMetrics(n, 1, made, {"reward": 0.5}, {}, {}) for n in range(count)]
+            self._jsonl.steps_finished(tuple(lines))
+            (self.run_dir / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in events))
+            with sqlite3.connect(self.run_dir / "state.sqlite") as database:
+                database.execute("UPDATE rolemesh_jobs SET last_seq = ?", (count,))
+            database.close()
+            self._events += events
+            self._lines += lines
+            self._steps = count
+
     def answer_one(self) -> None:
         """Answer one question, however many wait, although `answers` is not set."""
         self._tokens.append(1)
@@ -164,7 +180,8 @@ class MasterOutside:
             RankStatus("trainer", 0, "node-a", 4302, "running", step, "computing", "train"),
         )
         started, committed = self._started, step - 1
-        return JobStatus(self.name, self._state, 1, committed, 10, started, 4242, "host-a", agents, ranks)
+        status = JobStatus(self.name, self._state, 1, committed, 10, started, 4242, "host-a", agents, ranks)
+        return msgspec.structs.replace(status, warnings=self.warnings)
 
 
 @pytest.fixture
