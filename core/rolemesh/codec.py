@@ -20,10 +20,19 @@ import numpy as np
 from rolemesh.batch import Batch, Ragged, Shard, Shards
 from rolemesh.errors import TransportError
 
-__all__ = ["Buffer", "decode", "encode", "flat_buffers", "flatten", "register_codec", "unflatten"]
+__all__ = ["Buffer", "Received", "decode", "encode", "flat_buffers", "flatten", "register_codec", "unflatten"]
 
 Buffer: TypeAlias = bytes | memoryview
 """Contiguous bytes: `len` is their number."""
+
+
+class Received(list[Buffer]):
+    """The buffers of a value that came, where they lie: others may read the same bytes."""
+
+    def writable(self, index: int) -> Buffer:
+        """Buffer `index` to write to, seen by nobody else; this one copies it."""
+        return memoryview(bytearray(self[index]))
+
 
 Tree: TypeAlias = Any
 _Encoder: TypeAlias = Callable[[Any, list[Buffer]], Tree]
@@ -59,8 +68,9 @@ def encode(value: Any) -> tuple[bytes, list[Buffer]]:
 def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
     """The value of a header and its buffers. Arrays are read-only views of the buffers.
 
-    Tensors above 1 MiB are views too, smaller ones copies: torch knows no read-only tensor, so write only to a clone.
-    Raises `TransportError` for a header that is malformed or does not fit its buffers.
+    Tensors may be written to, since torch knows no read-only ones: up to 1 MiB they are copies, larger ones are
+    `Received.writable`, or views of buffers that are nobody else's. Raises `TransportError` for a header that is
+    malformed or does not fit its buffers.
     """
     try:
         return _value(_unpack(header), buffers)
@@ -287,7 +297,10 @@ def _from_tensor(tree: list[Any], buffers: Sequence[Buffer]) -> Any:
     from rolemesh import codec_torch
 
     _, name, shape, index = tree
-    return codec_torch.from_bytes(str(name), _shape(shape), _buffer(index, buffers))
+    raw = _buffer(index, buffers)
+    if isinstance(buffers, Received) and len(raw) > codec_torch.COPIED:
+        raw = buffers.writable(index)
+    return codec_torch.from_bytes(str(name), _shape(shape), raw)
 
 
 def _from_dict(tree: list[Any], buffers: Sequence[Buffer]) -> dict[Any, Any]:

@@ -12,10 +12,11 @@ import torch
 from rolemesh.errors import TransportError
 
 COPIED = 1 << 20
-"""Tensors up to this size are copied on read, so that they can be written to; larger ones are views."""
+"""Tensors up to this size are copied on read, so that they can be written to; larger ones are views of bytes that
+`rolemesh.codec.Received.writable` gives, or that nobody else sees."""
 
 with warnings.catch_warnings():
-    # torch warns once per process that a buffer is read-only; `rolemesh.codec.decode` documents the rule instead
+    # torch warns once per process that a buffer is read-only: those of frames are marked so, and are nobody else's
     warnings.simplefilter("ignore")
     torch.frombuffer(bytes(8), dtype=torch.uint8)
 

@@ -285,7 +285,14 @@ class Agent:
         refused = self._refused + sum(board.read().refused for board, _ in self._boards.values()) + self._memory.refused
         refused += self._dropped.count
         making = self._nursery.making
-        return machine.Sampled(boards, self._memory.stored(), persisted, self._memory.trouble, making, refused)
+        return machine.Sampled(boards, self._memory.stored(), persisted, self._trouble(), making, refused)
+
+    def _trouble(self) -> str:
+        """What is waited for on this node, "" if nothing is."""
+        if self._memory.trouble:
+            return self._memory.trouble
+        short = sorted(f"{role}/{rank}" for (role, rank), (board, _) in self._boards.items() if board.read().short)
+        return f"/dev/shm is full: {', '.join(short)} waits for others to free some of it" if short else ""
 
     def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0

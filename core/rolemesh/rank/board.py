@@ -20,6 +20,7 @@ __all__ = [
     "PHASE",
     "PID",
     "REFUSED",
+    "SHORT",
     "SINCE_NS",
     "SNAPSHOT",
     "STEP",
@@ -36,22 +37,22 @@ COMPUTING: Final = 1
 WAITING: Final = 2
 """For an input."""
 BLOCKED: Final = 3
-"""For a credit, or for a commit that frees retained values."""
+"""For a credit, for a commit that frees retained values, or for shared memory."""
 TURN: Final = 4
 """For its turn, on a slot whose ranks run one after the other."""
 GATHERING: Final = 5
 """For the rest of its collective group, before a call."""
 
-PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED = range(11)
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
 """The fields by their place."""
-_FIELDS = 11
+_FIELDS = 12
 
 
 class Position(NamedTuple):
     """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase.
 
     `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start,
-    `refused` how many connections its transports have refused.
+    `refused` how many connections its transports have refused, `short` how many bytes of shared memory it waits for.
     """
 
     pid: int
@@ -65,6 +66,7 @@ class Position(NamedTuple):
     snapshot: int
     busy_ns: int
     refused: int
+    short: int = 0
 
 
 class Board:

@@ -12,12 +12,15 @@ from rolemesh.rank.board import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSH
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.meter import Meter
+from rolemesh.rank.shortage import Shortage
 from rolemesh.rank.takeover import Inheritance
+from rolemesh.shm import NoSharedMemory, is_full
+from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots
-from rolemesh.workload import Workload
+from rolemesh.workload import State, Workload
 
-__all__ = ["Boundary", "Group"]
+__all__ = ["Boundary", "Group", "write_snapshot"]
 
 POLL_S = 0.001
 """How often the boards of the group are looked at while one of its ranks is behind."""
@@ -65,11 +68,13 @@ class Boundary:
         group: Group | None,
         inherited: Inheritance,
         admission: Admission | None,
+        shortage: Shortage,
     ) -> None:
         """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._board = steps, ports, log, meter, board
         self._group, self._inherited, self._admission = group, inherited, admission
+        self._shortage = shortage
         self._resent = False
         self._pin()
 
@@ -90,7 +95,7 @@ class Boundary:
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
             state = self._workload.snapshot()
         persist = self._plan.persisted(step, self._steps)
-        self._memory.write(step, state, log=self._log.position, persist=persist)
+        write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
         fields[SNAPSHOT] = step
         if persist:
             self._pin()
@@ -122,3 +127,19 @@ class Boundary:
             if endpoint.stopping:
                 raise Stopping
         self._meter.blocked += monotonic_ns() - began
+
+
+def write_snapshot(
+    shortage: Shortage, memory: MemorySnapshots, step: int, state: State | None, *, log: int, persist: bool
+) -> None:
+    """Take the snapshot of `step`, once there is memory for it. Raises what `MemorySnapshots.write` raises."""
+
+    def write() -> None:
+        try:
+            memory.write(step, state, log=log, persist=persist)
+        except SnapshotError as error:
+            if not is_full(error.__cause__):
+                raise
+            raise NoSharedMemory(error.what, where=error.where, remedy=error.remedy) from error
+
+    shortage(write)

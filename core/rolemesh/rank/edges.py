@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from time import monotonic
+from typing import Protocol
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
@@ -10,7 +12,7 @@ from rolemesh.graph.schedule import Activity
 from rolemesh.protocol.edge import first_needed, hold_of
 from rolemesh.protocol.messages import Peer
 from rolemesh.protocol.outline import SnapshotPlan
-from rolemesh.rank.board import Board
+from rolemesh.rank.board import STEP, Board
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.in_port import InPort
 from rolemesh.rank.meter import Meter
@@ -18,6 +20,15 @@ from rolemesh.rank.out_port import OutPort, Way, free
 from rolemesh.snapshots.log import OutLog
 
 __all__ = ["Ports"]
+
+
+class Orphans(Protocol):
+    """What former generations have left (`rolemesh.rank.takeover.Inheritance`)."""
+
+    nbytes: int
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step` would free something here."""
 
 
 class Ports:
@@ -43,7 +54,7 @@ class Ports:
         resume: int = -1,
         log: OutLog | None = None,
     ) -> None:
-        """`retention_bytes`: a put waits for a commit while more than this is kept for steps that are not committed.
+        """`retention_bytes`: a put waits for a commit while what is kept for steps that are not committed takes more.
 
         The rank goes on after step `resume`; `log` gets what it sends. `stateful` are the roles that are restored from
         snapshots alone.
@@ -55,6 +66,9 @@ class Ports:
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort] = {}
         self.ways: list[Way] = []
+        self.orphans: Orphans | None = None
+        """What former generations have left, where there were any."""
+        self.committed = -1
         role, rank = endpoint.site.role, endpoint.site.rank
         for edge in graph.edges:
             src, dst = graph.ops[edge.src], graph.ops[edge.dst]
@@ -81,8 +95,28 @@ class Ports:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are kept for consumers that might come back."""
-        return sum(way.state.kept_bytes for way in self.ways)
+        """What is kept for consumers that might come back: slots as large as they are, the log, and small values."""
+        kept = sum(way.state.kept_bytes for way in self.ways) + self.endpoint.pool.used_bytes
+        if self.log is not None:
+            kept += self.log.nbytes
+        return kept if self.orphans is None else kept + self.orphans.nbytes
+
+    def waits_for_room(self, step: int) -> bool:
+        """Whether a value of `step` must wait for a commit that frees some of `kept_bytes`, and that can come."""
+        pool = self.endpoint.pool
+        kept = self.kept_bytes
+        if kept + pool.free_bytes > self.retention_bytes:
+            pool.give_back(kept + pool.free_bytes - self.retention_bytes)
+        return kept > self.retention_bytes and self.awaits_commit(step)
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether a commit that can come while the rank is at `step` would free something."""
+        reachable = self.snapshots.boundary(step)
+        return (
+            any(way.state.awaits_commit(reachable) for way in self.ways)
+            or (self.log is not None and self.log.awaits_commit(reachable))
+            or (self.orphans is not None and self.orphans.awaits_commit(reachable))
+        )
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
         """Ask the producers among `peers`, and answer the consumers' asks."""
@@ -100,9 +134,13 @@ class Ports:
                 port.ask()
 
     def commit(self, step: int) -> None:
-        """`step` is committed: forget what was retained for it and before."""
+        """`step` is committed: forget what was retained for it and before, and give back what has not been used."""
+        self.committed = max(self.committed, step)
         for way in self.ways:
             free(way.state.committed(step))
+        at, now = self.board.fields[STEP], monotonic()
+        self.endpoint.pool.trim(at, now)
+        self.endpoint.reader.trim(at, now)
 
     def pin(self, steps: Sequence[int]) -> None:
         """The snapshots of these steps are being persisted: what crosses them is kept."""

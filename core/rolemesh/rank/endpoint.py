@@ -11,7 +11,8 @@ from rolemesh.codec import Buffer, decode, flat_buffers, unflatten
 from rolemesh.errors import TransportError
 from rolemesh.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh.rank.control import Stopping
-from rolemesh.shm import SlotPool, SlotReader
+from rolemesh.shm import SlotPool
+from rolemesh.slot_reader import SlotReader
 from rolemesh.strangers import UNREADABLE, Dropped
 from rolemesh.transport import (
     ASK,
@@ -121,6 +122,7 @@ class Endpoint:
         otherwise. `agent_address`: the zmq address that `report` pushes to. Raises `TransportError`."""
         self.site = site
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # one per peer; by default 1023
         self._inbox = Inbox(self._context, site.ipc_path("inbox"))
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]
@@ -135,7 +137,7 @@ class Endpoint:
             raise
         self.addresses["control"] = self._inbox.address
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
-        self._reader = SlotReader(site.shm_dir)
+        self.reader = SlotReader(site.shm_dir)
         self._on_control = on_control
         self.stopping = False
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
@@ -347,11 +349,11 @@ class Endpoint:
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
         header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
         if form == INLINE:
-            return Arrived(header, flat_buffers(frame, rest, sizes), self._reader)
+            return Arrived(header, flat_buffers(frame, rest, sizes), self.reader)
         if form == IN_SLOT:
-            return Arrived(header, None, self._reader, frame[rest:].decode(), sizes)
+            return Arrived(header, None, self.reader, frame[rest:].decode(), sizes)
         if form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
-            return Arrived(header, more, self._reader)
+            return Arrived(header, more, self.reader)
         raise ValueError(f"a data frame of form {form} does not fit its sizes")
 
     def _drop(self, what: object) -> None:
@@ -383,7 +385,7 @@ class Endpoint:
         for transport in self._transports.values():
             transport.close()
         self._inbox.close()
-        self._reader.close()
+        self.reader.close()
         self.pool.close(keep=self.keep_slots)
         self._context.destroy(linger=linger_ms)
 

@@ -10,13 +10,14 @@ from rolemesh.protocol.job import RankStart
 from rolemesh.protocol.messages import Advance
 from rolemesh.rank.admission import Admission
 from rolemesh.rank.board import SNAPSHOT, Board
-from rolemesh.rank.boundary import Boundary, Group
+from rolemesh.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.loop import Loop
 from rolemesh.rank.meter import Meter
 from rolemesh.rank.origin import Origin
+from rolemesh.rank.shortage import Shortage
 from rolemesh.rank.takeover import Inheritance, carry_over, take_over
 from rolemesh.snapshots.disk import load
 from rolemesh.snapshots.log import OutLog
@@ -48,14 +49,22 @@ class Life:
         self._workload, self._steps, self._admission = workload, job.steps, admission
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
+        self._shortage = endpoint.pool.persist = Shortage(endpoint, board)
         log = None
         if self._keeps:
             endpoint.keep_slots = True
-            log = OutLog(start.shm_dir, launch.role, launch.rank, generation=launch.generation, resume=launch.resume)
-        self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
+            log = OutLog(
+                start.shm_dir,
+                launch.role,
+                launch.rank,
+                generation=launch.generation,
+                resume=launch.resume,
+                persist=self._shortage,
+            )
+        self._shortage.meter = self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
         activity = Activity(job.graph)
-        self._ports = ports = Ports(
+        self._shortage.ports = self._ports = ports = Ports(
             job.graph,
             activity,
             job.world_sizes,
@@ -139,7 +148,7 @@ class Life:
             self._give()
         if from_disk:
             carry_over(launch.origin, job.graph, job.world_sizes, self._ports)
-            memory.write(launch.resume, found.state, log=log.position, persist=False)
+            write_snapshot(self._shortage, memory, launch.resume, found.state, log=log.position, persist=False)
         self._board.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
         return Boundary(
@@ -155,6 +164,7 @@ class Life:
             group=None if alone else Group(launch.role, start.mates, self._ports, self._control),
             inherited=self._inherited,
             admission=self._admission,
+            shortage=self._shortage,
         )
 
     def _give(self) -> None:

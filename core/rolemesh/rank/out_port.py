@@ -11,7 +11,6 @@ from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
 from rolemesh.protocol.edge import OutEdgeState
-from rolemesh.protocol.outline import SnapshotPlan
 from rolemesh.rank.board import BLOCKED, EDGE, PHASE, SINCE_NS, Board
 from rolemesh.rank.chunks import check_returned, join_chunks
 from rolemesh.rank.endpoint import Endpoint
@@ -35,14 +34,11 @@ class Rank(Protocol):
     activity: Activity
     steps: int
     retention: bool
-    retention_bytes: int
-    snapshots: SnapshotPlan
     log: OutLog | None
     ways: list[Way]
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that are kept for consumers that might come back."""
+    def waits_for_room(self, step: int) -> bool:
+        """Whether a value of `step` must wait for a commit that frees what is kept."""
 
 
 class Way:
@@ -106,7 +102,7 @@ class Way:
         if payload is None:
             return self.state.sent(step, chunk, last, consumers, None, 0)
         payload.users += 1
-        return self.state.sent(step, chunk, last, consumers, payload, payload.nbytes)
+        return self.state.sent(step, chunk, last, consumers, payload, len(payload.body))
 
     def _write(
         self, log: OutLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
@@ -238,7 +234,7 @@ class OutPort:
                 live = True
                 if not way.state.credit and step != self._admitted:
                     self._wait_credit(way)
-        if live and ports.retention and ports.kept_bytes > ports.retention_bytes and step != self._admitted:
+        if live and ports.retention and step != self._admitted and ports.waits_for_room(step):
             self._wait_commit(step)
         return live
 
@@ -265,9 +261,8 @@ class OutPort:
 
     def _wait_commit(self, step: int) -> None:
         ports = self._ports
-        reachable = ports.snapshots.boundary(step)
         began = self._begin_wait(-1)
-        while ports.kept_bytes > ports.retention_bytes and any(w.state.awaits_commit(reachable) for w in ports.ways):
+        while ports.waits_for_room(step):
             ports.endpoint.wait()
         self._end_wait(began)
 

@@ -34,12 +34,26 @@ class Inheritance:
         """Lines of metrics that the agent may lack."""
         self.partial: Metrics | None = None
         """The line that had been begun when the snapshot was taken."""
+        self.nbytes = 0
+        """What the ghosts' slots take."""
         self._directory = directory
-        self._ghosts: dict[str, int] = {}
+        self._ghosts: dict[str, tuple[int, int]] = {}
 
     def haunt(self, slot: str, until: int) -> None:
         """`slot` stays until step `until` is committed."""
-        self._ghosts[slot] = max(until, self._ghosts.get(slot, until))
+        known = self._ghosts.get(slot)
+        if known is None:
+            try:
+                size = (self._directory / slot).stat().st_size
+            except FileNotFoundError:
+                return
+            self.nbytes += size
+            known = until, size
+        self._ghosts[slot] = max(until, known[0]), known[1]
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step` would remove some of them."""
+        return any(until <= step for until, _ in self._ghosts.values())
 
     @property
     def ghosts(self) -> frozenset[str]:
@@ -48,8 +62,8 @@ class Inheritance:
 
     def committed(self, step: int) -> None:
         """`step` is committed: remove the slots of ghosts that nobody can need."""
-        for slot in [slot for slot, until in self._ghosts.items() if until <= step]:
-            del self._ghosts[slot]
+        for slot in [slot for slot, (until, _) in self._ghosts.items() if until <= step]:
+            self.nbytes -= self._ghosts.pop(slot)[1]
             (self._directory / slot).unlink(missing_ok=True)
 
 
@@ -61,7 +75,7 @@ def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inherita
     """
     records, log.found = log.found, []
     pool = ports.endpoint.pool
-    found = Inheritance(pool.directory)
+    ports.orphans = found = Inheritance(pool.directory)
     # A slot that had been freed was written again: its last payload is the one that lies in it.
     lies_in = {record.slot: record.payload for record in records if record.slot}
     ways = {way.edge.id: way for way in ports.ways}

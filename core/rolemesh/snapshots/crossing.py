@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.codec import Buffer, decode
+from rolemesh.codec import Buffer, Received, decode
 from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.snapshots.log import CHUNK, END, LogRecord
 from rolemesh.snapshots.reading import map_file
@@ -56,8 +56,8 @@ class Crossing(msgspec.Struct, frozen=True):
     buffers: tuple[Buffer, ...]
 
     def value(self) -> Any:
-        """The chunk's value; its arrays are views of the file."""
-        return decode(self.header, self.buffers)
+        """The chunk's value; its arrays are views of the file, its tensors may be written to."""
+        return decode(self.header, Received(self.buffers))
 
 
 _decode_head = msgspec.msgpack.Decoder(_Head).decode

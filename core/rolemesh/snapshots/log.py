@@ -17,7 +17,8 @@ from zlib import crc32
 import msgspec
 
 from rolemesh.codec import Buffer, flat_buffers, unflatten
-from rolemesh.shm import SlotReader, new_file
+from rolemesh.shm import Persist, new_file
+from rolemesh.slot_reader import SlotReader
 
 __all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "OutLog"]
 
@@ -25,6 +26,8 @@ CHUNK, END, LINE, PARTIAL = 0, 1, 2, 3
 """Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet."""
 
 SEGMENT_BYTES: Final = 1 << 20
+"""A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
+into little memory, and one that starts again finds room."""
 _MAGIC: Final = b"rmlog001"
 _OPENING = struct.Struct("<8sIIqQ")
 """magic, generation, 0, the step that the generation was restored to, position of the first record."""
@@ -73,10 +76,11 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 class _Segment:
     """What is known of one file: whose it is, and until when it is needed."""
 
-    __slots__ = ("first", "first_step", "generation", "last_line", "number", "path", "resume", "until")
+    __slots__ = ("first", "first_step", "generation", "last_line", "number", "path", "resume", "size", "until")
 
-    def __init__(self, path: Path, number: int, generation: int, resume: int, first: int) -> None:
+    def __init__(self, path: Path, number: int, generation: int, resume: int, first: int, size: int) -> None:
         self.path, self.number, self.generation, self.resume, self.first = path, number, generation, resume, first
+        self.size = size
         self.until = -1
         self.last_line = -1
         self.first_step = 1 << 62
@@ -92,11 +96,22 @@ class _Segment:
 class OutLog:
     """The log of one rank, which alone writes it. `read` is for everybody, at any time."""
 
-    def __init__(self, directory: str | Path, role: str, rank: int, *, generation: int = 0, resume: int = -1) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        role: str,
+        rank: int,
+        *,
+        generation: int = 0,
+        resume: int = -1,
+        persist: Persist = lambda make: make(),
+    ) -> None:
         """Go on behind what is there, as `generation`, restored to the state after step `resume`.
 
-        `found` then has all records of former generations, ghosts included: see `is_ghost`.
+        `found` then has all records of former generations, ghosts included: see `is_ghost`. `persist` is how a segment
+        is made; it may wait for memory.
         """
+        self._persist = persist
         self._directory, self._name = Path(directory), f"log-{role}-{rank}-"
         self._generation, self._resume = generation, resume
         self._segments: list[_Segment] = []
@@ -110,9 +125,12 @@ class OutLog:
             self.found += records
             self.position = max(self.position, segment.first + len(records))
         self._resumes = [(s.generation, s.resume) for s in self._segments] + [(generation, resume)]
+        self.nbytes = sum(segment.size for segment in self._segments)
+        """What the segments take."""
         self._consumers: dict[tuple[int, ...], bytes] = {}
         self._current: _Segment
-        self._at = self._size = 0
+        self._map: memoryview
+        self._at = self._size = self._made = 0
         self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
 
     def is_ghost(self, record: LogRecord) -> bool:
@@ -182,11 +200,17 @@ class OutLog:
                 kept.append(segment)
             else:
                 segment.path.unlink(missing_ok=True)
+                self.nbytes -= segment.size
         self._segments = kept
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step`, and the lines up to it being published, would free something here."""
+        oldest = self._segments[0]
+        return oldest is not self._current and max(oldest.until, oldest.last_line) <= step
 
     def close(self) -> None:
         """Unmap; the files stay."""
-        self._map.close()
+        self._map = memoryview(b"")
 
     @staticmethod
     def read(directory: str | Path, role: str, rank: int, upto: int | None = None) -> list[LogRecord]:
@@ -216,7 +240,6 @@ class OutLog:
     def _append(self, kind: int, step: int, hold: int, body: bytes) -> None:
         end = self._at + _FRAME.size + len(body)
         if end > self._size:
-            self._map.close()
             self._begin(self._current.number + 1, len(body))
             end = self._at + _FRAME.size + len(body)
         self._map[self._at : end] = _FRAME.pack(len(body), crc32(body)) + body
@@ -226,13 +249,17 @@ class OutLog:
 
     def _begin(self, number: int, room: int) -> None:
         path = self._directory / f"{self._name}{number}"
-        self._size = max(SEGMENT_BYTES, _OPENING.size + _FRAME.size + room)
+        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _OPENING.size + _FRAME.size + room)
+        self._made += 1
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._map = new_file(path, self._size, " of what was sent", "or lower edges.retention.max_bytes")
+        self._map = self._persist(
+            lambda: new_file(path, size, " of what was sent", "or lower edges.retention.max_bytes", spare=False).data
+        )
         self._map[: _OPENING.size] = _OPENING.pack(_MAGIC, self._generation, 0, self._resume, self.position)
-        self._at = _OPENING.size
-        self._current = _Segment(path, number, self._generation, self._resume, self.position)
+        self._at, self._size = _OPENING.size, size
+        self._current = _Segment(path, number, self._generation, self._resume, self.position, size)
         self._segments.append(self._current)
+        self.nbytes += size
 
 
 def _is_ghost(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
@@ -254,7 +281,7 @@ def _scan(directory: Path, name: str) -> Iterator[tuple[_Segment, list[LogRecord
         if len(data) < _OPENING.size or not data.startswith(_MAGIC):
             continue
         _, generation, _, resume, first = _OPENING.unpack_from(data)
-        segment = _Segment(path, number, generation, resume, first)
+        segment = _Segment(path, number, generation, resume, first, len(data))
         yield segment, list(_records(data, segment))
 
 

@@ -1,0 +1,156 @@
+"""Files mapped into memory without a descriptor each, and a bounded number of such maps.
+
+Python's `mmap` keeps a duplicate of the file's descriptor for as long as the map lives, so a rank with a thousand
+values in shared memory would need a thousand descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from mmap import MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+__all__ = ["Bytes", "MapCache", "PrivateMap", "map_shared"]
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+_MAP_NORESERVE: Final = 0x4000
+_MADV_DONTNEED: Final = 4
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap, _munmap, _mprotect, _madvise = _libc.mmap, _libc.munmap, _libc.mprotect, _libc.madvise
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_mprotect.argtypes = _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class _Region:
+    """The owner of a map: it is unmapped when the last array or view of it is gone."""
+
+    __slots__ = ("__array_interface__", "_unmap", "address", "size")
+
+    def __init__(self, fd: int, size: int, protection: int, flags: int, *, writable: bool) -> None:
+        address = _mmap(None, size, protection, flags, fd, 0)
+        if address == _FAILED:
+            raise _error("mmap")
+        self.address, self.size, self._unmap = address, size, _munmap
+        self.__array_interface__ = {"data": (address, not writable), "shape": (size,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        if hasattr(self, "_unmap"):
+            self._unmap(self.address, self.size)
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def map_shared(fd: int, size: int, *, writable: bool) -> Bytes:
+    """The first `size` bytes of a file, as all who map it see them. `fd` may be closed afterwards.
+
+    The array keeps the map, and so does every view of it. Raises `OSError`: `ENOMEM` also where the process has as many
+    maps as the kernel allows (``vm.max_map_count``).
+    """
+    protection = PROT_READ | PROT_WRITE if writable else PROT_READ
+    return np.asarray(_Region(fd, size, protection, MAP_SHARED | MAP_POPULATE, writable=writable))
+
+
+class PrivateMap:
+    """A file's bytes, copied on write: what is written here stays here, what is not is as in the file now."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """`fd` may be closed afterwards. Raises `OSError`."""
+        # Populated while it cannot be written yet: populating a writable map copies every page.
+        flags = MAP_PRIVATE | _MAP_NORESERVE | MAP_POPULATE
+        self._region = _Region(fd, size, PROT_READ, flags, writable=True)
+        if _mprotect(self._region.address, size, PROT_READ | PROT_WRITE):
+            raise _error("mprotect")
+
+    def array(self) -> Bytes:
+        """The bytes, writable; a new array each time, which keeps the map."""
+        return np.asarray(self._region)
+
+    def discard(self) -> None:
+        """Forget what was written here, if anything was."""
+        region = self._region
+        # Finding out costs a twentieth of forgetting: after that, every page is mapped again on its next read.
+        if _is_written(region.address, region.size):
+            _madvise(region.address, region.size, _MADV_DONTNEED)
+
+
+def _is_written(address: int, size: int) -> bool:
+    """Whether a private map of a file has pages of its own. True where the kernel does not tell.
+
+    Linux, admin-guide/mm/pagemap: bit 63 is a page in memory, 62 one that is swapped out, 61 one of the file.
+    """
+    pages = -(-size // PAGESIZE)
+    try:
+        entries = np.frombuffer(os.pread(_pagemap(), 8 * pages, 8 * (address // PAGESIZE)), np.uint64) >> np.uint64(61)
+    except OSError:
+        return True
+    return len(entries) < pages or bool(((entries >= 2) & ((entries & 1) == 0)).any())
+
+
+_opened: tuple[int, int] = (-1, -1)
+"""The process that has opened its page map, and the descriptor: a forked child would read its parent's there."""
+
+
+def _pagemap() -> int:
+    global _opened
+    pid, fd = _opened
+    if pid != os.getpid():
+        if fd >= 0:
+            os.close(fd)
+        fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        _opened = os.getpid(), fd
+    return fd
+
+
+class MapCache:
+    """The maps that were used last, by name: at most `limit`, and at least the newest half of that.
+
+    Two generations, the used one and the one before: what is not asked for while a generation lasts is forgotten with
+    it. A map that is still viewed lives on until the views go.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._young: dict[str, Bytes] = {}
+        self._old: dict[str, Bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def get(self, name: str) -> Bytes | None:
+        """The map of `name`, if it is here."""
+        found = self._young.get(name)
+        if found is None:
+            found = self._old.pop(name, None)
+            if found is not None:
+                self.put(name, found)
+        return found
+
+    def put(self, name: str, found: Bytes) -> None:
+        """Remember a map."""
+        if len(self._young) >= self._half:
+            self.age()
+        self._young[name] = found
+
+    def drop(self, name: str) -> None:
+        """Forget one."""
+        self._young.pop(name, None)
+        self._old.pop(name, None)
+
+    def age(self) -> None:
+        """Forget those that were not used since this was called last."""
+        self._young, self._old = {}, self._young
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young, self._old = {}, {}

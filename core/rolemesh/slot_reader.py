@@ -1,0 +1,127 @@
+"""The consumer's side of shared-memory slots: what other ranks have written, read without a copy."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from rolemesh.codec import Buffer, Received
+from rolemesh.errors import TransportError
+from rolemesh.mapping import Bytes, MapCache, PrivateMap, map_shared
+from rolemesh.shm import MAPS, Period, aligned_size, is_short, views_of
+
+__all__ = ["SlotReader"]
+
+PRIVATE_MAPS = 256
+"""Slots with large tensors that have a map to write to, beside the one that all see."""
+
+
+class SlotReader:
+    """Maps of other ranks' slots, each kept while it is used.
+
+    Views keep their map alive, so a value that outlives its operator never crashes; but once the consumer has
+    released it, its producer may write the next value there. Copy what you keep.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._maps = MapCache(MAPS)
+        self._private: dict[str, _Private] = {}
+        self._period = Period()
+
+    def read(self, name: str, sizes: Sequence[int]) -> Received:
+        """Views of the buffers in slot `name`. Raises `TransportError` if it is not there or too small."""
+        found = self._maps.get(name)
+        if found is None:
+            found = self._open(name)
+            self._maps.put(name, found)
+        view = found.data
+        if aligned_size(sizes) > len(view):
+            raise TransportError(f"buffers of {sum(sizes)} bytes in a slot of {len(view)}", where=name)
+        return _SlotBuffers(views_of(view, sizes), self, name, sizes)
+
+    def trim(self, step: int, now: float) -> None:
+        """Forget the maps that were not used for a while; all, where memory is short: what is unlinked stays as long
+        as somebody has mapped it."""
+        if is_short(self._directory):
+            self.close()
+        elif self._period.is_over(step, now):
+            self._maps.age()
+            self._private = {name: kept for name, kept in self._private.items() if self._maps.get(name) is not None}
+
+    def private(self, name: str) -> Bytes:
+        """The bytes of slot `name`, to write to: nobody else sees that, nor does who reads the slot again."""
+        known = self._private.pop(name, None)
+        if known is not None and known.is_lent:
+            known = None  # its reader keeps it, and what was written there
+        if known is None:
+            while len(self._private) >= PRIVATE_MAPS:
+                del self._private[next(iter(self._private))]
+            fd, size = self._open_file(name)
+            try:
+                known = _Private(PrivateMap(fd, size))
+            finally:
+                os.close(fd)
+        self._private[name] = known
+        return known.lend()
+
+    def _open(self, name: str) -> Bytes:
+        fd, size = self._open_file(name)
+        try:
+            return map_shared(fd, size, writable=False)
+        finally:
+            os.close(fd)
+
+    def _open_file(self, name: str) -> tuple[int, int]:
+        if "/" in name or name.startswith("."):
+            raise TransportError(f"slot name {name!r} leaves the job's directory")
+        try:
+            fd = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise TransportError(
+                f"slot {name} is gone: {error.strerror}", where=str(self._directory), remedy="its producer has died"
+            ) from error
+        return fd, os.fstat(fd).st_size
+
+    def close(self) -> None:
+        """Forget the maps; those that are still viewed live on until the views go."""
+        self._maps.clear()
+        self._private.clear()
+
+
+class _Private:
+    """A private map, and who has its bytes now."""
+
+    __slots__ = ("_lent", "_map")
+
+    def __init__(self, mapped: PrivateMap) -> None:
+        self._map = mapped
+        self._lent: weakref.ref[Bytes] | None = None
+
+    @property
+    def is_lent(self) -> bool:
+        return self._lent is not None and self._lent() is not None
+
+    def lend(self) -> Bytes:
+        if self._lent is not None:
+            self._map.discard()
+        array = self._map.array()
+        self._lent = weakref.ref(array)
+        return array
+
+
+class _SlotBuffers(Received):
+    """The buffers of one value in a slot."""
+
+    def __init__(self, views: Sequence[Buffer], reader: SlotReader, name: str, sizes: Sequence[int]) -> None:
+        super().__init__(views)
+        self._reader, self._name, self._sizes = reader, name, sizes
+        self._own: list[Buffer] | None = None
+
+    def writable(self, index: int) -> Buffer:
+        """A view of the slot that is copied on write."""
+        if self._own is None:
+            self._own = views_of(self._reader.private(self._name).data, self._sizes)
+        return self._own[index]

@@ -1,0 +1,101 @@
+"""What ranks do where memory, or what else the system lends, is scarce: they take little of it, and wait for more."""
+
+import os
+import resource
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.unit.rank.restarts.flows import STATEFUL
+
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.partition import Split
+from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.rank import shortage
+from rolemesh.rank.board import BLOCKED
+
+MB = 1 << 20
+
+
+def pair(*, credits=2):
+    """data → trainer."""
+    ops = (OpCall(0, "data", "next", "data.next", Split()), OpCall(1, "trainer", "train", "trainer.train", None))
+    return LogicalGraph("pair", ops, (Edge(0, 0, 1, "x", Split(), Split(), credits=credits),))
+
+
+def two(size, *, data=0.0, trainer=0.0):
+    """Rows of `size` numbers: 48 bytes each for all six rows."""
+    return {"data": ("Source", {"pause": data, "size": size}), "trainer": ("Trainer", {"pause": trainer})}
+
+
+@contextmanager
+def small(folder, megabytes):
+    """Shared memory of so many MiB."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def descriptors(count):
+    """At most `count` of them in each process that is forked meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def open_files(rank):
+    return len(os.listdir(f"/proc/{rank.process.pid}/fd"))
+
+
+def test_ten_thousand_retained_values_take_their_size_and_no_descriptors(village):
+    plan = SnapshotPlan(enabled=True, every=10_000)
+    job = village(pair(credits=64), two(840), stateful=STATEFUL, steps=10_000, snapshots=plan, metrics_every=1000)
+    with descriptors(256):
+        job.start()
+    job.finished("data", 1000)
+    before = open_files(job.ranks["data", 0])
+    job.finished("data", 9_998)
+    slots = list(job.shm.rglob("slot-data-0-*"))
+    assert len(slots) > 9_900, "nothing is committed yet"
+    taken, sent = sum(path.stat().st_blocks * 512 for path in slots), len(slots) * 840 * 48
+    assert taken < 1.25 * sent
+    assert open_files(job.ranks["data", 0]) == before
+    for rank in job.ranks.values():
+        assert Path(f"/proc/{rank.process.pid}/maps").read_text().count("/slot-") <= 2 * 4096
+    job.done()
+
+
+def test_a_rank_that_finds_memory_full_waits_for_what_commits_free(village):
+    plan = SnapshotPlan(enabled=True, every=4)
+    made = two(MB // 48, trainer=0.01)
+    job = village(pair(credits=100), made, stateful=STATEFUL, steps=60, snapshots=plan)
+    with small(job.shm, 24):
+        job.start()
+        job.until(lambda: job.ranks["data", 0].board.read().short > MB // 2)
+        assert job.ranks["data", 0].board.read().phase == BLOCKED
+        job.finished("data", 40)
+        job.kill(("trainer", 0))
+        job.done()
+        assert job.ranks["data", 0].board.read().short == 0
+        job.close()
+
+
+def test_a_rank_fails_clearly_where_memory_stays_full(village, monkeypatch):
+    monkeypatch.setattr(shortage, "PATIENCE_S", 0.3)
+    job = village(pair(), two(MB // 48, data=0.01), stateful=STATEFUL, steps=1000)
+    with small(job.shm, 24):
+        job.start()
+        job.finished("data", 3)
+        at = os.statvfs(job.shm)
+        with open(job.shm / "somebody-elses", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, at.f_bavail * at.f_frsize)
+        with pytest.raises(AssertionError, match="give /dev/shm more room"):
+            job.done()
+        job.close()
