@@ -85,10 +85,12 @@ def bundle_job(
     run_dir: str,
     backend: str,
     owned: bool,
+    rehearsed: bool = False,
     ray_address: str = "",
     origin: tuple[str, int] = ("", -1),
 ) -> JobBundle:
-    """All that a master needs. `owned`: the job ends when nobody renews its lease.
+    """All that a master needs. `owned`: the job ends when nobody renews its lease. `rehearsed`: an injector of failures
+    says how far its ranks may run.
 
     `origin` is the folder and step of the persisted snapshot to start from.
     """
@@ -122,6 +124,7 @@ def bundle_job(
         hang_after_s=spec.hang.after_s,
         stacks=spec.hang.stacks,
         metrics_every=spec.metrics.every,
+        rehearsed=rehearsed,
     )
     return JobBundle(
         outline=outline,

@@ -30,6 +30,7 @@ __all__ = [
     "MasterGoneError",
     "Refused",
     "RefusedError",
+    "Release",
     "StopJob",
     "Update",
     "Watch",
@@ -87,6 +88,12 @@ class Detach(msgspec.Struct, frozen=True, tag=True):
     """Leave the job to its master."""
 
 
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let the ranks run up to `step`. A new master has to be told again."""
+
+    step: int
+
+
 class InjectFault(msgspec.Struct, frozen=True, tag=True):
     """Rehearsal: let something fail. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
 
@@ -94,7 +101,7 @@ class InjectFault(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
-Request: TypeAlias = Watch | StopJob | Detach | InjectFault
+Request: TypeAlias = Watch | StopJob | Detach | Release | InjectFault
 
 
 class Update(msgspec.Struct, frozen=True, tag=True):
@@ -152,8 +159,15 @@ class ControlClient:
         """Give up the ownership that ``watch(owner=True)`` expresses."""
         return self._ask(Detach())
 
+    def release(self, step: int) -> Update:
+        """Rehearsal: let the ranks run up to `step`."""
+        return self._ask(Release(step))
+
     def inject(self, kind: Literal["kill", "stop", "exit", "raise", "disk"], target: str) -> Update:
-        """Let something fail, for a rehearsal; a master that is to die does not answer."""
+        """Let something fail, for a rehearsal; a master that is to die does not answer.
+
+        Raises `RefusedError` if it would hit nobody who is alive and has something to do.
+        """
         return self._ask(InjectFault(kind, target))
 
     def close(self) -> None:

@@ -266,6 +266,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
                 run_dir=str(run_dir),
                 backend=backend.name,
                 owned=True,
+                rehearsed=rehearsal is not None,
                 ray_address=getattr(backend, "gcs_address", ""),
                 origin=origin,
             )
@@ -283,9 +284,12 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
         injector = Injector(rehearsal, run_dir)
         injector.start()
         try:
-            return _watch(prepared, run_dir, backend), False
+            code = _watch(prepared, run_dir, backend)
         finally:
-            print(account(injector.stop(), Run(run_dir).result() or {}))
+            print(account(injector.stop(), rehearsal.kills, Run(run_dir).result() or {}))
+        if code == EXIT_DONE:
+            injector.check()
+        return code, False
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, False
     finally:

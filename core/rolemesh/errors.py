@@ -72,6 +72,12 @@ class JobFailedError(RolemeshError):
     exit_code = EXIT_FAILED
 
 
+class RehearsalError(RolemeshError):
+    """A rehearsal has shown less than it was asked for."""
+
+    exit_code = EXIT_FAILED
+
+
 class StateError(RolemeshError):
     """The journal cannot be read or written, or belongs to another epoch."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from rolemesh import history
 from rolemesh.control import BEYOND, ControlClient, MasterGoneError, Update
 from rolemesh.errors import RolemeshError
 from rolemesh.observer import Event, StepMetrics
-from rolemesh.plugins.background import Background
+from rolemesh.plugins.background import Background, Teller
 from rolemesh.runs import Run
 
 __all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
@@ -31,10 +31,10 @@ PATIENCE_S = 10.0
 
 
 class Relay(Protocol):
-    """Whoever passes a hook on to observers: `rolemesh.plugins.manager.JobPlugins`."""
+    """The observers, each of which is told alone: `rolemesh.plugins.manager.JobPlugins`."""
 
-    def broadcast(self, hook: str, /, **kwargs: Any) -> object:
-        """Call `hook` of every observer."""
+    def each(self) -> Mapping[str, Teller]:
+        """By what a person knows them as."""
 
 
 def follow(
@@ -124,7 +124,7 @@ class _Patience:
 class _Session:
     """What has been passed on so far, and the connection that the rest comes over."""
 
-    def __init__(self, run: Run, observers: Relay, owner: bool, latest: int | None) -> None:
+    def __init__(self, run: Run, observers: Background, owner: bool, latest: int | None) -> None:
         self._run = run
         self._observers = observers
         self._owner = owner
@@ -198,6 +198,7 @@ class _Session:
         self._observers.broadcast("job_ended", result=result)
 
     def _tell(self, events: Sequence[Event]) -> None:
+        self._observers.settle()
         for event in events:
             self._event = event.seq
             self._observers.broadcast("event", event=event)
@@ -205,4 +206,5 @@ class _Session:
     def _pass_on(self, lines: Sequence[StepMetrics]) -> None:
         if lines:
             self._step = lines[-1].step
+            self._observers.settle()
             self._observers.broadcast("steps_finished", metrics=tuple(lines))

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rolemesh.builtin.jsonl import read_metrics
 from rolemesh.control import BEYOND
+from rolemesh.jsonl import last_line, read_metrics
 from rolemesh.observer import Event, StepMetrics
 from rolemesh.paging import PAGE, pages
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE, Run, last_line
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE, Run
 
 __all__ = ["events", "lines", "newest"]
 

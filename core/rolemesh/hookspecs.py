@@ -12,7 +12,7 @@ import pluggy
 if TYPE_CHECKING:
     from rolemesh.cluster import ClusterView
     from rolemesh.failures import Failure, JobView, RecoveryPlan, Verdict
-    from rolemesh.observer import Event, JobStatus, RunInfo, StepMetrics
+    from rolemesh.observer import Event, JobStatus, Missed, RunInfo, StepMetrics
     from rolemesh.placement import PlacementPlan, PlacementRequest
 
 PROJECT = "rolemesh"
@@ -72,6 +72,11 @@ def steps_finished(metrics: tuple[StepMetrics, ...]) -> None:
 @hookspec
 def status(status: JobStatus) -> None:
     """Take the present picture of the job, a few times a second (driver side only)."""
+
+
+@hookspec
+def missed(missed: Missed) -> None:
+    """Take note of what you were not told of, because you are slower than the job: in its place among the others."""
 
 
 @hookspec

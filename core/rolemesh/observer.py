@@ -14,6 +14,7 @@ __all__ = [
     "AgentStatus",
     "Event",
     "JobStatus",
+    "Missed",
     "Observer",
     "RankStatus",
     "RoleTimes",
@@ -60,8 +61,10 @@ class RoleTimes(msgspec.Struct):
 class StepMetrics(msgspec.Struct):
     """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every`` is above 1).
 
-    `values` are the metrics by name, `operators` the same by operator label, `roles` where the time went, `staleness`
-    the lag of each edge that has one plus what workloads report under that name, `records` attached JSON values.
+    `values` are the metrics by name, over all calls of an operator in the step; where several operators report one
+    name, it is the first's in the flow. `operators` are the same by operator label, call by call, `roles` where the
+    time went, `staleness` the lag of each edge that has one plus what workloads report under that name, `records`
+    attached JSON values.
     """
 
     step: int
@@ -118,6 +121,39 @@ class JobStatus(msgspec.Struct, frozen=True):
     message: str = ""
     persisted: int = -1
     warnings: tuple[str, ...] = ()
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """What an observer was not told of, because more waited for it than may.
+
+    `events` are how many, of the numbers `first_event` to `last_event`; `lines` of metrics, of the steps `first_step`
+    to `last_step`. Whoever needs them reads the run's ``events.jsonl`` and ``metrics.jsonl``.
+    """
+
+    events: int = 0
+    first_event: int = 0
+    last_event: int = 0
+    lines: int = 0
+    first_step: int = 0
+    last_step: int = 0
+
+    def with_event(self, seq: int) -> Missed:
+        """And the event `seq`, which is later."""
+        first = self.first_event if self.events else seq
+        return msgspec.structs.replace(self, events=self.events + 1, first_event=first, last_event=seq)
+
+    def with_line(self, first: int, last: int) -> Missed:
+        """And the line of the steps `first` to `last`, which are later."""
+        first = self.first_step if self.lines else first
+        return msgspec.structs.replace(self, lines=self.lines + 1, first_step=first, last_step=last)
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.lines)
+
+    def __str__(self) -> str:
+        events = f"{self.events} events ({self.first_event} to {self.last_event})" if self.events else ""
+        lines = f"{self.lines} lines of metrics (steps {self.first_step} to {self.last_step})" if self.lines else ""
+        return " and ".join(filter(None, (events, lines)))
 
 
 class Observer:

@@ -32,7 +32,6 @@ __all__ = [
     "Run",
     "UnknownRunError",
     "find_run",
-    "last_line",
     "list_runs",
     "runs_folder",
     "statuses",
@@ -178,23 +177,6 @@ def write_json(path: Path, value: Any) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-
-
-def last_line(path: Path) -> dict[str, Any]:
-    """The last whole line of a JSON lines file, {} if there is none."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            tail = 1 << 16
-            while True:
-                file.seek(max(0, size - tail))
-                data = file.read()
-                lines = data[: data.rfind(b"\n") + 1].splitlines()
-                if len(lines) > 1 or tail >= size:
-                    return msgspec.json.decode(lines[-1], type=dict[str, Any]) if lines else {}
-                tail *= 4
-    except FileNotFoundError:
-        return {}
 
 
 def _is_run(path: Path) -> bool:

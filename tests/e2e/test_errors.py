@@ -256,7 +256,7 @@ def test_an_observer_that_raises_is_reported_once_and_the_job_goes_on(stranger: 
         side=side, event="raise ValueError('bad observer')", steps="raise ValueError('bad observer')"
     )
     stranger.install("rolemesh-grumpy", "observers", "grumpy", code)
-    stranger.write(job=JOB + "observers: [{use: grumpy}, {use: jsonl}]\n")
+    stranger.write(job=JOB + "observers: [{use: grumpy}]\n")
     done = stranger.run()
     assert done.returncode == 0, done.stderr
     told = done.stderr if side == "driver" else stranger.log("master")

@@ -25,6 +25,7 @@ from rolemesh.failures import Failure, describe
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.imports import import_paths
 from rolemesh.master.context import JobContext
+from rolemesh.master.publication import DRAIN_S, Publication
 from rolemesh.observer import JobStatus, RunInfo
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
@@ -37,6 +38,8 @@ from rolemesh.spec import JobFile
 from rolemesh.workload import RankContext, Workload
 
 __all__ = ["run_inline"]
+
+log = logging.getLogger("rolemesh.inline")
 
 
 def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir: Path) -> dict[str, Any]:
@@ -77,6 +80,8 @@ class _Inline:
         for index, chosen in enumerate(selection.observers):
             name = f"{chosen.record.name}#{index}"
             self._observers.create(name, chosen.record, chosen.cls, chosen.options, chosen.where)
+        # Observers are told here, where a debugger may stop in them.
+        self._publication = Publication(run_dir, JobPlugins(), lambda step, held: None)
         self._context = JobContext(self._spec.state, run_dir, self._id)
         self._produced: dict[str, int] = {}
         self._workloads: dict[tuple[str, int], Workload] = {}
@@ -85,6 +90,7 @@ class _Inline:
     def run(self) -> dict[str, Any]:
         import_paths(self._job.base)
         write_json(self._run_dir / RUN_FILE, self._info)
+        self._publication.start()
         self._observers.broadcast("job_started", run=self._info)
         self._journal("job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []})
         failure: Failure | None = None
@@ -157,6 +163,7 @@ class _Inline:
             self._lines.add(f"{metrics.role}/{metrics.rank}", metrics.lines, time.monotonic(), wall=time.time())
         )
         if lines:
+            self._publication.add(lines)
             self._observers.broadcast("steps_finished", metrics=lines)
 
     def _step_done(self, step: int) -> None:
@@ -176,7 +183,9 @@ class _Inline:
         )
 
     def _journal(self, kind: str, data: dict[str, Any]) -> None:
-        for event in self._context.append([(kind, data)]):
+        events = self._context.append([(kind, data)])
+        self._publication.add(events)
+        for event in events:
             self._observers.broadcast("event", event=event)
 
     def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
@@ -214,6 +223,9 @@ class _Inline:
         }
         if failure is not None:
             result["failure"] = msgspec.to_builtins(failure)
+        self._publication.close()
+        if not self._publication.wait(DRAIN_S):
+            log.warning(self._publication.give_up())
         self._observers.broadcast("job_ended", result=result)
         write_json(self._run_dir / RESULT_FILE, result)
         self._context.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -24,6 +25,7 @@ __all__ = ["ConsoleObserver", "ConsoleOptions"]
 
 PLAIN_WIDTH = 120
 PLAIN_INTERVAL_S = 1.0
+_NUMBERS = re.compile(r"\d+")
 
 
 class ConsoleOptions(BaseModel, extra="forbid"):
@@ -60,6 +62,7 @@ class ConsoleObserver(Observer):
         self._printed = 0.0
         self._step_printed = 0.0
         self._said = ""
+        self._warned: frozenset[str] = frozenset()
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
@@ -101,8 +104,9 @@ class ConsoleObserver(Observer):
 
     @hookimpl
     def status(self, status: JobStatus) -> None:
-        """Take the present picture and show it."""
+        """Take the present picture and show it, and what is wrong in it."""
         self._status = status
+        self._warn(status.warnings)
         if self._live is not None:
             self._draw()
         elif status.state == "starting" and self._now() >= self._printed + 5 * PLAIN_INTERVAL_S:
@@ -137,6 +141,16 @@ class ConsoleObserver(Observer):
             self._said = line
             self._printed = self._now()
             self._console.print(Text(line), soft_wrap=True)
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Say what is new: a warning that only counts on is the same one."""
+        found = {_NUMBERS.sub("", warning): warning for warning in warnings}
+        for key, warning in found.items():
+            if key not in self._warned and self._live is None:
+                self._say(f"warning: {warning}")
+        if self._live is None and self._warned and not found:
+            self._say("what was warned of is over")
+        self._warned = frozenset(found)
 
     def _print_step(self) -> None:
         tally = self._tally

@@ -19,6 +19,7 @@ from rolemesh.observer import JobStatus, RankStatus
 __all__ = ["live_view", "starting_line"]
 
 MAX_RANK_ROWS = 16
+MAX_WARNINGS = 4
 SPARK = 24
 
 
@@ -31,6 +32,10 @@ def live_view(tally: Tally, status: JobStatus | None, now: float, width: int | N
         parts += ["", facts]
     if status is not None and status.ranks:
         parts += ["", _ranks(tally, status)]
+    if status is not None and status.warnings:
+        more = len(status.warnings) - MAX_WARNINGS
+        parts += ["", *(Text(f"warning: {warning}", style="yellow") for warning in status.warnings[:MAX_WARNINGS])]
+        parts += [Text(f"… and {more} more warnings", style="dim")] if more > 0 else []
     name = tally.run.name if tally.run else status.name if status else "job"
     state = status.state if status else "starting"
     title = Text.assemble((name, "bold"), " · ", (state, state_style(state)))

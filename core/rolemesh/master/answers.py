@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import zmq
 
-from rolemesh.control import REQUEST_BYTES, Detach, InjectFault, Refused, Request, StopJob, Watch
+from rolemesh.control import REQUEST_BYTES, Detach, InjectFault, Refused, Release, Request, StopJob, Watch
 from rolemesh.observer import Event, JobStatus, StepMetrics
 from rolemesh.protocol import master as machine
 from rolemesh.strangers import UNREADABLE, Dropped
@@ -33,7 +33,8 @@ QUEUED = 8
 FRAMES = 4
 """A question is its client's identity, an envelope of at most two frames that goes back as it came, and the request."""
 
-Inject: TypeAlias = Callable[[Literal["kill", "stop", "exit", "raise", "disk"], str], None]
+Inject: TypeAlias = Callable[[Literal["kill", "stop", "exit", "raise", "disk"], str], str]
+"""Lets something fail, and says why not, \"\" if it does."""
 
 
 class _Page(msgspec.Struct, frozen=True, tag="Update"):
@@ -101,13 +102,16 @@ class Answers:
                 return self._page(event, step)
             case StopJob(reason=reason):
                 self._put(machine.StopAsked(reason))
+            case Release(step=step):
+                self._put(machine.Released(step))
             case Detach():
                 self._put(machine.Disown())
             case InjectFault(kind=kind, target=target):
                 status = self._status()
                 if not _is_target(target, status):
                     return self._encode(Refused(f"there is no {target!r} to inject a failure into"))
-                self._inject(kind, target)
+                if why := self._inject(kind, target):
+                    return self._encode(Refused(why))
         return self._page(None, None)
 
     def _page(self, event: int | None, step: int | None) -> bytes:

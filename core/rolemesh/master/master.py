@@ -5,11 +5,13 @@ A master that is started again finds its predecessor's journal, takes the job ov
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,10 +22,12 @@ import zmq
 from rolemesh.cluster import Launcher
 from rolemesh.control import CONTROL_FILE, Control
 from rolemesh.errors import StateError
+from rolemesh.jsonl import last_line
 from rolemesh.master.answers import Answers
 from rolemesh.master.context import JobContext
 from rolemesh.master.errands import Errands
 from rolemesh.master.plugins import MasterPlugins, created
+from rolemesh.master.publication import DRAIN_S, Publication
 from rolemesh.master.report import result_of, status_of
 from rolemesh.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.plugins.background import Background
@@ -31,16 +35,16 @@ from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, last_line, write_json
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, write_json
 from rolemesh.state import JournalDamagedError
 from rolemesh.strangers import UNREADABLE, Dropped
 
 __all__ = ["Master"]
 
+log = logging.getLogger("rolemesh.master")
+
 TICK_MS = 100
 RECENT_LINES = 4096
-DRAIN_S = 60.0
-"""How long observers may take, at the job's end, for what they have not been told yet."""
 
 
 class Master:
@@ -76,6 +80,7 @@ class Master:
             bundle.outline.origin,
         )
         self._observers = Background(created(bundle.observers, bundle.config.base))
+        self._publication = Publication(self.run_dir, self._observers, self._published)
         self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()
         self._endpoint = f"ipc://{socket_dir}/master"
@@ -101,7 +106,6 @@ class Master:
             if self._over:
                 self._finish()
                 return
-            self._put(machine.Published(self._lines.published))
             self._put(machine.Begin())
             poller = zmq.Poller()
             poller.register(self._answers.socket, zmq.POLLIN)
@@ -164,19 +168,20 @@ class Master:
         )
         write_json(self.run_dir / CONTROL_FILE, control)
         self._observers.broadcast("job_started", run=self._run)
+        self._publication.start()
         if self._context.history:
             # What the last master journalled and then had no time to tell anybody.
             newest = self._context.history[-1].seq
             told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", newest))
-            for event in self._context.history:
-                if event.seq > told:
-                    self._observers.broadcast("event", event=event)
+            self._publication.add(event for event in self._context.history if event.seq > told)
 
     def _put(self, event: machine.Event) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
     def _turn(self) -> None:
+        if self._publication.full:
+            return  # whatever is decided now would have to wait in memory for the disk
         now = time.monotonic()
         events: list[machine.Event] = []
         with suppress(Empty):
@@ -190,8 +195,7 @@ class Master:
     def _carry_out(self, effects: list[machine.Effect]) -> None:
         """Journal first, in one transaction; then let the rest out, in order."""
         records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
-        for event in self._context.append(records):
-            self._observers.broadcast("event", event=event)
+        self._publication.add(self._context.append(records))
         if any(kind == "replanned" for kind, _ in records):
             self._lines.moved(rank.agent for rank in self._machine.ranks.values())
         for effect in effects:
@@ -230,12 +234,17 @@ class Master:
         if lines:
             self._context.verify()  # a master that was stopped for a while would write lines that are there already
             self._recent.extend(lines)
-            self._observers.broadcast("steps_finished", metrics=lines)
-            step = self._lines.published
-            self._observers.then(lambda: self._put(machine.Published(step)))
+            self._publication.add(lines)
 
-    def _inject(self, kind: m.FaultKind, target: str) -> None:
-        """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others."""
+    def _published(self, step: int, held: bool) -> None:
+        """Of the writer's thread."""
+        self._put(machine.Published(step, held))
+
+    def _inject(self, kind: m.FaultKind, target: str) -> str:
+        """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others.
+
+        Says why not, "" if it happens.
+        """
         what, _, name = target.partition(":")
         if target == "master":
             self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
@@ -244,27 +253,43 @@ class Master:
             self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
             self._launcher.lose(name)
         elif what == "agent":
+            if why := self._machine.why_not(name, "", -1):
+                return why
             self._put(machine.InjectAsked(kind, agent=name))
         else:
             role, _, rank = target.rpartition("/")
+            if why := self._machine.why_not("", role, int(rank)):
+                return why
             self._put(machine.InjectAsked(kind, role=role, rank=int(rank)))
+        return ""
 
     def _status(self) -> JobStatus:
-        return status_of(self._machine, self.bundle, self._started, os.getpid(), socket.gethostname())
+        warnings = filter(None, (self._publication.warning, *self._observers.warnings))
+        return status_of(self._machine, self.bundle, self._started, os.getpid(), socket.gethostname(), warnings)
 
     def _finish(self) -> None:
         self._launcher.stop()
         ended = time.time()
         result = result_of(self._machine, self.bundle, self._journal(), ended - self._started)
+        self._publication.close()
+        self._serve_until(lambda: self._publication.wait(TICK_MS / 1000))
+        if unwritten := self._publication.give_up():
+            log.warning(unwritten)
         self._observers.broadcast("job_ended", result=result)
         self._observers.close()
-        deadline = time.monotonic() + DRAIN_S
-        while not self._observers.wait(TICK_MS / 1000) and time.monotonic() < deadline:
-            self._launcher.beat()
-            self._answers.serve()
+        self._serve_until(lambda: self._observers.wait(TICK_MS / 1000) or self._observers.hang(DRAIN_S))
+        for untold in self._observers.give_up():
+            log.warning(untold)
         write_json(self.run_dir / RESULT_FILE, result)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
         self._answers.serve()
+
+    def _serve_until(self, done: Callable[[], bool]) -> None:
+        """Beat and answer until `done`, within reason."""
+        deadline = time.monotonic() + DRAIN_S
+        while not done() and time.monotonic() < deadline:
+            self._launcher.beat()
+            self._answers.serve()
 
     def _journal(self) -> list[Event]:
         try:

@@ -16,7 +16,7 @@ from rolemesh.errors import PluginError, RolemeshError, nearest
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.known import SINGULAR
 
-__all__ = ["JobPlugins", "hooks_of"]
+__all__ = ["JobPlugins", "One", "hooks_of"]
 
 log = logging.getLogger("rolemesh.plugins")
 
@@ -183,17 +183,37 @@ class JobPlugins:
 
         One that raises, or exits, is logged once per hook, with its traceback, and the others are called all the same.
         """
-        for name, (record, instance) in self._plugins.items():
-            others = [other for _, other in self._plugins.values() if other is not instance]
-            caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
-            try:
-                caller(**arguments)
-            except (Exception, SystemExit):
-                if (name, hook) not in self._reported:
-                    self._reported.add((name, hook))
-                    log.exception(
-                        "the %s %s failed in its hook %r; it is reported once, the job goes on",
-                        SINGULAR[record.kind],
-                        record,
-                        hook,
-                    )
+        for name in self._plugins:
+            self.tell(name, hook, **arguments)
+
+    def tell(self, name: str, hook: str, /, **arguments: Any) -> None:
+        """Call a hook of one plugin, if it implements it; as in `broadcast`, nothing is raised."""
+        record, instance = self._plugins[name]
+        others = [other for _, other in self._plugins.values() if other is not instance]
+        caller = self._manager.subset_hook_caller(hook, remove_plugins=others)
+        try:
+            caller(**arguments)
+        except (Exception, SystemExit):
+            if (name, hook) not in self._reported:
+                self._reported.add((name, hook))
+                log.exception(
+                    "the %s %s failed in its hook %r; it is reported once, the job goes on",
+                    SINGULAR[record.kind],
+                    record,
+                    hook,
+                )
+
+    def each(self) -> dict[str, One]:
+        """Every plugin alone, by its name, and the distribution it is from."""
+        return {f"{name} ({record.distribution})": One(self, name) for name, (record, _) in self._plugins.items()}
+
+
+class One:
+    """One of the plugins of a job."""
+
+    def __init__(self, plugins: JobPlugins, name: str) -> None:
+        self._plugins, self._name = plugins, name
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> None:
+        """Call its hook, if it implements it; nothing is raised."""
+        self._plugins.tell(self._name, hook, **arguments)

@@ -107,6 +107,22 @@ class MetricsMerger:
             self._fresh = {key for key in self._fresh if key[1] > step}
 
 
+def _numbers(
+    labels: Iterable[str], means: Mapping[str, Mapping[str, list[float]]], sums: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """What the calls `labels` of one operator have reported, as if it were one call."""
+    amounts: dict[str, list[float]] = {}
+    totals: dict[str, float] = {}
+    for label in labels:
+        for name, (amount, count) in means.get(label, {}).items():
+            slot = amounts.setdefault(name, [0.0, 0.0])
+            slot[0] += amount
+            slot[1] += count
+        for name, amount in sums.get(label, {}).items():
+            totals[name] = totals.get(name, 0.0) + amount
+    return {name: amount / count for name, (amount, count) in amounts.items() if count} | totals
+
+
 def _by_step(key: tuple[str, int]) -> tuple[int, str]:
     return key[1], key[0]
 
@@ -125,8 +141,10 @@ class LineAssembler:
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int], published: int = -1) -> None:
         """`published`: lines up to this step have been built before."""
         self._world_sizes = dict(world_sizes)
-        self._order = tuple(op.label for op in graph.ops)
-        self._lags = {f"{self._order[e.src]} → {self._order[e.dst]}": e.lag for e in graph.edges if e.lag}
+        labels = [op.label for op in graph.ops]
+        self._calls = {op.label: f"{op.role}.{op.operator}" for op in graph.ops}
+        """The operator of each call, in the flow's order."""
+        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
         self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
         self._since: dict[int, float] = {}
         self._unsettled = 0.0
@@ -197,22 +215,23 @@ class LineAssembler:
         return merged
 
     def _line(self, parts: dict[str, Metrics], wall: float) -> StepMetrics:
-        by_label: dict[str, dict[str, float]] = {}
+        means: dict[str, dict[str, list[float]]] = {}
+        sums: dict[str, dict[str, float]] = {}
         records: dict[str, object] = {}
         roles: dict[str, RoleTimes] = {}
         for role, part in parts.items():
-            for label, means in part.means.items():
-                into = by_label.setdefault(label, {})
-                into |= {name: amount / count for name, (amount, count) in means.items() if count}
-            for label, sums in part.sums.items():
-                by_label.setdefault(label, {}).update(sums)
+            means |= part.means
+            sums |= part.sums
             n = self._world_sizes[role]
             roles[role] = RoleTimes(*(round(seconds / n, 6) for seconds in part.times))
             records |= part.records
-        operators = {label: by_label[label] for label in self._order if label in by_label}
+        operators = {label: numbers for label in self._calls if (numbers := _numbers([label], means, sums))}
+        calls: dict[str, list[str]] = {}
+        for label, operator in self._calls.items():
+            calls.setdefault(operator, []).append(label)
         values: dict[str, float] = {}
-        for metrics in operators.values():
-            values = metrics | values
+        for labels in calls.values():
+            values = _numbers(labels, means, sums) | values
         first = next(iter(parts.values()))
         staleness: dict[str, float] = {label: float(lag) for label, lag in self._lags.items()}
         for label, metrics in operators.items():

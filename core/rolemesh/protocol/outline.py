@@ -39,7 +39,8 @@ class JobOutline(msgspec.Struct, frozen=True):
     `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
     anew. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
-    that give snapshots. A line of metrics covers `metrics_every` steps.
+    that give snapshots. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes no further than
+    whoever injects its failures lets it, so that none of them comes too late.
     """
 
     name: str
@@ -60,3 +61,4 @@ class JobOutline(msgspec.Struct, frozen=True):
     hang_after_s: float | None = None
     stacks: bool = True
     metrics_every: int = 1
+    rehearsed: bool = False

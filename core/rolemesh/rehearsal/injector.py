@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rolemesh.control import ControlClient, MasterGoneError
+from rolemesh.control import ControlClient, MasterGoneError, RefusedError
+from rolemesh.errors import RehearsalError, RolemeshError
 from rolemesh.follow import ANSWER_S
 from rolemesh.observer import JobStatus
-from rolemesh.rehearsal.schedule import AGAIN_S, Fault, moments, next_fault
-from rolemesh.rehearsal.spec import Rehearsal, Target
+from rolemesh.rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, moments, next_fault, progress
+from rolemesh.rehearsal.spec import Rehearsal
 
 __all__ = ["Injector"]
 
+log = logging.getLogger("rolemesh.rehearsal")
+
 LOOK_S = 0.02
+LEAD_S = 0.2
+LEAD = 8
+"""The ranks may run so long, and so many steps, beyond the moment of a failure before it happens: then they wait."""
+FIND_S = 60.0
+"""How long a failure waits for something that can have it."""
+HIT_S = 150.0
+"""How long it may take until a failure is seen: one that is stopped is so after `hang.after_s`."""
+TRIES = 3
+OVER = ("stopping", "done", "failed", "interrupted")
 
 
 class Injector:
-    """`start` it when the master is up; `stop` returns what was injected."""
+    """`start` it when the master is up; `stop` returns what was injected; then `check` says if that is all.
+
+    The master grants no step that the injector has not released: a job may be as quick as it likes, its failures come
+    in time, and its last step comes after all of them.
+    """
 
     def __init__(self, rehearsal: Rehearsal, run_dir: Path) -> None:
         self.rehearsal = rehearsal
         self.injected: list[Fault] = []
+        """What has been seen to hit."""
         self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
+        self._released = -1
+        self._pending: list[tuple[Fault, JobStatus, Moment]] = []
         self._rng = random.Random(f"faults {rehearsal.seed}")
-        self._thread = threading.Thread(target=self._inject_all, name="chaos", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
         """Begin to wait for the first moment."""
@@ -41,46 +62,98 @@ class Injector:
         self._master.close()
         return self.injected
 
+    def check(self) -> None:
+        """Raises `RehearsalError` if fewer failures have hit than were asked for."""
+        missing = self.rehearsal.kills - len(self.injected)
+        if missing > 0:
+            raise RehearsalError(
+                f"only {len(self.injected)} of the {self.rehearsal.kills} failures of the rehearsal have hit something",
+                where="--chaos",
+                remedy="look into the account above for what it could not hit: targets must be alive, unfinished, and "
+                "there at all; ask for fewer kills, or for other targets",
+            )
+
+    def _run(self) -> None:
+        try:
+            self._inject_all()
+        except RolemeshError as error:
+            log.warning("the rehearsal ends early: %s", error)
+        finally:
+            # Whatever has become of the failures, the job goes on to its end; a new master has to be told so again.
+            self._released = 1 << 62
+            while not self._over.is_set():
+                self._status()
+                self._over.wait(LEAD_S)
+
     def _inject_all(self) -> None:
-        begun = self._committed(-1)
+        begun = self._until(lambda status: status.state == "running")
         if begun is None:
             return
-        since, first = time.monotonic(), begun.committed
+        since, first = time.monotonic(), progress(begun)
         for moment in moments(self.rehearsal, begun.steps):
-            status = begun if moment.again else self._committed(moment.step)
-            if status is None:
+            pace = (time.monotonic() - since) / max(1, progress(begun) - first)
+            if not moment.again:
+                begun = self._at(moment.step, pace, begun)
+            if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
                 return
-            pace = (time.monotonic() - since) / max(1, status.committed - first)
-            if self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
+            self._inject(moment)
+        for _ in range(TRIES):
+            self._await_hits()
+            missed, self._pending = self._pending, []
+            for _, _, moment in missed:
+                self._inject(moment)
+            if not missed:
                 return
-            self._inject(moment.target)
 
-    def _committed(self, step: int) -> JobStatus | None:
-        """The status of the job once it runs and has committed `step`; None when it has ended before."""
-        while not self._over.is_set():
+    def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
+        """The status once a rank has got beyond `step`, for which it is released; None when the job ended before."""
+        # The last step is for when everything has been injected.
+        last = status.steps - 2
+        self._released = max(self._released, min(step + LEAD + int(LEAD_S / max(pace, 1e-3)), last))
+        return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
+
+    def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
+        """The status once it is `ready`; None when the job has ended before, or after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not self._over.is_set() and time.monotonic() < deadline:
             status = self._status()
-            if status is not None and status.state in ("stopping", "done", "failed", "interrupted"):
+            if status is not None and status.state in OVER:
                 return None
-            if status is not None and status.state == "running" and status.committed >= step:
+            if status is not None and ready(status):
                 return status
             self._over.wait(LOOK_S)
         return None
 
-    def _inject(self, target: Target) -> None:
+    def _inject(self, moment: Moment) -> None:
         """One failure; tried until there is something that can fail, for a while."""
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + FIND_S
         while not self._over.is_set() and time.monotonic() < deadline:
             status = self._status()
-            fault = next_fault(self._rng, target, status) if status is not None else None
-            if fault is not None:
-                self.injected.append(fault)
+            fault = next_fault(self._rng, moment.target, status) if status is not None else None
+            if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
-                    self._master.inject(*fault)
-                return
+                    try:
+                        self._master.inject(*fault)
+                    except RefusedError:
+                        fault = None  # it has ended since, or is being started again
+                if fault is not None:
+                    self._pending.append((fault, status, moment))
+                    return
             self._over.wait(LOOK_S)
+
+    def _await_hits(self) -> None:
+        """Wait until all failures have been seen to hit, or for long."""
+
+        def all_hit(status: JobStatus) -> bool:
+            hit = [entry for entry in self._pending if has_hit(entry[0], entry[1], status)]
+            self.injected += [fault for fault, _, _ in hit]
+            self._pending = [entry for entry in self._pending if entry not in hit]
+            return not self._pending
+
+        self._until(all_hit, HIT_S)
 
     def _status(self) -> JobStatus | None:
         try:
-            return self._master.status()
-        except MasterGoneError:
+            return self._master.release(self._released).status
+        except (MasterGoneError, RefusedError):
             return None

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple, TypeAlias
 from rolemesh.observer import JobStatus
 from rolemesh.rehearsal.spec import Rehearsal, Target
 
-__all__ = ["Fault", "Moment", "moments", "next_fault"]
+__all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
 
 Kind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk"]
 
+KILLING = ("kill", "stop", "exit", "raise")
 AGAIN = 0.25
 """Share of the failures that follow the one before at once, while the job is still being brought back."""
 AGAIN_S = 0.4
@@ -28,8 +29,8 @@ class Fault(NamedTuple):
 class Moment(NamedTuple):
     """When a failure comes, and what it is of.
 
-    As soon as `step` is committed, and the part `share` (0 to 1) of a step later; or, with `again`, `share` * `AGAIN_S`
-    after the failure before.
+    As soon as a rank has got beyond `step`, and the part `share` (0 to 1) of a step later; or, with `again`, `share` *
+    `AGAIN_S` after the failure before.
     """
 
     step: int
@@ -52,9 +53,34 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     return found
 
 
+def progress(status: JobStatus) -> int:
+    """The furthest step that a rank is at."""
+    return max((rank.step for rank in status.ranks), default=-1)
+
+
+def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
+    """Whether what was meant is not what it was `before` any more: it has been started again, or is about to be.
+
+    A fault that nobody dies of has hit when the master has taken it.
+    """
+    if fault.kind not in KILLING:
+        return True
+    what, _, name = fault.target.partition(":")
+    if fault.target == "master":
+        return now.epoch > before.epoch
+    if what in ("agent", "node"):
+        were = {agent.agent: agent.pid for agent in before.agents if name in (agent.agent, agent.node)}
+        are = {agent.agent: agent.pid for agent in now.agents if agent.state == "up"}
+        return any(are.get(agent) != pid for agent, pid in were.items())
+    generations = {f"{rank.role}/{rank.rank}": rank.generation for rank in before.ranks}
+    return any(
+        rank.generation > generations[who] for rank in now.ranks if (who := f"{rank.role}/{rank.rank}") == fault.target
+    )
+
+
 def next_fault(rng: random.Random, target: Target, status: JobStatus) -> Fault | None:
     """A failure of something that is alive now, or None if there is nothing of the kind."""
-    ranks = [f"{r.role}/{r.rank}" for r in status.ranks if r.state in ("up", "ready", "running", "done")]
+    ranks = [f"{r.role}/{r.rank}" for r in status.ranks if r.state in ("up", "ready", "running")]
     agents = [a.agent for a in status.agents if a.state == "up"]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
     match target:

@@ -139,9 +139,7 @@ class JobSpec(_Strict):
     snapshots: SnapshotsSpec = Field(default_factory=SnapshotsSpec)
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
-    observers: list[Use] = Field(
-        default_factory=lambda: [Use(use="console"), Use(use="jsonl")], description="Who watches the job."
-    )
+    observers: list[Use] = Field(default_factory=lambda: [Use(use="console")], description="Who watches the job.")
     grant: int = Field(default=1024, ge=1, description="K: steps that ranks may run ahead of the last commit.")
     state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a SQLAlchemy URL.")
     lease_s: float = Field(default=10.0, gt=0, description="Seconds without its driver after which a job ends itself.")

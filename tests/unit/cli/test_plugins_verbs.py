@@ -73,7 +73,7 @@ def test_show_names_types_and_not_what_validates_them(rolemesh: Rolemesh, tmp_pa
 
 
 def test_show_has_the_hooks_of_an_observer(rolemesh: Rolemesh) -> None:
-    done = rolemesh("plugins", "show", "jsonl")
+    done = rolemesh("plugins", "show", "console")
     assert done.returncode == 0
     assert "hooks:" in done.stdout
     assert "steps_finished(self" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -187,6 +188,20 @@ def test_in_a_pipe_there_is_at_most_a_line_per_second_and_always_the_last() -> N
     assert [text.split()[1] for text in lines] == ["1/20", "5/20", "9/20", "13/20", "17/20", "20/20"]
     assert "reward 0.5" in lines[0]
     assert "generated_tokens/s 320" in lines[1]
+
+
+def test_what_is_wrong_right_now_is_shown_and_in_a_pipe_said_once() -> None:
+    full = "metrics and events cannot be written since {} s: [Errno 28] No space left on device"
+    wrong = [replace(status(), warnings=(full.format(seconds),)) for seconds in (0, 12)]
+    assert f"warning: {full.format(12)}"[:60] in seen(Tally(run=info()), wrong[1])
+    many = replace(status(), warnings=tuple(f"warning {n}" for n in range(6)))
+    assert "… and 2 more warnings" in seen(Tally(run=info()), many)
+
+    observer, out, _ = plain()
+    observer.job_started(info())
+    for picture in (*wrong, status(), status()):
+        observer.status(picture)
+    assert out.getvalue().splitlines()[1:] == [f"warning: {full.format(0)}", "what was warned of is over"]
 
 
 def test_in_a_pipe_nothing_is_coloured_or_moved() -> None:

@@ -1,24 +1,57 @@
-"""Observers that are called beside whoever has the news."""
+"""Observers that are called beside whoever has the news, each at its own pace."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from rolemesh.observer import Event, Missed, StepMetrics
+from rolemesh.plugins import background
 from rolemesh.plugins.background import Background
 
 
 class Recorder:
     """Notes its calls; waits at the first until it may go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = True) -> None:
         self.seen: list[tuple[str, Any]] = []
         self.entered, self.go_on = threading.Event(), threading.Event()
+        if not waits:
+            self.go_on.set()
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         self.entered.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(30)
         self.seen.append((hook, next(iter(arguments.values()))))
+
+    def each(self) -> Mapping[str, Recorder]:
+        return {"slow": self}
+
+    @property
+    def steps(self) -> list[int]:
+        return [line.step for hook, lines in self.seen if hook == "steps_finished" for line in lines]
+
+
+class Both:
+    """Two observers."""
+
+    def __init__(self, slow: Recorder, quick: Recorder) -> None:
+        self._both = {"slow": slow, "quick": quick}
+
+    def each(self) -> Mapping[str, Recorder]:
+        return self._both
+
+
+def line(step: int) -> StepMetrics:
+    return StepMetrics(step, 1, 0.0, {}, {}, {})
+
+
+def event(seq: int) -> Event:
+    return Event(seq, 1, 0.0, "rank_up", {})
 
 
 def test_hooks_are_called_in_order_and_of_the_statuses_that_wait_only_the_latest() -> None:
@@ -35,3 +68,80 @@ def test_hooks_are_called_in_order_and_of_the_statuses_that_wait_only_the_latest
     slow.go_on.set()
     assert relay.wait(10)
     assert slow.seen == [("event", 1), ("status", 2), ("event", 2)]
+
+
+def test_one_that_hangs_delays_no_other_and_what_it_was_not_told_is_said() -> None:
+    slow, quick = Recorder(), Recorder(waits=False)
+    relay = Background(Both(slow, quick))
+    relay.broadcast("job_started", run="run")
+    assert slow.entered.wait(10)
+    relay.broadcast("event", event=event(1))
+    relay.broadcast("steps_finished", metrics=(line(0), line(1)))
+    relay.broadcast("job_ended", result="result")
+    relay.close()
+    while [hook for hook, _ in quick.seen][-1:] != ["job_ended"]:
+        assert not relay.wait(0.01)
+
+    assert quick.steps == [0, 1]
+    assert not relay.hang(1e9)
+    assert relay.hang(0.0)
+    (said,) = relay.give_up()
+    assert said.startswith("observer slow has not come back from its hook 'job_started' for ")
+    assert said.endswith(
+        "it has not been told of 1 events (1 to 1) and 2 lines of metrics (steps 0 to 1) and the job's end"
+    )
+    slow.go_on.set()
+
+
+def test_a_slow_one_misses_the_oldest_and_is_told_so_in_their_place(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Recorder()
+    relay = Background(slow, most_behind=4)
+    relay.broadcast("job_started", run="run")
+    assert slow.entered.wait(10)
+    with caplog.at_level(logging.WARNING):
+        for step in range(10):
+            relay.broadcast("steps_finished", metrics=(line(step),))
+            relay.broadcast("event", event=event(step + 1))
+    relay.broadcast("job_ended", result="result")
+    (warning,) = relay.warnings
+    assert "too slow for this job" in warning
+    relay.close()
+    slow.go_on.set()
+    assert relay.wait(10)
+
+    missed = Missed(events=8, first_event=1, last_event=8, lines=8, first_step=0, last_step=7)
+    assert slow.seen[:2] == [("job_started", "run"), ("missed", missed)]
+    assert slow.steps == [8, 9]
+    assert slow.seen[-1] == ("job_ended", "result")
+    assert caplog.text.count("it is not told of everything") == 1
+    assert relay.warnings == ()
+
+
+def test_lines_that_wait_are_passed_on_together() -> None:
+    slow = Recorder()
+    relay = Background(slow)
+    relay.broadcast("event", event=event(1))
+    assert slow.entered.wait(10)
+    for step in range(3):
+        relay.broadcast("steps_finished", metrics=(line(step),))
+    relay.close()
+    slow.go_on.set()
+    assert relay.wait(10)
+    assert [hook for hook, _ in slow.seen] == ["event", "steps_finished"]
+
+
+def test_whoever_could_tell_more_at_once_waits_for_one_that_is_at_work_and_for_none_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "HANGS_S", 0.05)
+    slow, quick = Recorder(), Recorder(waits=False)
+    relay = Background(Both(slow, quick), most_behind=8)
+    for step in range(100):
+        relay.settle()
+        relay.broadcast("steps_finished", metrics=(line(step),))
+    slow.go_on.set()
+    relay.close()
+    assert relay.wait(10)
+    assert quick.steps == list(range(100))
+    (missed,) = [what for hook, what in slow.seen if hook == "missed"]
+    assert missed.last_step == 91

@@ -117,3 +117,19 @@ def test_a_line_of_which_nothing_is_left_is_not_written() -> None:
     assembler.add("a1", [part("data", 0, 0.0)], 5.0, committed=0, wall=5.0)
     assembler.moved(["a0"])
     assert assembler.add("a0", [], 99.0, committed=0, wall=99.0) == []
+
+
+def test_the_calls_of_one_operator_count_as_one_call_and_the_first_of_several_operators_gives_its_name() -> None:
+    ops = (
+        OpCall(0, "work", "do", "work.do", None),
+        OpCall(1, "work", "check", "work.check", None),
+        OpCall(2, "work", "do", "work.do#2", None),
+    )
+    assembler = LineAssembler(LogicalGraph("g", ops, ()), {"work": 2})
+    means = {"work.do": {"loss": [6.0, 3.0]}, "work.check": {"loss": [50.0, 1.0]}, "work.do#2": {"loss": [2.0, 1.0]}}
+    sums = {"work.do": {"tokens": 480.0}, "work.check": {"tokens": 7.0}, "work.do#2": {"tokens": 510.0, "more": 1.0}}
+    (line,) = assembler.add("a0", [Metrics("work", 0, 1, 2, [0.0, 0.0, 0.0], means, sums)], 5.0, wall=5.0)
+
+    assert line.values == {"loss": 2.0, "tokens": 990.0, "more": 1.0}
+    assert line.operators["work.do"] == {"loss": 2.0, "tokens": 480.0}
+    assert line.operators["work.do#2"] == {"loss": 2.0, "tokens": 510.0, "more": 1.0}

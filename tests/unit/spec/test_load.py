@@ -56,7 +56,7 @@ def test_values_defaults_and_variables_are_filled_in(job: Load) -> None:
     assert spec.roles["data"].options == {"token": "none"}
     assert spec.roles["data"].world_size == 1
     assert [use.use for use in spec.placement] == ["pack"]
-    assert [use.use for use in spec.observers] == ["console", "jsonl"]
+    assert [use.use for use in spec.observers] == ["console"]
 
 
 def test_paths_refer_to_the_folder_of_the_job_file(job: Load, tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh.builtin.jsonl import JsonlObserver
 from rolemesh.control import CONTROL_FILE, Control, Request, StopJob
+from rolemesh.jsonl import LineFile, event_line, metrics_line
 from rolemesh.master.answers import Answers
 from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
-from rolemesh.runs import RESULT_FILE, RUN_FILE, write_json
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_json
 from rolemesh.state import Store
-from rolemesh.workload import NoOptions
 
 
 class _Recording(Answers):
@@ -54,8 +53,8 @@ class MasterOutside:
         write_json(self.run_dir / RUN_FILE, self.info)
         self._store = Store.open("sqlite", self.run_dir, self._job_id)
         self._epoch = self._store.claim()
-        self._jsonl = JsonlObserver(NoOptions())
-        self._jsonl.job_started(self.info)
+        self._event_lines = LineFile(self.run_dir / EVENTS_FILE, "seq", 1)
+        self._metric_lines = LineFile(self.run_dir / METRICS_FILE, "step", 0)
         self._events: deque[Event] = deque(maxlen=remembers)
         self._lines: deque[StepMetrics] = deque(maxlen=remembers)
         self._steps = 0
@@ -110,7 +109,7 @@ class MasterOutside:
         with self._lock:
             events = self._store.append(self._epoch, [(time.time(), kind, data)])
             self._events += events
-            self._jsonl.event(events[0])
+            self._event_lines.append([event_line(events[0])])
 
     def step(self, **values: float) -> None:
         """Finish the next step."""
@@ -120,7 +119,7 @@ class MasterOutside:
             roles = {"data": RoleTimes(0.1, 0.9, 0.0), "trainer": RoleTimes(0.9, 0.1, 0.0)}
             line = StepMetrics(n, 1, time.time(), values, {"trainer.train": values}, roles)
             self._lines.append(line)
-            self._jsonl.steps_finished((line,))
+            self._metric_lines.append([metrics_line(line)])
 
     def end(self, status: str = "done", exit_code: int = 0, message: str = "") -> None:
         """Leave a result and stop answering."""
@@ -138,7 +137,8 @@ class MasterOutside:
             "plugins": {},
             "run_dir": str(self.run_dir),
         }
-        self._jsonl.job_ended(result)
+        self._event_lines.close()
+        self._metric_lines.close()
         write_json(self.run_dir / RESULT_FILE, result)
         (self.run_dir / CONTROL_FILE).unlink()
         self._ended.set()

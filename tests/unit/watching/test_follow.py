@@ -25,6 +25,9 @@ class Seen:
         self.calls: list[tuple[str, Any]] = []
         self._when = when
 
+    def each(self) -> dict[str, Seen]:
+        return {"seen": self}
+
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         self.calls.append((hook, next(iter(arguments.values()))))
         if hook in self._when:

@@ -367,7 +367,7 @@ def test_attaching_to_an_ended_job_shows_its_summary(start_master: Any, capsys: 
 
 def test_attach_uses_the_jobs_own_console_options(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
     master = start_master()
-    observers = "observers: [{use: console, options: {metrics: [loss]}}, {use: jsonl}]\n"
+    observers = "observers: [{use: console, options: {metrics: [loss]}}]\n"
     (master.run_dir / "job.yaml").write_text("name: grpo\n" + observers)
     master.step(reward=0.25, loss=1.0)
     master.end()

@@ -30,6 +30,7 @@ __all__ = [
     "Publish",
     "Published",
     "Record",
+    "Released",
     "Replan",
     "Replanned",
     "SetCompleted",
@@ -122,7 +123,14 @@ class OriginFound(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Lines of metrics up to `step` have been written by the observers."""
+    """Lines of metrics up to `step` are durable. `held`: nothing can be written for now, and that is waited for."""
+
+    step: int
+    held: bool = False
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Whoever rehearses failures lets ranks run up to `step`."""
 
     step: int
 
@@ -163,6 +171,7 @@ Event: TypeAlias = (
     | SetCompleted
     | OriginFound
     | Published
+    | Released
     | InjectAsked
     | StopAsked
     | OwnerSeen

@@ -44,7 +44,10 @@ _SETS = ""
 OWNER_START_S = 15.0
 """How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
 LINES_S = 15.0
-"""How long a snapshot, and a finished job, wait for the lines of metrics before it: an observer may hang."""
+"""How long a snapshot, and a finished job, wait for the lines of metrics before it: some may be lost for good."""
+ALIVE = ("up", "ready", "running")
+LINES_AHEAD = 1024
+"""How many steps ranks may be ahead of the last line of metrics that is written: the disk may be full."""
 
 
 class MasterMachine:
@@ -60,7 +63,9 @@ class MasterMachine:
         self.grace_s = 0.0
         self.committed = self.persisted = outline.origin_step
         self.granted = -1
-        self.published = -1
+        self.published = outline.origin_step
+        self._held = self._limited = False
+        self.released = outline.origin_step if outline.rehearsed else outline.steps
         self.timeline = 0
         self.origin = Origin(outline.origin, outline.origin_step)
         self.agents = {place.agent: AgentRecord(place) for place in outline.places}
@@ -135,8 +140,11 @@ class MasterMachine:
                 return self.coordinator.answered(event, now)
             case e.SetCompleted(step, error):
                 return self._set_completed(step, error)
-            case e.Published(step):
-                self.published = max(self.published, step)
+            case e.Published(step, held):
+                self.published, self._held = max(self.published, step), held
+                return []
+            case e.Released(step):
+                self.released = max(self.released, step)
                 return []
             case e.InjectAsked(kind, agent, role, rank):
                 return self._inject(m.Inject(self.outline.epoch, kind, role, rank), agent)
@@ -243,6 +251,8 @@ class MasterMachine:
         last = self.outline.steps - 1
         # What is only in memory goes with the agents: the last lines and the last set are waited for, within reason.
         self._done_at = self._done_at if self._done_at is not None else now
+        if self._held:
+            self._done_at = now
         if self.published < last and now < self._done_at + LINES_S:
             return []
         if self.outline.snapshots.enabled and self.persisted < last:
@@ -426,6 +436,16 @@ class MasterMachine:
                 effects += self._agent_lost(name, agent.incarnation, why, False, now, now - agent.heard)
         return effects
 
+    def why_not(self, agent: str, role: str, rank: int) -> str:
+        """Why a failure of this agent, or of this rank, would hit nobody who has something to do; "" if it would."""
+        record = self.ranks.get((role, rank))
+        home = self.agents.get(record.agent if record is not None else agent)
+        if home is None or home.state != "up":
+            return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"
+        if record is not None and (record.state not in ALIVE or record.finished >= self.outline.steps - 1):
+            return f"{role}/{rank} is {record.state}"
+        return ""
+
     def _inject(self, inject: m.Inject, agent: str) -> list[e.Effect]:
         record = self.ranks.get((inject.role, inject.rank))
         home = self.agents.get(record.agent if record is not None else agent)
@@ -445,8 +465,12 @@ class MasterMachine:
             effects.append(e.Record("committed", {"step": committed}))
         if self.phase == "running":
             ahead = max(self.outline.grant, 2 * self.outline.snapshots.every if self.outline.snapshots.enabled else 1)
-            until = min(self.outline.steps - 1, self.committed + ahead)
-            if until - self.granted >= max(1, ahead // 4) or until == self.outline.steps - 1:
+            # Ranks keep their lines of metrics in memory until these are written.
+            unwritten = max(ahead, LINES_AHEAD) + self.outline.metrics_every
+            snapshots = min(self.outline.steps - 1, self.committed + ahead)
+            until = min(snapshots, self.published + unwritten, self.released)
+            self._limited = until < snapshots
+            if until - self.granted >= max(1, ahead // 4) or until in (self.outline.steps - 1, self.released):
                 self.granted = max(self.granted, until)
         return effects
 
@@ -458,8 +482,8 @@ class MasterMachine:
         if len(parts) < len(self.ranks) or self._completing >= part.step:
             return []
         every = self.outline.metrics_every
-        if self.coordinator.busy:
-            self._whole_since[part.step] = now  # what is missing will be told again
+        if self.coordinator.busy or self._held:
+            self._whole_since[part.step] = now  # what is missing will be told again, or written
         since = self._whole_since.setdefault(part.step, now)
         if self.published < (part.step + 1) // every * every - 1 and now < since + LINES_S:
             return []  # who goes on from the disk knows nothing of the lines before
@@ -496,9 +520,10 @@ class MasterMachine:
 
     def _hang(self, now: float) -> list[e.Effect]:
         after = self.outline.hang_after_s
-        if after is None or self.phase != "running" or self.coordinator.busy:
+        waiting = self._limited and all(record.finished >= self.granted for record in self.ranks.values())
+        if after is None or self.phase != "running" or self.coordinator.busy or waiting:
             self._suspect = None
-            self._moved = now if self.coordinator.busy else self._moved
+            self._moved = now if self.coordinator.busy or waiting else self._moved
             return []
         if self._suspect is not None:
             verdict, asked = self._suspect

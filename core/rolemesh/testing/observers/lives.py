@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rolemesh.failures import Failure
-from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
+from rolemesh.observer import AgentStatus, Event, JobStatus, Missed, RankStatus, RoleTimes, RunInfo, StepMetrics
 
 __all__ = ["EVENTS", "HOOKS", "Life", "Told", "drawn_metrics", "result", "run", "told", "whole_life"]
 
-HOOKS = ("job_started", "event", "steps_finished", "status", "job_ended")
+HOOKS = ("job_started", "event", "steps_finished", "status", "missed", "job_ended")
 ROLES = {"actor": 2, "critic": 1}
 OPERATORS = ("actor.sample", "critic.score")
 NAMES = ("reward", "loss", "actor/loss", "a b", "größe", "..", "../../up", "x" * 300, "step", "")
@@ -130,7 +130,8 @@ def told(run_dir: str, metrics: tuple[StepMetrics, ...], *, outcome: Outcome = "
 def whole_life(run_dir: str, outcome: Outcome = "done") -> list[Told]:
     """A life with an event of every kind and six steps."""
     calm = told(run_dir, tuple(_metrics(step) for step in range(6)), outcome=outcome)
-    return [*calm[:3], *_events(), *calm[3:]]
+    missed = Missed(events=2, first_event=3, last_event=4, lines=1, first_step=0, last_step=0)
+    return [*calm[:3], *_events(), ("missed", {"missed": missed}), *calm[3:]]
 
 
 def _events() -> Iterator[Told]:

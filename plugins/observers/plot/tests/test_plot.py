@@ -11,9 +11,8 @@ import pytest
 from matplotlib.image import imread
 from pydantic import ValidationError
 
-from rolemesh.builtin.jsonl import JsonlObserver
+from rolemesh.jsonl import LineFile, metrics_line
 from rolemesh.observer import RunInfo, StepMetrics
-from rolemesh.workload import NoOptions
 from rolemesh_plot import PlotObserver, PlotOptions
 from rolemesh_plot.figure import moving_average
 
@@ -59,9 +58,9 @@ def test_the_picture_shows_the_values(tmp_path: Path) -> None:
 
 
 def test_a_restarted_observer_draws_what_the_first_one_saw(tmp_path: Path) -> None:
-    jsonl = JsonlObserver(NoOptions())
-    jsonl.job_started(run_info(tmp_path))
-    jsonl.steps_finished((line(0, reward=0.1), line(1, reward=0.2)))
+    LineFile(tmp_path / "metrics.jsonl", "step", 0).append(
+        [metrics_line(line(0, reward=0.1)), metrics_line(line(1, reward=0.2))]
+    )
     observer = PlotObserver(PlotOptions())
     observer.job_started(run_info(tmp_path))
     observer.steps_finished((line(2, reward=0.3),))

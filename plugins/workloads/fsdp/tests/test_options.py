@@ -61,6 +61,8 @@ def test_a_folder_without_weights_needs_random_init(tmp_path):
         ({"lr": 0}, "greater than 0"),
         ({"betas": [0.9, 1.0]}, "each beta must be in"),
         ({"dtype": "float16"}, "'float32' or 'bfloat16'"),
+        ({"logprobs": {"temperature": 0}}, "greater than 0"),
+        ({"logprobs": {"temperatur": 1.0}}, "Extra inputs are not permitted"),
         ({"loss": "rolemesh_fsdp.losses:grop"}, "did you mean 'grpo'"),
         ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clp": 1}}, "unknown key 'clp'; did you mean 'clip'"),
         ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clip": "x"}}, "clip: Input should be a valid number"),
@@ -70,6 +72,24 @@ def test_a_folder_without_weights_needs_random_init(tmp_path):
 def test_wrong_options_are_refused_with_a_hint(given, message):
     with pytest.raises(ValidationError, match=message):
         FSDPOptions.model_validate({"model": "m", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "temperature", "packed"),
+    [
+        ({}, 1.0, True),
+        ({"logprobs": {"temperature": 0.7, "pack": False}}, 0.7, False),
+        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"temperature": 1.3, "pack": False}}, 1.3, False),
+        (
+            {"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"temperature": 1.3}, "logprobs": {"pack": False}},
+            1.3,
+            False,
+        ),
+    ],
+)
+def test_a_reference_model_of_any_loss_says_what_its_logprobs_are_of(given, temperature, packed):
+    options = FSDPOptions.model_validate({"model": "m", **given})
+    assert (options.sampled_at, options.packed) == (temperature, packed)
 
 
 def test_options_of_ones_own_loss_are_passed_through(tmp_path):

@@ -78,7 +78,7 @@ roles:
     options: {{model: {model}, samples: 2, max_tokens: 64, engine: {engine}}}
 placement: {{use: pd, options: {{prefill: prefill, decode: decode}}}}
 failover: [{{use: process}}]
-observers: [{{use: jsonl}}]
+observers: []
 """
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rolemesh.builtin.jsonl import read_metrics
 from rolemesh.hookspecs import hookimpl
-from rolemesh.observer import Observer, RunInfo, StepMetrics
+from rolemesh.jsonl import read_metrics
+from rolemesh.observer import Missed, Observer, RunInfo, StepMetrics
 from rolemesh.runs import METRICS_FILE
 
 __all__ = ["PlotObserver", "PlotOptions"]
@@ -29,7 +29,7 @@ class PlotObserver(Observer):
     """Writes ``<metric>.png`` into the run's folder: the metric at each step and its moving average.
 
     A metric that was never reported has no picture. A master that came back reads what its predecessor saw from
-    ``metrics.jsonl``, if the `jsonl` observer writes it.
+    ``metrics.jsonl``.
     """
 
     Options = PlotOptions
@@ -58,6 +58,13 @@ class PlotObserver(Observer):
             value = line.values.get(name)
             if value is not None and math.isfinite(value):
                 points[line.step] = value
+
+    @hookimpl
+    def missed(self, missed: Missed) -> None:
+        """Read what was missed."""
+        if self.run is not None and missed.lines:
+            for line in read_metrics(Path(self.run.run_dir, METRICS_FILE), missed.first_step - 1):
+                self._take(line)
 
     @hookimpl
     def job_ended(self, result: dict[str, Any]) -> None:

@@ -88,7 +88,6 @@ class Engine:
         """See `FSDPWorkload.logprobs`."""
         self.model.eval()
         found = [np.zeros(0, dtype=np.float32)]
-        extra = self.options.loss_options
         with torch.no_grad(), self._passes(batch) as parts:
             for part in parts:
                 if part is None:
@@ -99,8 +98,8 @@ class Engine:
                     part["prompt_ids"],
                     part["completion_ids"],
                     self.device,
-                    temperature=float(extra.get("temperature", 1.0)),
-                    packed=bool(extra.get("pack", True)),
+                    temperature=self.options.sampled_at,
+                    packed=self.options.packed,
                 )
                 found.append(values.float().cpu().numpy())
         lengths = [len(row) for row in batch["completion_ids"]]

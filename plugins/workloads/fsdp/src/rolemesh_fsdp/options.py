@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from rolemesh.errors import nearest
 from rolemesh.imports import ImportRef
 
-__all__ = ["CausalLMOptions", "FSDPOptions", "GRPOOptions"]
+__all__ = ["CausalLMOptions", "FSDPOptions", "GRPOOptions", "LogprobsOptions"]
 
 _CAUSAL_LM = "rolemesh_fsdp.losses:causal_lm"
 
@@ -39,6 +39,15 @@ class GRPOOptions(BaseModel, extra="forbid"):
     )
 
 
+class LogprobsOptions(BaseModel, extra="forbid"):
+    """How `logprobs` computes, whatever the role's loss is: a reference model need not have one of its own."""
+
+    temperature: float | None = Field(
+        None, gt=0, description="the temperature that the completions were sampled at; null: the loss's, or 1"
+    )
+    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
+
+
 LOSS_OPTIONS: dict[str, type[BaseModel]] = {_CAUSAL_LM: CausalLMOptions, "rolemesh_fsdp.losses:grpo": GRPOOptions}
 
 
@@ -55,6 +64,9 @@ class FSDPOptions(BaseModel, extra="forbid"):
         description="`module:name` or `file.py:name` of a function like rolemesh_fsdp.LossFunction",
     )
     loss_options: dict[str, Any] = Field(default_factory=dict, description="passed to the loss as `ctx.options`")
+    logprobs: LogprobsOptions = Field(
+        default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"
+    )
     lr: float = Field(1e-5, gt=0, description="AdamW's learning rate after the warm-up")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments")
     eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
@@ -75,6 +87,18 @@ class FSDPOptions(BaseModel, extra="forbid"):
     attention: Literal["sdpa", "eager"] = Field("sdpa", description="transformers' attention implementation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
+
+    @property
+    def sampled_at(self) -> float:
+        """The temperature of the distribution that `logprobs` gives log-probabilities of."""
+        own = self.logprobs.temperature
+        return float(own if own is not None else self.loss_options.get("temperature", 1.0))
+
+    @property
+    def packed(self) -> bool:
+        """Whether `logprobs` packs the rows of a micro-batch into one."""
+        own = self.logprobs.pack
+        return bool(own if own is not None else self.loss_options.get("pack", True))
 
     @field_validator("model")
     @classmethod

@@ -93,6 +93,8 @@ class FSDPWorkload(Workload):
     def logprobs(self, batch: Batch) -> Batch:
         """Add `ref_logprobs` (ragged float32): each completion token's log-probability under the present weights.
 
+        At the temperature `logprobs.temperature` of the options, which is the loss's if it has one and none is given.
+
         Needs the ragged int columns `prompt_ids` and `completion_ids`.
         """
         return self.engine.logprobs(batch)

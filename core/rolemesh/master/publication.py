@@ -1,0 +1,157 @@
+"""What a job has told is on disk before anything relies on it: the writer of ``events.jsonl`` and ``metrics.jsonl``.
+
+Ranks keep their lines of metrics until the master says `Published`, and it says so when the disk has them. A disk that
+is full, or gone for a while, is waited for here, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from rolemesh.jsonl import LineFile, Numbered, event_line, metrics_line
+from rolemesh.observer import Event, StepMetrics
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE
+
+__all__ = ["DRAIN_S", "Publication"]
+
+log = logging.getLogger("rolemesh.master")
+
+PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+"""Between two tries of a write that fails: doubled from the first to the second."""
+DRAIN_S = 60.0
+"""How long the disk may take, at the job's end, for what is not written yet."""
+MOST_WAITING = 16384
+"""Events and lines that may wait for the disk. Then the master makes no further ones: ranks wait in their grant."""
+
+
+class _Observers(Protocol):
+    def broadcast(self, hook: str, /, **arguments: object) -> object:
+        """Call `hook` of every observer, soon."""
+
+
+class Publication:
+    """Appends what it is given, in order; then tells the observers of it, and `written` how far it has come.
+
+    `written(step, held)` is called in the writer's thread when metrics up to `step` are durable, and with `held` when
+    nothing can be written at present. A new master's goes on behind the last whole line of its predecessor's. Nothing
+    is touched before `start`.
+    """
+
+    def __init__(self, run_dir: Path, observers: _Observers, written: Callable[[int, bool], None]) -> None:
+        self._events = LineFile(run_dir / EVENTS_FILE, "seq", 1)
+        self._metrics = LineFile(run_dir / METRICS_FILE, "step", 0)
+        self._observers, self._written = observers, written
+        self._waiting: list[Event | StepMetrics] = []
+        self._taken = 0
+        self._news = threading.Condition()
+        self._closing = False
+        self._given_up = threading.Event()
+        self._failing: tuple[float, str] | None = None
+        self._thread = threading.Thread(target=self._serve, name="publication", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def add(self, news: Iterable[Event | StepMetrics]) -> None:
+        """Have `news` written, soon."""
+        with self._news:
+            self._waiting += news
+            self._news.notify()
+
+    @property
+    def full(self) -> bool:
+        """So much waits for the disk that nothing should be added for now."""
+        return len(self._waiting) + self._taken > MOST_WAITING
+
+    @property
+    def warning(self) -> str:
+        """What keeps the writer from writing right now, "" if nothing does."""
+        failing = self._failing
+        if failing is None:
+            return ""
+        since, error = failing
+        return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether, within `timeout_s` after `close`, everything has been written."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> str:
+        """Write nothing more; says what has not been written, "" if all has."""
+        self._given_up.set()
+        if not self._thread.is_alive():
+            return ""
+        with self._news:
+            left = len(self._waiting) + self._taken
+        where = self._metrics.path.parent
+        return f"{left} events and lines of metrics are not written to {where}: {self.warning or 'it is slow'}"
+
+    def _serve(self) -> None:
+        if self._append(self._events, []) and self._append(self._metrics, []):
+            self._written(self._metrics.last, False)
+            while self._publish(self._next()):
+                pass
+        self._events.close()
+        self._metrics.close()
+
+    def _next(self) -> list[Event | StepMetrics]:
+        """What waits, as soon as something does; empty at the end."""
+        with self._news:
+            self._taken = 0
+            while not (self._waiting or self._closing):
+                self._news.wait()
+            batch, self._waiting = self._waiting, []
+            self._taken = len(batch)
+            return batch
+
+    def _publish(self, batch: list[Event | StepMetrics]) -> bool:
+        """Whether there was something, and it is written."""
+        events = [news for news in batch if isinstance(news, Event)]
+        lines = tuple(news for news in batch if isinstance(news, StepMetrics))
+        for file, numbered in (
+            (self._events, [event_line(event) for event in events]),
+            (self._metrics, [metrics_line(line) for line in lines]),
+        ):
+            if numbered and not self._append(file, numbered):
+                return False
+        for event in events:
+            self._observers.broadcast("event", event=event)
+        if lines:
+            self._observers.broadcast("steps_finished", metrics=lines)
+            self._written(lines[-1].step, False)
+        return bool(batch)
+
+    def _append(self, file: LineFile, lines: list[Numbered]) -> bool:
+        """Try until it is written; False if it has been given up."""
+        pause = PAUSE_S
+        while True:
+            try:
+                file.append(lines)
+            except OSError as error:
+                if self._failing is None:
+                    log.warning("%s cannot be written, and is tried again: %s", file.path, error)
+                    self._failing = (time.monotonic(), str(error))
+                    self._written(-1, True)
+                if self._given_up.wait(pause):
+                    return False
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                if self._failing is not None:
+                    log.warning("%s is written again", file.path)
+                    self._failing = None
+                    self._written(-1, False)
+                return True

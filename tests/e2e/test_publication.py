@@ -1,0 +1,130 @@
+"""What a job tells: slow observers and full disks cost nobody anything but the news, and nothing is torn or lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import job_in
+from tests.e2e.harness import ROLES, Job, leftovers, until
+from tests.e2e.stranger import Stranger
+
+OBSERVER = """
+import os
+import time
+from rolemesh import Observer, hookimpl
+
+
+class Plugin(Observer):
+    @hookimpl
+    def steps_finished(self, metrics):
+        {body}
+
+    @hookimpl
+    def job_ended(self, result):
+        with open(os.path.join("{folder}", "told"), "a") as file:
+            print("ended", file=file)
+"""
+
+
+def logs_of(job: Job) -> int:
+    """Bytes of the send logs in shared memory: what ranks keep because nobody has said that it is published."""
+    (job_id,) = job.ids()
+    logs = [path for path in Path("/dev/shm").glob(f"*{job_id}*/**/log-*") if path.is_file()]
+    return sum(path.stat().st_blocks * 512 for path in logs)
+
+
+@contextmanager
+def watched_by(tmp_path: Path, body: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    job = job_in(tmp_path / "watched", "watched", extra="observers: [{use: odd}]\n" + extra)
+    Stranger(job.folder).install("rolemesh-odd", "observers", "odd", OBSERVER.format(body=body, folder=tmp_path))
+    path = os.pathsep.join(filter(None, (str(job.folder / "site"), os.environ.get("PYTHONPATH"))))
+    monkeypatch.setenv("PYTHONPATH", path)
+    try:
+        yield job
+    finally:
+        for process in job.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
+            if process.stdout is not None:
+                process.stdout.close()
+        until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+
+
+def test_a_slow_observer_costs_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow"
+    slow.touch()
+    body = f"[time.sleep(0.05) for line in metrics if os.path.exists({str(slow)!r})]"
+    extra = "failover: [{use: process}]\nsnapshots: {every: 1, persist_every: 100000}\n"
+    with watched_by(tmp_path, body, extra, monkeypatch) as job:
+        chatty = ROLES.replace("self.ctx.count(", 'self.ctx.record(text="x" * 10_000)\n        self.ctx.count(')
+        (job.folder / "roles.py").write_text(chatty)
+        process = job.start("steps=100000")
+        job.running(200)
+        before = logs_of(job)
+        job.running(1000, timeout_s=200)
+        grown = logs_of(job) - before
+        slow.unlink()
+        assert job.cli("stop", "watched").returncode == 0
+        process.wait(60)
+
+    assert grown < 8 << 20  # 800 steps' lines of two ranks are 16 MB
+    assert (tmp_path / "told").read_text().endswith("ended\n")
+
+
+@pytest.mark.soak
+def test_an_observer_that_hangs_for_ever_keeps_no_job_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watched_by(tmp_path, "time.sleep(1e6)", "", monkeypatch) as job:
+        done = job.run(timeout=200)
+        assert done.returncode == 0, done.stderr
+        log = (job.run_dir / "logs" / "master.log").read_text()
+    assert "observer odd#0 (rolemesh-odd) has not come back from its hook 'steps_finished'" in log
+    assert "it has not been told of" in log
+    assert "and the job's end" in log
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("a small file system can only be mounted by root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_disk: Path) -> None:
+    job = job_in(tmp_path / "full", "full", extra=f"state: sqlite:///{tmp_path}/state.sqlite\n")
+    (job.folder / "runs").symlink_to(small_disk, target_is_directory=True)
+    process = job.start("steps=100000")
+    try:
+        job.running(20)
+        with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(b"x" * 4096)
+        held = until(lambda: (s := job.status()) and any("No space" in w for w in s.warnings) and s, 60, "it is said")
+        job.running(held.committed + 50)
+        told = len(job.metrics())
+        (small_disk / "filler").unlink()
+        until(lambda: len(job.metrics()) > told + 50, 60, "lines are written again")
+        assert job.cli("stop", "full").returncode == 0
+        process.wait(60)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    assert process.stdout is not None
+    process.stdout.close()
+    steps = [line["step"] for line in job.metrics()]
+    assert steps == list(range(len(steps)))
+    assert [event["seq"] for event in job.events()] == list(range(1, len(job.events()) + 1))
+    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")

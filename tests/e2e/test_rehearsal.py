@@ -1,0 +1,70 @@
+"""Rehearsals: every failure that was asked for happens to something that is at work, or the rehearsal says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import job_in
+from tests.e2e.harness import Job, leftovers, until
+
+HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello" / "job.yaml"
+LADDER = "failover=[{use: process},{use: job}]"
+
+
+def rehearse(folder: Path, name: str, *args: str, job: Path = HELLO, timeout: float = 200) -> tuple[Job, str]:
+    """The job's rehearsal in `folder`, and what the command has said; it has ended with 0."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rolemesh.cli", "run", str(job), "--backend", "local", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = Job(folder, name, ())
+    until(lambda: not leftovers(found.ids()), 15, "nothing is left of the job")
+    return found, done.stdout
+
+
+def happened(job: Job) -> Counter[str]:
+    """Kinds of events, and the kinds of faults that were injected."""
+    events: list[dict[str, Any]] = job.events()
+    return Counter([e["kind"] for e in events] + [e["data"]["kind"] for e in events if e["kind"] == "injected"])
+
+
+def test_failures_of_a_quick_job_that_commits_nothing_all_happen(tmp_path: Path) -> None:
+    job, said = rehearse(
+        tmp_path,
+        "hello",
+        "steps=3000",
+        LADDER,
+        "snapshots.every=3000",
+        "--chaos",
+        "kills=3,seed=3,targets=rank",
+        "--chaos-compare",
+    )
+    assert "rehearsal: 3 failures injected: " in said
+    assert "ended exactly as the undisturbed one" in said
+    seen = happened(job)
+    assert seen["injected"] >= 3
+    assert seen["failure"] >= 3
+
+
+def test_a_rehearsal_that_cannot_hit_what_it_was_asked_for_says_so(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "ends", "ends", extra="failover: [{use: process}]\nsteps: 1000000\n")
+    text = (job.folder / "job.yaml").read_text().replace("steps: 20\n", "")
+    (job.folder / "job.yaml").write_text(text)
+    process = job.start("--chaos", "kills=2,seed=1,targets=master")
+    until(lambda: (job.run_dir / "events.jsonl").exists() and job.status(), 60, "the job runs")
+    job.cli("stop", "ends")
+    assert process.stdout is not None
+    said = process.stdout.read()
+    assert process.wait(60) == 130, said
+    assert "of 2 failures injected" in said
+    process.stdout.close()
+    until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")

@@ -1,0 +1,57 @@
+"""Which failures come when, what they may hit, and how one sees that they have."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from rolemesh.observer import AgentStatus, JobStatus, RankStatus
+from rolemesh.rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
+from rolemesh.rehearsal.spec import Rehearsal
+
+
+def rank(n: int, state: str = "running", step: int = 5, generation: int = 0) -> RankStatus:
+    return RankStatus("work", n, "n0", 100 + n, state, step, generation=generation)
+
+
+def status(*ranks: RankStatus, epoch: int = 1, pid: int = 7, agent: str = "up") -> JobStatus:
+    agents = (AgentStatus("node0", "n0", pid, agent),)
+    return JobStatus("job", "running", epoch, -1, 20, 0.0, 1, "host", agents, ranks)
+
+
+def test_moments_are_spread_over_the_steps_and_targets_come_equally_often() -> None:
+    found = moments(Rehearsal(kills=9, seed=3, targets=("rank", "agent", "master")), 3000)
+    assert [moment.step for moment in found] == sorted(moment.step for moment in found)
+    assert all(-1 <= moment.step < 2999 for moment in found)
+    assert sorted(moment.target for moment in found) == ["agent"] * 3 + ["master"] * 3 + ["rank"] * 3
+
+
+@pytest.mark.parametrize("state", ["done", "starting", "failed", "halting"])
+def test_only_what_is_alive_and_unfinished_is_hit(state: str) -> None:
+    rng = random.Random(1)
+    assert next_fault(rng, "rank", status(rank(0, state))) is None
+    for _ in range(20):
+        found = next_fault(rng, "rank", status(rank(0, state), rank(1)))
+        assert found is not None
+        assert found.target == "work/1"
+
+
+def test_progress_is_where_the_furthest_rank_is() -> None:
+    assert progress(status(rank(0, step=3), rank(1, step=9))) == 9
+    assert progress(status()) == -1
+
+
+def test_a_failure_has_hit_when_its_target_is_another_one() -> None:
+    before = status(rank(0), rank(1))
+    again = status(rank(0, generation=1), rank(1))
+    assert has_hit(Fault("kill", "work/0"), before, again)
+    assert not has_hit(Fault("kill", "work/1"), before, again)
+    assert has_hit(Fault("kill", "master"), before, replace(before, epoch=2))
+    assert not has_hit(Fault("stop", "master"), before, again)
+    for target in ("agent:node0", "node:n0"):
+        assert not has_hit(Fault("kill", target), before, again)
+        assert has_hit(Fault("kill", target), before, status(pid=8))
+        assert has_hit(Fault("kill", target), before, status(agent="lost"))
+    assert has_hit(Fault("disk", "agent:node0"), before, before)
