@@ -91,7 +91,7 @@ class MasterOutside:
             made = time.time()
             events = [Event(n + 1, 1, made, "noise", {"n": n}) for n in range(count)]
             lines = [StepMetrics(n, 1, made, {"reward": 0.5}, {}, {}) for n in range(count)]
-            self._jsonl.steps_finished(tuple(lines))
+            self._metric_lines.append([metrics_line(line) for line in lines])
             (self.run_dir / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in events))
             with sqlite3.connect(self.run_dir / "state.sqlite") as database:
                 database.execute("UPDATE rolemesh_jobs SET last_seq = ?", (count,))
