@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,21 +17,27 @@ import msgspec
 import zmq
 
 from rolemesh.agent import zygote
+from rolemesh.agent.boards import Boards
 from rolemesh.agent.devices import visible_devices
 from rolemesh.agent.keeper import AgentKeeper
 from rolemesh.agent.memory import NodeMemory
-from rolemesh.agent.nursery import Nursery
+from rolemesh.agent.nursery import Death, Nursery
+from rolemesh.agent.refusals import refused
+from rolemesh.agent.reserve import Reserve
 from rolemesh.agent.stacks import StackTaker
 from rolemesh.agent.turn_pages import TurnPages
+from rolemesh.errors import RolemeshError
+from rolemesh.failures import Failure
 from rolemesh.protocol import agent as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig, Environment, RankStart
-from rolemesh.rank.board import Board, Position
+from rolemesh.rank.board import Position
 from rolemesh.rank.endpoint import encode_control
 from rolemesh.strangers import UNREADABLE, Dropped
 
 __all__ = ["Agent"]
 
+LOG = logging.getLogger(__name__)
 SAMPLE_MS = 50
 FROZEN_AFTER_NS = 1_000_000_000
 """A rank that has been in one phase for this long is looked at: it may have been stopped by a signal."""
@@ -52,8 +60,11 @@ class Agent:
         self._send = send
         self._rouse = rouse
         self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
+        self._reserve = Reserve(self._keeper.shm)
+        self._reserve.fill()
         self._memory = NodeMemory(config, self._keeper.shm)
-        self._turns = TurnPages(self._keeper.shm)
+        self._turns = TurnPages(self._keeper.shm, self._reserve)
+        self._boards = Boards(self._keeper.shm, self._reserve)
         self._machine = machine.AgentMachine(
             config.agent,
             config.node,
@@ -69,18 +80,18 @@ class Agent:
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
         self._zmq = zmq.Context()
+        self._zmq.set(zmq.MAX_SOCKETS, self._zmq.get(zmq.SOCKET_LIMIT))  # each rank has one
         self._reports = self._zmq.socket(zmq.PULL)
         self._reports.set_hwm(0)
         self._address = f"ipc://{self._keeper.tmp}/agent"
         self._reports.bind(self._address)
         self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
-        self._boards: dict[RankKey, tuple[Board, m.RankLaunch]] = {}
-        self._refused = 0
         self._dropped = Dropped(f"agent {config.agent}")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._keeper.mark)
+        self._events: deque[machine.Event] = deque()
         self._over = False
 
     def deliver(self, message: bytes) -> None:
@@ -97,16 +108,17 @@ class Agent:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serve until the job is over on this node; everything that the job had here is then gone."""
-        try:
-            self._poller.register(self._reports, zmq.POLLIN)
-            self._poller.register(self._wake, zmq.POLLIN)
-            for role in self.config.warm:
-                self._nursery.boot(*self._home(role))
-            while not self._over:
-                self._turn()
-        finally:
-            self._clean_up()
+        """Serve until the job is over on this node; everything that the job had here is then gone.
+
+        What is raised is this agent's end, and nothing is cleaned up: its process must end with it, as if it had been
+        killed. Its janitor ends the ranks, and what they left in memory is there for the next incarnation.
+        """
+        self._poller.register(self._reports, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+        for role in self.config.warm:
+            self._nursery.boot(*self._home(role))
+        while not self._over:
+            self._turn()
 
     def _turn(self) -> None:
         ready = dict(self._poller.poll(SAMPLE_MS))
@@ -128,6 +140,9 @@ class Agent:
                 self._read_zygote(fd, control)
         if self._over:
             return
+        for death in self._nursery.turn():
+            self._gone(death)
+        self._reserve.fill()
         for launch, error in self._memory.fetched():
             self._do(machine.Fetched(launch.role, launch.rank, launch.generation, error))
         for stacks in self._stacks.results():
@@ -148,47 +163,70 @@ class Agent:
 
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
         for death in self._nursery.read(control):
-            role, rank, generation = _parse(death.key)
-            left = self._memory.ended(role, rank)
-            self._turns.gone(role, rank, generation)
-            ended = death.exit_code, death.signal, death.error, left, death.cause
-            self._do(machine.RankExited(role, rank, generation, *ended))
+            self._gone(death)
             if self._over:
                 return
         if control.fileno() < 0:
             self._poller.unregister(fd)
             del self._zygote_sockets[fd]
 
+    def _gone(self, death: Death) -> None:
+        """A rank has no process any more, or never got one."""
+        role, rank, generation = _parse(death.key)
+        self._turns.gone(role, rank, generation)
+        ended = death.exit_code, death.signal, death.error, self._left(role, rank), death.cause
+        self._do(machine.RankExited(role, rank, generation, *ended))
+
+    def _left(self, role: str, rank: int) -> tuple[int, ...]:
+        """The snapshots that a dead rank has left in memory."""
+        try:
+            return self._memory.ended(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
+            return ()
+
     def _do(self, event: machine.Event) -> None:
-        for effect in self._machine.handle(event, time.monotonic()):
-            match effect:
-                case machine.ToMaster(message):
-                    self._tell(message)
-                case machine.ToRank(role, rank, message):
-                    if (peer := self._ranks.get((role, rank))) is not None:
-                        peer.send_multipart(encode_control(m.encode(message)))
-                case machine.Fork(launch):
-                    self._fork(launch)
-                case machine.Fetch(launch):
-                    self._memory.fetch(launch)
-                case machine.Kill(role, rank, generation):
-                    if not self._nursery.kill(_key(role, rank, generation)):
-                        left = self._memory.ended(role, rank)
-                        self._turns.gone(role, rank, generation)
-                        self._do(machine.RankExited(role, rank, generation, exit_code=0, snapshots=left))
-                case machine.RankDied(role, rank):
-                    self._memory.died(role, rank)
-                case machine.Forget(timeline):
-                    self._memory.forget(timeline)
-                case machine.TakeStacks(role, rank, generation):
-                    pid = self._boards[role, rank][0].read().pid
-                    self._stacks.take(pid, role, rank, generation)
-                case machine.Fail():
-                    self._fail(effect)
-                case machine.RouseMaster():
-                    threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
-                case machine.CleanUp():
-                    self._clean_up()
+        """Let the machine handle an event. What comes of its effects meanwhile is handled after them."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            for effect in self._machine.handle(self._events[0], time.monotonic()):
+                self._carry_out(effect)
+            self._events.popleft()
+
+    def _carry_out(self, effect: machine.Effect) -> None:
+        match effect:
+            case machine.ToMaster(message):
+                self._tell(message)
+            case machine.ToRank(role, rank, message):
+                if (peer := self._ranks.get((role, rank))) is not None:
+                    peer.send_multipart(encode_control(m.encode(message)))
+            case machine.Fork(launch):
+                self._fork(launch)
+            case machine.Fetch(launch):
+                self._memory.fetch(launch)
+            case machine.Kill(role, rank, generation):
+                if not self._nursery.kill(_key(role, rank, generation)):
+                    self._gone(Death(_key(role, rank, generation), exit_code=0))
+            case machine.RankDied(role, rank):
+                self._died(role, rank)
+            case machine.Forget(timeline):
+                self._memory.forget(timeline, self._reserve.make)
+            case machine.TakeStacks(role, rank, generation):
+                self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
+            case machine.Fail():
+                self._fail(effect)
+            case machine.RouseMaster():
+                threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
+            case machine.CleanUp():
+                self._clean_up()
+
+    def _died(self, role: str, rank: int) -> None:
+        try:
+            self._memory.died(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
     def _rouse_master(self) -> None:
         comes = False
@@ -215,14 +253,17 @@ class Agent:
         self._send(m.encode(message))
 
     def _fork(self, launch: m.RankLaunch) -> None:
-        role, rank, generation = launch.role, launch.rank, launch.generation
-        old = self._boards.get((role, rank))
-        board = self._board_path(role, rank, generation)
-        self._boards[role, rank] = (Board.create(board), launch)
-        if old is not None:
-            self._refused += old[0].read().refused
-            old[0].close()
-            self._board_path(role, rank, old[1].generation).unlink(missing_ok=True)
+        """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
+        key = _key(launch.role, launch.rank, launch.generation)
+        try:
+            self._start(key, launch)
+        except (OSError, zmq.ZMQError, RolemeshError) as error:
+            LOG.warning("%s cannot be started: %s", key, error)
+            self._gone(Death(key, error=refused(error)))
+
+    def _start(self, key: str, launch: m.RankLaunch) -> None:
+        role, rank = launch.role, launch.rank
+        board = self._boards.start(launch)
         if (peer := self._ranks.pop((role, rank), None)) is not None:
             peer.close(0)
         self._memory.started(role, rank, launch.resume)
@@ -236,73 +277,58 @@ class Agent:
             tmp_dir=str(self._keeper.tmp),
             agent_address=self._address,
             board=str(board),
-            mates=self._mates(launch),
+            mates=self._boards.mates(launch),
             turns=self._turns.starting(launch),
         )
-        path = self._keeper.shm / f"start-{role}-{rank}"
-        path.write_bytes(msgspec.msgpack.encode(start))
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
         log = self._logs / f"{role}-{rank}.log"
-        request = zygote.Fork(_key(role, rank, generation), str(path), str(log), env)
-        self._nursery.fork(*self._home(role), request)
+        self._nursery.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), str(log), env))
 
     def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
         """What kind of zygote the role's ranks are forked from."""
         return self.config.preload[role], self.config.env[role], self.config.environments[role]
 
-    def _mates(self, launch: m.RankLaunch) -> dict[int, str]:
-        """The boards of the others in a collective group, if all of them live here."""
-        if not launch.collective or launch.local_world_size < launch.world_size:
-            return {}
-        return {
-            rank: str(self._board_path(launch.role, rank, launch.generation))
-            for rank in range(launch.world_size)
-            if rank != launch.rank
-        }
-
-    def _board_path(self, role: str, rank: int, generation: int) -> Path:
-        return self._keeper.shm / f"board-{role}-{rank}-{generation}"
-
     def _connect(self, hello: m.RankHello) -> None:
         known = self._machine.ranks.get((hello.role, hello.rank))
         if known is None or known.launch.generation != hello.generation:
             return
-        peer = self._zmq.socket(zmq.PUSH)
-        peer.set_hwm(0)
-        peer.linger = 0
-        peer.connect(hello.addresses["control"])
+        try:
+            peer = self._zmq.socket(zmq.PUSH)
+            peer.set_hwm(0)
+            peer.linger = 0
+            peer.connect(hello.addresses["control"])
+        except zmq.ZMQError as error:
+            why = refused(error)
+            failure = Failure("start", hello.role, hello.rank, message=why, generation=hello.generation)
+            self._do(machine.FromRank(m.RankFailed(failure)))
+            return
         self._ranks[hello.role, hello.rank] = peer
 
     def _sample(self) -> machine.Sampled:
         now = time.monotonic_ns()
-        boards = tuple(
-            self._sampled(role, rank, board.read(), launch.generation, now)
-            for (role, rank), (board, launch) in self._boards.items()
-        )
+        boards = tuple(self._sampled(launch, at, now) for launch, at in self._boards.read())
         advance = self._machine.advance
         persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
-        refused = self._refused + sum(board.read().refused for board, _ in self._boards.values()) + self._memory.refused
-        refused += self._dropped.count
+        refusals = self._boards.refused + self._memory.refused + self._dropped.count
         making = self._nursery.making
-        return machine.Sampled(boards, self._memory.stored(), persisted, self._trouble(), making, refused)
+        return machine.Sampled(boards, self._memory.stored(), persisted, self._trouble(), making, refusals)
 
     def _trouble(self) -> str:
         """What is waited for on this node, "" if nothing is."""
-        if self._memory.trouble:
-            return self._memory.trouble
-        short = sorted(f"{role}/{rank}" for (role, rank), (board, _) in self._boards.items() if board.read().short)
-        return f"/dev/shm is full: {', '.join(short)} waits for others to free some of it" if short else ""
+        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in self._boards.read() if at.short))
+        waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
+        return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
 
-    def _sampled(self, role: str, rank: int, at: Position, generation: int, now: int) -> machine.BoardSample:
+    def _sampled(self, launch: m.RankLaunch, at: Position, now: int) -> machine.BoardSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0
         return machine.BoardSample(
-            role,
-            rank,
-            generation,
+            launch.role,
+            launch.rank,
+            launch.generation,
             at.pid,
             at.finished,
-            self._memory.safe(role, rank, at.snapshot),
+            self._safe(launch.role, launch.rank, at.snapshot),
             at.step,
             at.op,
             at.phase,
@@ -311,6 +337,13 @@ class Agent:
             since > FROZEN_AFTER_NS and _is_stopped(at.pid),
             at.busy_ns * 1e-9,
         )
+
+    def _safe(self, role: str, rank: int, snapshot: int) -> int:
+        try:
+            return self._memory.safe(role, rank, snapshot)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("the snapshots of %s/%d cannot be read: %s", role, rank, error)
+            return -1
 
     def _watch_zygote(self, control: socket.socket) -> None:
         self._zygote_sockets[control.fileno()] = control
@@ -323,8 +356,7 @@ class Agent:
         self._nursery.close()
         self._memory.close()
         self._stacks.close()
-        for board, _ in self._boards.values():
-            board.close()
+        self._boards.close()
         self._turns.close()
         self._zmq.destroy(linger=0)
         self._keeper.close()

@@ -1,6 +1,6 @@
 """Makes a role's environment, then becomes its zygote: ``python -m rolemesh.agent.environment FD PARENT PRELOAD…``.
 
-The arguments are the zygote's; the first message on FD is the `Environment`. What pip installs goes into a virtual
+The arguments are the zygote's; the first parcel on FD is the `Environment`. What pip installs goes into a virtual
 environment that sees everything of this interpreter's, so it holds only what differs. It is kept in the user's cache
 folder, under a hash of what it is made of, for all jobs on this machine.
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.agent import zygote
+from rolemesh.agent import parcels, zygote
 from rolemesh.errors import BackendError
 from rolemesh.protocol.job import Environment
 
@@ -179,7 +179,10 @@ def main() -> None:
     zygote.die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
-    environment = msgspec.msgpack.decode(control.recv(1 << 18), type=Environment)
+    parcel = parcels.receive(control)
+    if parcel is None or parcel[1] is None:
+        return
+    environment = msgspec.msgpack.decode(parcel[1], type=Environment)
 
     def tell(message: zygote.ZygoteMessage) -> None:
         control.send(msgspec.msgpack.encode(message))

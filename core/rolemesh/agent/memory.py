@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rolemesh.agent.persister import Persister
@@ -130,8 +131,11 @@ class NodeMemory:
         except (FileNotFoundError, ValueError):
             return 0
 
-    def forget(self, timeline: int) -> None:
-        """What is in memory is void; what comes is of `timeline`. Called when no rank runs here."""
+    def forget(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
+        """What is in memory is void; what comes is of `timeline`. Called when no rank runs here.
+
+        `make(path, data)` makes a file even where shared memory is full.
+        """
         for memory in {**self._left, **self._ranks}.values():
             memory.clear()
         self._left.clear()
@@ -142,7 +146,7 @@ class NodeMemory:
         if self._replicas is not None:
             self._replicas.clear()
         # Last, so that an agent that dies before this forgets once more.
-        (self._shm / TIMELINE).write_text(str(timeline))
+        make(self._shm / TIMELINE, str(timeline).encode())
 
     def fail_next(self) -> None:
         """Rehearsal: the next write to disk fails as if that were full."""

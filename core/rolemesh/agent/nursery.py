@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 
-from rolemesh.agent import zygote
+from rolemesh.agent import parcels, zygote
 from rolemesh.agent.keeper import MARKER
+from rolemesh.agent.refusals import refused
 from rolemesh.protocol.job import Environment
 
 __all__ = ["Death", "Nursery"]
@@ -29,6 +30,10 @@ BASE_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 """Two processes with spinning OpenMP threads on the same cores slow each other three to four times."""
+
+
+END_S = 2.0
+"""How long a zygote that has closed its end may take to be gone."""
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -50,6 +55,7 @@ class _Zygote:
         self.broken: zygote.Broken | None = None
         self.waiting: list[zygote.Fork] = []
         self.ranks: dict[str, int | None] = {}
+        self.doomed: set[str] = set()
 
 
 class Nursery:
@@ -74,19 +80,24 @@ class Nursery:
         return tuple(home.making for home in self._zygotes.values() if home.making)
 
     def boot(self, preload: Iterable[str], env: Mapping[str, str], environment: Environment) -> None:
-        """Start a zygote now, so that it is warm when its first rank is asked for."""
-        self._get(tuple(preload), dict(env), environment)
+        """Start a zygote now, so that it is warm when its first rank is asked for. `fork` says if that fails."""
+        with suppress(OSError):
+            self._get(tuple(preload), dict(env), environment)
 
     def fork(
         self, preload: Iterable[str], env: Mapping[str, str], environment: Environment, request: zygote.Fork
     ) -> None:
-        """Fork a rank as soon as its zygote is ready."""
+        """Fork a rank as soon as its zygote is ready. Raises `OSError` if the system refuses what that needs."""
         home = self._get(tuple(preload), dict(env), environment)
         home.ranks[request.key] = None
+        home.waiting.append(request)
         if home.ready:
-            home.control.send(msgspec.msgpack.encode(request))
-        else:
-            home.waiting.append(request)
+            self._send_waiting(home, raises=request.key)
+
+    def turn(self) -> list[Death]:
+        """Try again what a zygote could not take before; return the ranks that cannot be started at all."""
+        ready = [home for home in self._zygotes.values() if home.ready and home.waiting]
+        return [death for home in ready for death in self._send_waiting(home)]
 
     def kill(self, key: str) -> bool:
         """SIGKILL a rank with everything in its session; False if it has no process yet (it gets none any more)."""
@@ -103,6 +114,7 @@ class Nursery:
                     home.waiting = [request for request in home.waiting if request.key != key]
                     del home.ranks[key]
                     return False
+                home.doomed.add(key)
                 return True
         return False
 
@@ -124,8 +136,10 @@ class Nursery:
         if home is None:
             return []
         try:
-            data = control.recv(1 << 18)
-        except ConnectionError:
+            data = control.recv(1 << 18, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
             data = b""
         if not data:
             return self._zygote_gone(home)
@@ -134,11 +148,12 @@ class Nursery:
                 home.making = text
             case zygote.Ready():
                 home.ready, home.making = True, ""
-                for request in home.waiting:
-                    home.control.send(msgspec.msgpack.encode(request))
-                home.waiting = []
+                return self._send_waiting(home)
             case zygote.Forked(key=key, pid=pid):
                 home.ranks[key] = pid
+                if key in home.doomed:
+                    home.doomed.discard(key)
+                    self.kill(key)
             case zygote.Broken(key="") as broken:
                 home.broken = broken
             case zygote.Broken(key=key, error=error):
@@ -159,9 +174,37 @@ class Nursery:
             home.process.wait()
         self._zygotes.clear()
 
+    def _send_waiting(self, home: _Zygote, raises: str = "") -> list[Death]:
+        """Send the requests that wait, until the zygote takes no more. One that the system refuses is that rank's end;
+        for the rank `raises` it is raised."""
+        dead: list[Death] = []
+        while home.waiting:
+            request = home.waiting[0]
+            try:
+                parcels.send(home.control, request.key, msgspec.msgpack.encode(request))
+            except BlockingIOError:
+                break  # it does not read at the moment
+            except (BrokenPipeError, ConnectionError):
+                break  # it is gone, as `read` is about to see
+            except OSError as error:
+                home.waiting.pop(0)
+                del home.ranks[request.key]
+                if request.key == raises:
+                    raise
+                dead.append(Death(request.key, error=refused(error)))
+            else:
+                home.waiting.pop(0)
+        return dead
+
     def _zygote_gone(self, home: _Zygote) -> list[Death]:
-        code = home.process.wait()
-        gone = f"its zygote (pid {home.process.pid}) ended with exit code {code}"
+        for pid in [home.process.pid, *(pid for pid in home.ranks.values() if pid is not None)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            home.process.wait(END_S)
+        code = home.process.returncode
+        how = f"ended with exit code {code}" if code is not None else "does not end: it hangs in the kernel"
+        gone = f"its zygote (pid {home.process.pid}) {how}"
         broken = home.broken or zygote.Broken("", gone)
         dead = [Death(key, error=broken.error, cause=broken.cause) for key in home.ranks]
         self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
@@ -179,17 +222,30 @@ class Nursery:
         own = bool(environment.pip or environment.working_dir)
         module = "rolemesh.agent.environment" if own else "rolemesh.agent.zygote"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
-        with theirs, open(self._logs / "zygote.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *preload],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environ,
-                start_new_session=True,
-            )
-        if own:
-            ours.send(msgspec.msgpack.encode(environment))
+        try:
+            environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
+            with theirs, _output(self._logs / "zygote.log") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *preload],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environ,
+                    start_new_session=True,
+                )
+            if own:
+                with suppress(ConnectionError):
+                    parcels.send(ours, "environment", msgspec.msgpack.encode(environment))
+        except BaseException:
+            ours.close()
+            raise
         return _Zygote(process, ours)
+
+
+def _output(log: Path) -> IO[bytes]:
+    """The file to write to, or nowhere if a full disk has no room for it: what is printed is not worth a rank."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from rolemesh.agent.reserve import Reserve
 from rolemesh.protocol.messages import RankLaunch
 from rolemesh.protocol.turns import ABSENT, STARTING, Row
 from rolemesh.rank.turn_page import TurnPage
@@ -15,22 +16,25 @@ __all__ = ["TurnPages"]
 class TurnPages:
     """One page per slot whose ranks take turns, in the agent's folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, reserve: Reserve) -> None:
+        self._folder, self._reserve = folder, reserve
         for left in folder.glob("turns-*"):
             left.unlink()
         self._pages: dict[Path, TurnPage] = {}
         self._of: dict[tuple[str, int], tuple[TurnPage, int]] = {}
 
     def starting(self, launch: RankLaunch) -> str:
-        """A rank is about to be forked: the others wait for it. Returns the page's path, "" if it takes no turns."""
+        """A rank is about to be forked: the others wait for it. Returns the page's path, "" if it takes no turns.
+
+        Raises `OSError` if there is no room for the page.
+        """
         member = (launch.role, launch.rank)
         if not launch.turns:
             self._of.pop(member, None)
             return ""
         path = self._folder / f"turns-{hashlib.blake2b(repr(launch.turns).encode(), digest_size=8).hexdigest()}"
         if path not in self._pages:
-            self._pages[path] = TurnPage(path, launch.turns)
+            self._pages[path] = TurnPage.create(path, launch.turns, self._reserve.make)
         self._of[member] = (self._pages[path], launch.generation)
         self._pages[path].write(member, Row(STARTING))
         return str(path)

@@ -1,13 +1,15 @@
 """A clean, preloaded process that forks ranks in milliseconds: ``python -m rolemesh.agent.zygote FD``.
 
 It holds one thread, no sockets but FD, no CUDA context. FD is a SOCK_SEQPACKET pair with the agent: the agent sends
-`Fork`, the zygote answers `Ready` or `Broken` once, then `Forked` and `Exited`. It dies with the agent's thread that
-started it, and its ranks die with it (PR_SET_PDEATHSIG).
+`Fork` (see `rolemesh.agent.parcels`), the zygote answers `Ready` or `Broken` once, then `Forked` and `Exited`, or
+`Broken` for a rank that could not be forked: the others live on. It dies with the agent's thread that started it, and
+its ranks die with it (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import importlib
 import os
@@ -20,18 +22,23 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.agent import parcels
+from rolemesh.agent.refusals import refused
+
 __all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessage", "die_with_parent", "write_to"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+MAX_CHARS = 20_000
+"""Of what went wrong: a message on FD is bounded."""
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """Fork a rank: `start` is a file with an encoded `RankStart`, `log` gets its output, `env` is added to its own."""
+    """Fork a rank: `start` is an encoded `RankStart`, `log` gets its output, `env` is added to its own."""
 
     key: str
-    start: str
+    start: bytes
     log: str
     env: dict[str, str]
 
@@ -110,6 +117,8 @@ def main() -> None:
 
 
 def _send(control: socket.socket, message: ZygoteMessage) -> None:
+    if isinstance(message, Broken):
+        message = msgspec.structs.replace(message, error=message.error[-MAX_CHARS:])
     control.send(msgspec.msgpack.encode(message))
 
 
@@ -133,20 +142,27 @@ def _serve(control: socket.socket) -> None:
                 if pid in ranks:
                     _send(control, Exited(ranks.pop(pid), pid, status))
         if control.fileno() in readable:
-            data = control.recv(1 << 18)
-            if not data:
+            parcel = parcels.receive(control)
+            if parcel is None:
                 os._exit(0)
-            request = decode(data)
-            torch = sys.modules.get("torch")
-            if torch is not None and torch.cuda.is_initialized():
-                _send(control, Broken(request.key, "a preload has initialised CUDA, which does not survive a fork"))
+            key, data = parcel
+            try:
+                if data is None:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                request = decode(data)
+                torch = sys.modules.get("torch")
+                if torch is not None and torch.cuda.is_initialized():
+                    _send(control, Broken(key, "a preload has initialised CUDA, which does not survive a fork"))
+                    continue
+                pid = os.fork()
+            except OSError as error:
+                _send(control, Broken(key, refused(error)))
                 continue
-            pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 _become_rank(request, control, (wake_read, wake_write))
-            ranks[pid] = request.key
-            _send(control, Forked(request.key, pid))
+            ranks[pid] = key
+            _send(control, Forked(key, pid))
 
 
 def _become_rank(request: Fork, control: socket.socket, wake: tuple[int, int]) -> None:

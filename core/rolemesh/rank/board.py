@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +30,7 @@ __all__ = [
     "WAITING",
     "Board",
     "Position",
+    "new_file",
 ]
 
 IDLE: Final = 0
@@ -72,11 +75,9 @@ class Position(NamedTuple):
 class Board:
     """Int64 fields in a mapped file. One process writes; a reader may see fields a few nanoseconds apart."""
 
-    def __init__(self, path: str | Path, flags: int) -> None:
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: str | Path) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if flags & os.O_CREAT:
-                os.ftruncate(fd, mmap.PAGESIZE)
             self._map = mmap.mmap(fd, mmap.PAGESIZE)
         finally:
             os.close(fd)
@@ -84,18 +85,16 @@ class Board:
         """The fields in the order of `Position`: the loop writes here directly."""
 
     @classmethod
-    def create(cls, path: str | Path) -> Board:
+    def create(cls, path: str | Path, make: Callable[[Path, bytes], None] | None = None) -> Board:
         """Make the file with nothing on it; for the agent, before the rank exists. Who has mapped an older file of that
-        name keeps seeing that one."""
-        Path(path).unlink(missing_ok=True)
-        board = cls(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        board.write(Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0, 0))
-        return board
+        name keeps seeing that one. `make` puts it there, by default `new_file`. Raises `OSError`."""
+        (make or new_file)(Path(path), _EMPTY)
+        return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> Board:
         """Map the file that the agent has made; for the rank."""
-        return cls(path, os.O_RDWR)
+        return cls(path)
 
     def write(self, position: Position) -> None:
         """Write all fields."""
@@ -110,3 +109,20 @@ class Board:
         """Unmap; the file stays."""
         self.fields.release()
         self._map.close()
+
+
+_EMPTY = struct.pack(f"<{_FIELDS}q", *Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0, 0)).ljust(mmap.PAGESIZE, b"\0")
+
+
+def new_file(path: Path, data: bytes) -> None:
+    """Put a new file with `data` at `path`. All of it is there, so that whoever maps it does not die of a full disk."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, len(data))
+        os.pwrite(fd, data, 0)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,12 +33,9 @@ from rolemesh.workload import RankContext, Rendezvous, Workload
 __all__ = ["main"]
 
 
-def main(start_file: str) -> int:
-    """Run the rank that `start_file` (an encoded `RankStart`, removed here) describes; the process's exit code."""
-    path = Path(start_file)
-    start = msgspec.msgpack.decode(path.read_bytes(), type=RankStart)
-    path.unlink()
-    return _Rank(start).run()
+def main(start: bytes) -> int:
+    """Run the rank that `start`, an encoded `RankStart`, describes; the process's exit code."""
+    return _Rank(msgspec.msgpack.decode(start, type=RankStart)).run()
 
 
 def _load(use: PluginUse, base: str) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from rolemesh.protocol.turns import STARTING, Row
+from rolemesh.rank.board import new_file
 
 __all__ = ["TurnPage"]
 
@@ -17,22 +18,25 @@ class TurnPage:
     """The rows of a slot's ranks in a mapped file. Each rank writes its own; its agent, while it has no process."""
 
     def __init__(self, path: str | Path, members: Sequence[tuple[str, int]]) -> None:
-        """Map the file; make it, with everybody starting, if there is none. `members` are the ranks in the order of
-        their rows."""
+        """Map the file. `members` are the ranks in the order of their rows."""
         self._rows: Final = {member: row for row, member in enumerate(members)}
-        size = 16 * len(members)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            new = os.fstat(fd).st_size < size
-            if new:
-                os.ftruncate(fd, size)
-            self._map = mmap.mmap(fd, size)
+            self._map = mmap.mmap(fd, 16 * len(members))
         finally:
             os.close(fd)
         self._fields = memoryview(self._map).cast("q")
-        if new:
-            for member in members:
-                self.write(member, Row(STARTING))
+
+    @classmethod
+    def create(
+        cls, path: Path, members: Sequence[tuple[str, int]], make: Callable[[Path, bytes], None] = new_file
+    ) -> TurnPage:
+        """Make the file, with everybody starting; `make` puts it there. Raises `OSError`."""
+        make(path, bytes(16 * len(members)))
+        page = cls(path, members)
+        for member in members:
+            page.write(member, Row(STARTING))
+        return page
 
     def row(self, member: tuple[str, int]) -> int:
         """The number of a rank's row."""

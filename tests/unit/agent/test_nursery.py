@@ -40,7 +40,7 @@ def test_ranks_of_an_environment_that_cannot_be_made_end_with_the_reason(tmp_pat
     nursery = Nursery(tmp_path, "nobody/nothing/0", tmp_path, sockets.append)
     gone = Environment((), str(tmp_path / "gone"), "job.yaml:7: roles.a.runtime_env.working_dir")
     for rank in range(2):
-        nursery.fork((), {}, gone, Fork(f"a/{rank}/0", "", os.devnull, {}))
+        nursery.fork((), {}, gone, Fork(f"a/{rank}/0", b"", os.devnull, {}))
     deaths: list[Death] = []
     while not deaths:
         assert select.select(sockets, [], [], 60.0)[0]

@@ -107,16 +107,19 @@ class AgentActor:
     def _run(self) -> None:
         try:
             self._agent.run()
-        finally:
-            if self._last is not None:
-                with suppress(Exception):
-                    ray.wait([self._last], timeout=LAST_WORD_S)
-            self._over.set()
-            self._asked.wait(LAST_WORD_S)
-            if master_actor(self._job) is None:
-                # The last ones to leave: nobody else gives back what was reserved.
-                remove_reservations(self._job)
-            ray.kill(self._self)
+        except BaseException:
+            # As if it had been killed: its janitor and the next incarnation see to the rest.
+            traceback.print_exc()
+            os._exit(1)
+        if self._last is not None:
+            with suppress(Exception):
+                ray.wait([self._last], timeout=LAST_WORD_S)
+        self._over.set()
+        self._asked.wait(LAST_WORD_S)
+        if master_actor(self._job) is None:
+            # The last ones to leave: nobody else gives back what was reserved.
+            remove_reservations(self._job)
+        ray.kill(self._self)
 
     def deliver(self, message: bytes) -> None:
         """A message from the master."""

@@ -44,12 +44,12 @@ TCP = PluginUse(record("transports", "tcp", "rolemesh.builtin.tcp_transport:TcpT
 FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
 
 
-def _child(start: Path, log: str) -> None:
+def _child(start: bytes, log: str) -> None:
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
-    os._exit(main(str(start)))
+    os._exit(main(start))
 
 
 @dataclass
@@ -130,9 +130,8 @@ class Village:
             launch, self.job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
             str(self.root), str(self.root), self.address, str(board), mates if role in self.collective else {},
         )  # fmt: skip
-        path = self.root / f"start-{role}-{rank}-{generation}"
-        path.write_bytes(msgspec.msgpack.encode(start))
-        known.process = self.fork.Process(target=_child, args=(path, str(self.root / f"log-{role}-{rank}")))
+        encoded = msgspec.msgpack.encode(start)
+        known.process = self.fork.Process(target=_child, args=(encoded, str(self.root / f"log-{role}-{rank}")))
         known.process.start()
 
     def _options(self, role: str) -> dict[str, Any]:

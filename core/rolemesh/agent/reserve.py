@@ -1,0 +1,98 @@
+"""Pages of shared memory that an agent has set aside, so that its own small files have room where ranks have filled it.
+
+Spare pages are files that have their memory already. Where a new file finds no room one of them is renamed to it, so
+nobody can come in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import time
+from pathlib import Path
+
+__all__ = ["Reserve"]
+
+PAGES = 64
+PREFIX = ".spare-"
+AGAIN_S = 1.0
+"""How often a reserve that is not full is tried to be filled."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+
+
+class Reserve:
+    """The spare pages in `folder`, those of an earlier incarnation included. `fill` makes what is missing."""
+
+    def __init__(self, folder: Path, pages: int = PAGES) -> None:
+        self._folder, self._pages = folder, pages
+        self._spare = list(folder.glob(f"{PREFIX}*"))
+        self._number = max((int(path.name.removeprefix(PREFIX)) for path in self._spare), default=0)
+        self._tried = float("-inf")
+
+    @property
+    def warning(self) -> str:
+        """What is wrong; "" if the reserve is full."""
+        if len(self._spare) >= self._pages:
+            return ""
+        return f"shared memory is full ({self._folder}): give /dev/shm more room (docker --shm-size)"
+
+    def fill(self) -> None:
+        """Make the spare pages that are missing, as far as there is room."""
+        now = time.monotonic()
+        if len(self._spare) >= self._pages or now < self._tried + AGAIN_S:
+            return
+        self._tried = now
+        with contextlib.suppress(OSError):
+            while len(self._spare) < self._pages:
+                self._spare.append(self._allocate(mmap.PAGESIZE))
+
+    def forget(self) -> None:
+        """The folder is empty again: so is the reserve."""
+        self._spare.clear()
+        self._tried = float("-inf")
+
+    def make(self, path: Path, data: bytes) -> None:
+        """Put a new file with `data` at `path`, whole or not at all; all of it is in memory, so it can be mapped.
+
+        Who has mapped an older file of that name keeps seeing that one. Raises `OSError` if there is no room for it,
+        and no spare page either.
+        """
+        new = self._blank(len(data))
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.pwrite(fd, data, 0)
+                os.ftruncate(fd, len(data))
+            finally:
+                os.close(fd)
+            os.replace(new, path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+    def _blank(self, size: int) -> Path:
+        try:
+            return self._allocate(size)
+        except OSError as error:
+            if error.errno not in NO_ROOM or size > mmap.PAGESIZE:
+                raise
+            while self._spare:
+                path = self._spare.pop()
+                if path.exists():
+                    return path
+            raise
+
+    def _allocate(self, size: int) -> Path:
+        self._number += 1
+        path = self._folder / f"{PREFIX}{self._number}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, max(1, size))
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        return path

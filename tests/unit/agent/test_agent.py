@@ -1,0 +1,164 @@
+"""What an agent survives, what ends it, and what it leaves; with real zygotes and ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.agent.conftest import Node, until
+
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.outline import SnapshotPlan
+
+IDLE = """
+class Work:
+    def __init__(self, ctx):
+        self.made = 0
+
+    def step(self) -> None:
+        self.made += 1
+
+    def snapshot(self):
+        return {"made": self.made}
+
+    def restore(self, state):
+        self.made = state["made"]
+"""
+
+FORKLESS = """
+import os
+import resource
+import signal
+
+
+def refuse(*_):
+    "From now on the system refuses this process a fork, as it does where pids.max is reached."
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    os.setresuid(65534, 65534, 0)
+
+
+def allow(*_):
+    os.setresuid(0, 0, 0)
+
+
+signal.signal(signal.SIGUSR1, refuse)
+signal.signal(signal.SIGUSR2, allow)
+"""
+
+
+def zygote(node: Node) -> int:
+    assert node.agent is not None
+    (pid,) = node.agent._nursery.pids()
+    return pid
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Callable[..., Node]) -> None:
+    first = node(IDLE, {"work": "step"}, stateful=("work",))
+    first.launch("work")
+    first.run("work", granted=4)
+    pid = first.until(lambda report: next((r.pid for r in report.ranks if r.safe == 4), 0), "five steps are in memory")
+    first.fail_send = True
+    first.thread.join(20)
+    assert isinstance(first.error, OSError)
+    until(lambda: not alive(pid), "the ranks have ended with their agent")
+    kept = {path.name for path in first.shm.iterdir()}
+    assert {"snap-work-0.index", "snap-work-0-0"} <= kept
+    second = node(IDLE, {"work": "step"}, stateful=("work",), job_id=first.job_id, incarnation=1)
+    stored = second.until(lambda report: report.stored, "the next incarnation has found it")
+    assert stored[0].steps == (3, 4)
+
+
+def test_a_rank_whose_zygote_is_dead_fails_and_the_agent_lives_on(node: Callable[..., Node]) -> None:
+    here = node(IDLE, {"work": "step"}, size=2)
+    here.launch("work", 0)
+    here.rank("work", "up", 0)
+    os.kill(zygote(here), signal.SIGKILL)
+    here.launch("work", 1)
+    for rank in range(2):
+        failed = here.rank("work", "failed", rank)
+        assert failed.failure is not None
+        assert failed.failure.cause == "start"
+        assert "its zygote" in failed.failure.message
+    here.launch("work", 1, generation=1)
+    here.rank("work", "up", 1, generation=1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights for a moment")
+def test_one_failed_fork_is_that_ranks_failure_and_the_others_of_the_zygote_live_on(
+    node: Callable[..., Node], tmp_path: Path
+) -> None:
+    (tmp_path / "forkless.py").write_text(FORKLESS)
+    env = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    here = node(IDLE, {"work": "step"}, size=2, preload=("forkless",), env=env)
+    here.launch("work", 0)
+    lives = here.rank("work", "up", 0).pid
+    os.kill(zygote(here), signal.SIGUSR1)
+    until(lambda: Path(f"/proc/{zygote(here)}").stat().st_uid == 65534, "the zygote has lost its rights")
+    here.launch("work", 1)
+    failed = here.rank("work", "failed", 1).failure
+    assert failed is not None
+    assert failed.cause == "start"
+    assert "Resource temporarily unavailable" in failed.message
+    assert "ulimit -u" in failed.message
+    assert alive(lives)
+    os.kill(zygote(here), signal.SIGUSR2)
+    until(lambda: Path(f"/proc/{zygote(here)}").stat().st_uid == 0, "the zygote has its rights back")
+    here.launch("work", 1, generation=1)
+    here.rank("work", "up", 1, generation=1)
+    assert alive(lives)
+
+
+def test_a_zygote_that_does_not_read_holds_nobody_up(node: Callable[..., Node]) -> None:
+    here = node(IDLE, {"work": "step"}, size=300)
+    here.launch("work", 0)
+    here.rank("work", "up", 0)
+    os.kill(zygote(here), signal.SIGSTOP)
+    try:
+        options = {"target": here.targets["work"], "kwargs": {}}
+        plugin = here.agent._machine.ranks["work", 0].launch.plugin  # type: ignore[union-attr]
+        ranks = tuple(m.RankLaunch("work", n, 300, n, 300, 0, plugin, options) for n in range(1, 300))
+        here.deliver(m.Launch(1, 0, ranks))
+        here.until(lambda report: len(report.ranks) == 300, "the agent goes on reporting")
+        seq = here.last.seq if here.last else 0
+        here.until(lambda report: report.seq > seq, "and again")
+    finally:
+        os.kill(zygote(here), signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /dev/shm of its own")
+def test_where_ranks_have_filled_shared_memory_an_agent_still_starts_others(node: Callable[..., Node]) -> None:
+    here = node(IDLE, {"work": "step"}, shm="8m", snapshots=SnapshotPlan())
+    until(lambda: len(list(here.shm.glob(".spare-*"))) == 64, "the reserve is there")
+    ballast = here.shm.parent / "ballast"
+    fill(ballast)
+    for generation in range(3):
+        here.launch("work", 0, generation)
+        here.rank("work", "up", 0, generation)
+    text = here.until(lambda report: report.trouble, "the agent says so")
+    assert text.startswith("shared memory is full (/dev/shm/rolemesh-")
+    ballast.unlink()
+    here.until(lambda report: not report.trouble, "there is room again, so the reserve is made again")
+
+
+def fill(path: Path) -> None:
+    """Take all the room that is left where `path` is."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        size = 1 << 20
+        while size >= 1 << 12:
+            try:
+                os.posix_fallocate(fd, os.fstat(fd).st_size, size)
+            except OSError:
+                size >>= 1
+    finally:
+        os.close(fd)
