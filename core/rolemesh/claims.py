@@ -1,40 +1,71 @@
-"""Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run is lost."""
+"""Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run is lost.
+
+That nobody answers is no sign that nobody lives: a master may be stopped, or wait for a disk. What counts is the lock
+that a job's processes hold (`rolemesh.run_lock`), and what the backend knows; an answer is asked for only besides.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.run_lock import RunLock, UnlockableError, lock_file
 from rolemesh.runs import LOGS_DIR, RUNS_ENV, Run
 
-__all__ = ["claim"]
+__all__ = ["Claim", "claim"]
+
+ENDING_S = 30.0
+"""How long the processes of a job that has its result may take to leave."""
+ANSWER_S = 10.0
+"""How long a master may take to answer where locks do not work, so that its answer is all there is to go by."""
+
+
+class Claim(NamedTuple):
+    """A run's folder that was taken. `earlier` is where an earlier run is now, if there was one.
+
+    `lock` is the descriptor of the lock that says that somebody lives here; whoever inherits it holds it, too. -1 where
+    locks do not work.
+    """
+
+    earlier: Path | None
+    lock: int
 
 
 @contextmanager
-def claim(run_dir: Path) -> Iterator[Path | None]:
+def claim(run_dir: Path, known: Callable[[], bool] = lambda: False) -> Iterator[Claim]:
     """Hold the name of `run_dir` while a job is being started in it; the folder is fresh then.
 
-    Yields where an earlier run is now, if there was one: it moves to ``<runs>/.earlier/<name>-<time>/``. Raises
-    `NameInUseError` if its job still lives, or if another one is being started at this moment, and `BackendError` if
-    the folder cannot be written.
+    An earlier run moves to ``<runs>/.earlier/<name>-<time>/``. Raises `NameInUseError` if its job still lives, or if
+    another one is being started at this moment, and `BackendError` if the folder cannot be written. `known`: whether
+    the backend knows of a job of this name.
     """
+    run = Run(run_dir)
     with ExitStack() as held:
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context((run_dir.parent / f".{run_dir.name}.lock").open("w"))
+            starting = held.enter_context(RunLock(run_dir.parent / f".{run_dir.name}.lock"))
+            living = held.enter_context(RunLock(lock_file(run_dir)))
         except OSError as error:
             raise _unwritable(run_dir.parent, error) from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _in_use(run_dir, "is being started at this moment") from None
-        run = Run(run_dir)
-        if run_dir.exists() and run.alive():
+            if not starting.claim():
+                raise _in_use(run_dir, "is being started at this moment")
+            taken, lock = _lives(run, living), living.fd
+        except UnlockableError as error:
+            print(
+                f"warning: {run_dir.parent} is on a file system without locks ({error.strerror}): whether a job lives "
+                "there is judged by its master's answer",
+                file=sys.stderr,
+            )
+            taken, lock = run.answers(ANSWER_S), -1
+        # The others: a job of a rolemesh that knew no lock, or on another machine where locks end at the machine.
+        if taken or known() or run.answers():
             control = run.control()
             raise _in_use(run_dir, f"is running (pid {control.pid if control else '?'})")
         try:
@@ -42,7 +73,18 @@ def claim(run_dir: Path) -> Iterator[Path | None]:
             (run_dir / LOGS_DIR).mkdir(parents=True)
         except OSError as error:
             raise _unwritable(run_dir, error) from error
-        yield earlier
+        if lock >= 0:
+            living.share()  # from here on the job's processes hold it together
+        yield Claim(earlier, lock)
+
+
+def _lives(run: Run, lock: RunLock) -> bool:
+    if lock.claim():
+        return False
+    if run.result() is None:
+        return True
+    print(f"waiting for the last processes of the {run.name} before to leave", file=sys.stderr)
+    return not lock.claim(ENDING_S)
 
 
 def _unwritable(path: Path, error: OSError) -> BackendError:

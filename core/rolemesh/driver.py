@@ -95,7 +95,8 @@ class Backend(Protocol):
     name: str
 
     def cluster(self) -> ClusterView: ...
-    def start(self, bundle: JobBundle) -> None: ...
+    def knows(self, job: str) -> bool: ...
+    def start(self, bundle: JobBundle, lock: int) -> None: ...
     def alive(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -253,7 +254,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
                 prepared.job.where(("room_wait_s",)),
             )
         origin = _origin(options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
-        with claim(run_dir) as earlier:
+        with claim(run_dir, lambda: backend.knows(spec.name)) as (earlier, lock):
             if earlier is not None and Path(origin[0]).is_relative_to(run_dir):
                 origin = (str(earlier / Path(origin[0]).relative_to(run_dir)), origin[1])
             bundle = bundle_job(
@@ -271,7 +272,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
                 origin=origin,
             )
             _write_plan(prepared, plan, cluster, run_dir)
-            backend.start(bundle)
+            backend.start(bundle, lock)
         if options.detach:
             return _until_running(run_dir, backend), False
         if rehearsal is None:

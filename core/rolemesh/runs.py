@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 from rolemesh.control import CONTROL_FILE, Control, ControlClient, MasterGoneError
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, StateError, nearest, raise_all
 from rolemesh.observer import JobStatus, RunInfo
+from rolemesh.run_lock import is_held
 from rolemesh.state import Store
 
 __all__ = [
@@ -64,7 +66,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.name = self.path.resolve().name
+        self.name = os.path.basename(os.path.realpath(self.path))
 
     def control(self) -> Control | None:
         """Where the master listens, or None: it has not begun, or has ended in good order."""
@@ -90,8 +92,12 @@ class Run:
         except MasterGoneError:
             return None
 
-    def alive(self, timeout_s: float = 2.0) -> bool:
-        """Whether the job has no result yet and its master answers."""
+    def alive(self) -> bool:
+        """Whether the job has no result yet, and processes that live, even if its master does not answer just now."""
+        return self.result() is None and (is_held(self.path) or self.answers())
+
+    def answers(self, timeout_s: float = 2.0) -> bool:
+        """Whether the job has no result yet and its master answers within `timeout_s`."""
         return self.result() is None and self.status(timeout_s) is not None
 
     def job_id(self) -> str:
@@ -137,7 +143,7 @@ def runs_folder(path: str | Path | None = None) -> Path:
 def list_runs(folder: Path) -> list[Run]:
     """The runs in `folder`, the latest first. Empty if there is no such folder."""
     found = [run for run in map(Run, folder.iterdir()) if _is_run(run.path)] if folder.is_dir() else []
-    return sorted(found, key=lambda run: (-run.path.stat().st_mtime, run.name))
+    return sorted(found, key=lambda run: (-_changed(run.path), run.name))
 
 
 def find_run(job: str, folder: Path) -> Run:
@@ -159,8 +165,15 @@ def statuses(runs: list[Run], timeout_s: float = 2.0) -> list[JobStatus | None]:
     """Ask all masters at once; None where a job has ended or its master does not answer within `timeout_s`."""
     if not runs:
         return []
+
+    def ask(run: Run) -> JobStatus | None:
+        try:
+            return run.status(timeout_s) if run.result() is None else None
+        except RolemeshError:
+            return None  # a file of it cannot be read, which must not hide the others
+
     with ThreadPoolExecutor(min(len(runs), 16)) as pool:
-        return list(pool.map(lambda run: run.status(timeout_s) if run.result() is None else None, runs))
+        return list(pool.map(ask, runs))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -180,15 +193,39 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
+    try:
+        return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
+    except OSError:  # somebody else's, or a broken disk: not for us
+        return False
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it has just been removed, or moved away
+        return 0.0
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(_regular(path), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except msgspec.MsgspecError as error:
+    except OSError as error:
+        raise RolemeshError(
+            f"the file cannot be read: {error.strerror or error}",
+            where=str(path),
+            remedy="look at its permissions, or remove the run's folder if it is of no use",
+        ) from error
+    except (msgspec.MsgspecError, ValueError) as error:
         raise RolemeshError(
             f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
         ) from error
+
+
+def _regular(path: Path) -> bytes:
+    """The content of a file; whoever puts a pipe or a device in its place lets nobody wait."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        return file.read()

@@ -12,6 +12,7 @@ from rolemesh.history import newest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.manager import JobPlugins
+from rolemesh.run_lock import is_held
 from rolemesh.runs import JOB_FILE, METRICS_FILE, Run, find_run, runs_folder
 from rolemesh.spec.model import Use
 
@@ -48,7 +49,7 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
             f"only the last {LATEST} events and steps; 'rolemesh events {run.name}' and {where} have all", err=True
         )
     try:
-        result = follow(run.path, observers, owner=False, latest=LATEST)
+        result = follow(run.path, observers, owner=False, latest=LATEST, alive=lambda: is_held(run.path))
     except KeyboardInterrupt:
         typer.echo(
             f"\n{run.name} goes on: 'rolemesh attach {run.name}' shows it again, 'rolemesh stop {run.name}' ends it"

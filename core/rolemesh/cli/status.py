@@ -10,11 +10,15 @@ import msgspec
 import typer
 
 from rolemesh.cli.arguments import JsonFlag, RunsDir
-from rolemesh.observer import JobStatus
+from rolemesh.control import Control
+from rolemesh.errors import RolemeshError
+from rolemesh.observer import JobStatus, RunInfo
+from rolemesh.run_lock import is_held
 from rolemesh.runs import Run, find_run, list_runs, runs_folder, statuses
 
 __all__ = ["command", "picture"]
 
+SILENT = "its master does not answer now, but the job lives: a new one may be on its way"
 DEAD = "its master does not answer; 'rolemesh events' shows what it journalled last"
 
 
@@ -28,7 +32,8 @@ def command(
     """Show how jobs are: all of them in a table, or one with its master, agents and ranks.
 
     The state is 'new', 'starting', 'running' or 'stopping' while the job's master answers, 'done', 'failed' or
-    'interrupted' when it has ended, and 'dead' if its master neither answers nor has left a result.
+    'interrupted' when it has ended, 'silent' if its master does not answer but the job's processes live, 'dead' if
+    they do not and there is no result either, and 'unreadable' if a file of the run is damaged or another user's.
 
     Exit code: 0, or 2 if there is no such job.
 
@@ -55,7 +60,7 @@ def command(
 
 def picture(run: Run, status: JobStatus | None) -> dict[str, Any]:
     """What is known of a run as plain data: from its master's `status`, or else from its files."""
-    result, info, control = run.result(), run.info(), run.control()
+    result, info, control, unreadable = _files(run)
     known: dict[str, Any] = {
         "name": run.name,
         "state": "dead",
@@ -89,9 +94,20 @@ def picture(run: Run, status: JobStatus | None) -> dict[str, Any]:
             "message": status.message,
             "warnings": list(status.warnings),
         }
+    elif unreadable is not None:
+        known |= {"state": "unreadable", "message": unreadable.what}
+    elif is_held(run.path):
+        known |= {"state": "silent", "message": SILENT}
     elif control is None:
         known |= {"state": "new", "message": "its master has not begun, or could not"}
     return known
+
+
+def _files(run: Run) -> tuple[dict[str, Any] | None, RunInfo | None, Control | None, RolemeshError | None]:
+    try:
+        return run.result(), run.info(), run.control(), None
+    except RolemeshError as error:
+        return None, None, None, error
 
 
 def _print_all(pictures: list[dict[str, Any]]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
+import time
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,9 +14,12 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.follow import await_end
-from rolemesh.runs import find_run, runs_folder
+from rolemesh.run_lock import is_held
+from rolemesh.runs import Run, find_run, runs_folder
 
 __all__ = ["command"]
+
+AGAIN_S = 0.2
 
 
 def command(
@@ -40,8 +45,7 @@ def command(
         typer.echo(f"{run.name} has ended already: {result.get('status')}")
         return
     try:
-        with ControlClient(run.path) as client:
-            client.stop(f"rolemesh stop, by {getpass.getuser()} (pid {os.getpid()})")
+        _ask(run, f"rolemesh stop, by {getpass.getuser()} (pid {os.getpid()})")
     except MasterGoneError as error:
         if (result := run.result()) is None:
             remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
@@ -49,8 +53,29 @@ def command(
     if not wait:
         typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
         return
-    result = await_end(run.path, warned=lambda text: typer.echo(f"{run.name}: {text}", err=True))
+    result = await_end(run.path, warned=partial(_say, run), alive=lambda: is_held(run.path))
     if result is None:
         typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
     typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')} of {result.get('steps')} steps")
+
+
+def _ask(run: Run, reason: str) -> None:
+    """Return when the master has been asked: one that does not answer may be about to be started again."""
+    told = False
+    with ControlClient(run.path) as client:
+        while True:
+            try:
+                client.stop(reason)
+                return
+            except MasterGoneError:
+                if run.result() is not None or not is_held(run.path):
+                    raise
+            if not told:
+                _say(run, "its master does not answer, but the job lives: the next one will be asked")
+                told = True
+            time.sleep(AGAIN_S)
+
+
+def _say(run: Run, text: str) -> None:
+    typer.echo(f"{run.name}: {text}", err=True)

@@ -87,7 +87,7 @@ class Errands:
         """Find the newest persisted snapshot that is intact."""
 
         def errand() -> None:
-            found, damaged = disk.newest_intact(self._run_dir)
+            found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
             own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
             start = self._bundle.outline
             self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
@@ -98,7 +98,9 @@ class Errands:
         """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
 
         def errand() -> None:
-            found, _ = disk.newest_intact(self._run_dir)
+            found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+            for text in passed_over:
+                log.warning("%s", text)
             if found is not None and found.step > after and found.manifest is not None:
                 self._answer(machine.SetCompleted(found.step))
 
@@ -127,10 +129,10 @@ class Errands:
             with self._completing:
                 try:
                     disk.write_manifest(self._run_dir, manifest)
-                    self._pruned |= set(disk.prune(self._run_dir, config.snapshots.keep))
+                    self._pruned |= set(disk.prune(self._run_dir, config.snapshots.keep, config.job_id))
                 except SnapshotError:
                     # It may have had to make room for later sets: for one that was quicker, or for some on their way.
-                    newest = disk.newest_complete(self._run_dir)
+                    newest = disk.newest_complete(self._run_dir, config.job_id)
                     if newest < step and step not in self._pruned:
                         raise
                     step = min(newest, step)

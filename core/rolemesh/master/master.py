@@ -145,6 +145,8 @@ class Master:
             what = f"the journal ends with event {newest}, but event {told} has been told already"
         elif self._context.epoch == 1 and earlier is not None and earlier.job_id == self.bundle.job_id:
             what = f"the master with pid {earlier.pid} had a journal, and it is gone"
+        elif earlier is not None and earlier.job_id != self.bundle.job_id:
+            what = f"another job ({earlier.job_id}, master {earlier.pid}) has taken the folder"
         else:
             return
         raise JournalDamagedError(

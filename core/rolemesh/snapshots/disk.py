@@ -215,15 +215,18 @@ def verify(folder: str | Path) -> list[Problem]:
     return problems
 
 
-def newest_complete(run_dir: str | Path) -> int:
-    """The step of the newest set that is complete, whether its files are intact or not; -1 if there is none."""
-    return max((each.step for each in find_sets(run_dir) if each.manifest is not None), default=-1)
+def newest_complete(run_dir: str | Path, job_id: str | None = None) -> int:
+    """The step of the newest set (of job `job_id`, if given) that is complete, intact or not; -1 if there is none."""
+    return max((each.step for each in find_sets(run_dir) if _is_of(each, job_id)), default=-1)
 
 
-def newest_intact(run_dir: str | Path, step: int | None = None) -> tuple[PersistedSet | None, list[str]]:
-    """The newest complete set whose files are all intact (of `step` only, if given), and what is wrong with newer ones.
+def newest_intact(
+    run_dir: str | Path, step: int | None = None, job_id: str | None = None
+) -> tuple[PersistedSet | None, list[str]]:
+    """The newest complete set whose files are all intact, and what is wrong with newer ones.
 
-    Sets that were never finished are passed over in silence, unless `step` asks for one.
+    Of `step` and of job `job_id` only, if given. Sets that were never finished are passed over in silence, unless
+    `step` asks for one.
     """
     passed_over = []
     for each in find_sets(run_dir):
@@ -234,6 +237,11 @@ def newest_intact(run_dir: str | Path, step: int | None = None) -> tuple[Persist
                 continue  # never finished, which is no damage
             passed_over.append(f"the snapshot of step {each.step} does not count: {each.trouble}")
             continue
+        if not _is_of(each, job_id):
+            passed_over.append(
+                f"the snapshot of step {each.step} is that of another job ({each.manifest.job_id}), and is left alone"
+            )
+            continue
         problems = verify(each.path)
         if not problems:
             return each, passed_over
@@ -243,13 +251,18 @@ def newest_intact(run_dir: str | Path, step: int | None = None) -> tuple[Persist
     return None, passed_over
 
 
-def prune(run_dir: str | Path, keep: int) -> list[int]:
+def _is_of(each: PersistedSet, job_id: str | None) -> bool:
+    return each.manifest is not None and job_id in (None, each.manifest.job_id)
+
+
+def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int]:
     """Remove all but the newest `keep` complete sets, and what was never finished; returns the steps removed.
 
-    Sets without a manifest that are newer than every complete one may yet be finished: the newest of them stay.
+    With `job_id` no complete set of another job is removed. Sets without a manifest that are newer than every complete
+    one may yet be finished: the newest of them stay.
     """
     sets = find_sets(run_dir)
-    complete = [each for each in sets if each.manifest is not None]
+    complete = [each for each in sets if _is_of(each, job_id)]
     newest = complete[0].step if complete else -1
     unfinished = [each for each in sets if each.manifest is None]
     gone = complete[keep:] + [each for each in unfinished if each.step < newest]

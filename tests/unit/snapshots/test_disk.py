@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -121,6 +122,19 @@ def test_every_torn_manifest_is_refused(run_dir, persisted):
         newest, passed_over = disk.newest_intact(run_dir)
         assert newest.step == 9
         assert "manifest is damaged" in passed_over[0]
+
+
+def test_sets_of_another_job_are_named_and_neither_used_nor_removed(run_dir, persisted):
+    own, other = (persisted(step, {"trainer": 1}, state) for step in (9, 19))
+    for path, job_id in ((own, "mine"), (other, "another")):
+        manifest = msgspec.structs.replace(disk.read_manifest(path), job_id=job_id)
+        disk.write_manifest(run_dir, manifest)
+    found, passed_over = disk.newest_intact(run_dir, job_id="mine")
+    assert found.step == 9
+    assert passed_over == ["the snapshot of step 19 is that of another job (another), and is left alone"]
+    assert disk.newest_complete(run_dir, "mine") == 9
+    assert disk.prune(run_dir, 0, "mine") == [9]
+    assert disk.newest_complete(run_dir) == 19
 
 
 def test_pruning_keeps_the_newest_and_drops_what_was_never_finished(run_dir, persisted):

@@ -44,8 +44,15 @@ class LocalBackend:
         """The nodes to plan for."""
         return self._cluster
 
-    def start(self, bundle: JobBundle) -> None:
-        """Start the supervisor and return when its master answers. Raises `BackendError` if it does not come up."""
+    def knows(self, job: str) -> bool:
+        """Whether a job of this name lives here: the lock of its folder says all that this machine knows."""
+        return False
+
+    def start(self, bundle: JobBundle, lock: int = -1) -> None:
+        """Start the supervisor and return when its master answers. Raises `BackendError` if it does not come up.
+
+        `lock`: the lock of the run's folder, which the supervisor holds from the first moment to its last; -1: none.
+        """
         run_dir = self._run_dir = Path(bundle.config.run_dir)
         (run_dir / LOGS_DIR).mkdir(parents=True, exist_ok=True)
         log = run_dir / LOGS_DIR / "master.log"
@@ -57,6 +64,7 @@ class LocalBackend:
                 stderr=out,
                 env={**os.environ, **ONE_THREAD},
                 start_new_session=True,
+                pass_fds=(lock,) if lock >= 0 else (),
             )
         assert self._supervisor.stdin is not None
         start = SupervisorStart(msgspec.msgpack.encode(bundle), self._cluster)

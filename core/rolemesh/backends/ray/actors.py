@@ -23,6 +23,7 @@ from rolemesh.backends.restarts import Restarts
 from rolemesh.errors import PluginError
 from rolemesh.master.master import Master
 from rolemesh.protocol.job import AgentConfig, JobBundle
+from rolemesh.run_lock import hold
 from rolemesh.runs import LOGS_DIR
 from rolemesh.state import JournalDamagedError
 
@@ -43,6 +44,7 @@ class MasterActor:
         self._self = ray.get_runtime_context().current_actor
         self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
         self._strikes = Path(self._job.config.run_dir, STRIKES_FILE)
+        self._lock = hold(Path(self._job.config.run_dir))
         # What is raised here would be this actor's end for good.
         threading.Thread(target=self._run, name="master", daemon=True).start()
 
@@ -91,6 +93,8 @@ class AgentActor:
     def __init__(self, config: bytes, master: Any) -> None:
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         self._job = decoded.job.name
+        # Between two masters it is the agents that keep the job alive.
+        self._lock = hold(Path(decoded.job.run_dir))
         self._over = threading.Event()
         self._asked = threading.Event()
         self._self = ray.get_runtime_context().current_actor

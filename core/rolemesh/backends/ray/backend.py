@@ -118,8 +118,15 @@ class RayBackend:
         self._line = Line(job, priority)
         return self._line
 
-    def start(self, bundle: JobBundle) -> None:
-        """Start the master actor on this node, where the run's folder is, and return when it answers."""
+    def knows(self, job: str) -> bool:
+        """Whether a job of this name lives on this Ray, even if it is between two masters."""
+        return master_actor(job) is not None
+
+    def start(self, bundle: JobBundle, lock: int = -1) -> None:
+        """Start the master actor on this node, where the run's folder is, and return when it answers.
+
+        `lock`: the lock of the run's folder is held until then; master and agents hold it themselves from then on.
+        """
         name = bundle.config.name
         run_dir = Path(bundle.config.run_dir)
         actor = ray.remote(MasterActor).options(

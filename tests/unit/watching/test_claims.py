@@ -1,0 +1,176 @@
+"""A run's folder belongs to one job at a time: what counts is who lives there, not who answers in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh.claims import claim
+from rolemesh.errors import NameInUseError
+from rolemesh.run_lock import RunLock, UnlockableError, hold, is_held, lock_file
+from rolemesh.runs import Run
+
+
+def test_a_folder_whose_job_does_not_answer_is_not_taken_from_it(start_master: Any) -> None:
+    master = start_master()
+    lock = hold(master.run_dir)
+    master.answers.clear()
+    with pytest.raises(NameInUseError, match="pid 4242"), claim(master.run_dir):
+        pass
+    assert (master.run_dir / "control.json").exists()
+    assert Run(master.run_dir).alive()
+    assert lock is not None
+    lock.close()
+    master.answers.set()
+    with pytest.raises(NameInUseError), claim(master.run_dir):  # one that answers lives, too
+        pass
+
+
+def test_a_job_whose_processes_are_gone_frees_its_folder(start_master: Any) -> None:
+    master = start_master()
+    master.die()
+    lock = hold(master.run_dir)
+    assert lock is not None
+    assert is_held(master.run_dir)
+    lock.close()
+    assert not is_held(master.run_dir)
+    with claim(master.run_dir) as (earlier, _):
+        assert earlier is not None
+        assert (earlier / "control.json").exists()
+        assert not (master.run_dir / "control.json").exists()
+
+
+def test_a_folder_that_the_backend_knows_is_not_taken(start_master: Any) -> None:
+    master = start_master()
+    master.die()
+    with pytest.raises(NameInUseError), claim(master.run_dir, lambda: True):
+        pass
+    assert (master.run_dir / "control.json").exists()
+
+
+def test_who_starts_a_job_hands_its_lock_over_without_a_gap(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "j"
+    with claim(run_dir) as (_, lock):
+        with pytest.raises(NameInUseError, match="being started"), claim(run_dir):
+            pass
+        supervisor = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))
+    try:
+        assert is_held(run_dir)
+        with pytest.raises(NameInUseError, match="is running"), claim(run_dir):
+            pass
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    with claim(run_dir):
+        pass
+
+
+def test_a_job_that_has_ended_is_waited_for_until_its_last_process_has_left(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    master.end()
+    lock = hold(master.run_dir)
+    assert lock is not None
+    threading.Timer(1.5, lock.close).start()
+    with claim(master.run_dir) as (earlier, _):
+        assert earlier is not None
+    assert "waiting for the last processes" in capsys.readouterr().err
+
+
+def test_looking_whether_a_folder_is_held_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    run_dir, over = tmp_path / "j", threading.Event()
+    RunLock(lock_file(run_dir)).close()
+
+    def look() -> None:
+        while not over.is_set():
+            is_held(run_dir)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(20):
+            with RunLock(lock_file(run_dir)) as lock:
+                assert lock.claim(20)
+                assert lock.share(20)
+    finally:
+        over.set()
+        for looker in lookers:
+            looker.join()
+
+
+def test_without_locks_the_masters_answer_decides_and_that_is_said(
+    start_master: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file system here refuses locks, so the system call is replaced."""
+
+    def refused(fd: int, kind: int) -> bool:
+        raise UnlockableError(95, os.strerror(95))
+
+    monkeypatch.setattr("rolemesh.run_lock._try", refused)
+    master = start_master()
+    with pytest.raises(NameInUseError), claim(master.run_dir):
+        pass
+    master.end()
+    with claim(master.run_dir) as (earlier, lock):
+        assert earlier is not None
+        assert lock == -1
+    assert hold(master.run_dir) is None
+    assert "file system without locks (Operation not supported)" in capsys.readouterr().err
+
+
+FOREIGN = """
+import os, sys
+from rolemesh.cli import main
+assert main(["status", "--runs-dir", sys.argv[1]]) == 0  # to import all: others may not see the packages
+os.setuid(65534)
+sys.exit(main(["status"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
+def test_what_lies_in_the_runs_folder_and_is_no_run_or_cannot_be_read_keeps_status_from_nothing(
+    start_master: Any, runs: Path
+) -> None:
+    start_master("grpo").end()
+    shutil.copytree(runs / "grpo", runs.parent / "warm" / "grpo")
+    for name in ("grpo/result.json", "grpo/run.json"):
+        (runs / name).chmod(0o644)
+    (runs / "secret").mkdir(mode=0o700)
+    (runs / "secret" / "run.json").write_text("{}")
+    (runs / "closed").mkdir()
+    (runs / "closed" / "result.json").write_text("{}")
+    (runs / "closed" / "result.json").chmod(0o600)
+    (runs / "pipe").mkdir()
+    (runs / "pipe" / "run.json").write_text(json.dumps({"name": "pipe"}))
+    os.mkfifo(runs / "pipe" / "result.json")
+    os.mkfifo(runs / "fifo")
+    (runs / "torn").mkdir()
+    (runs / "torn" / "result.json").write_text('{"status": "do')
+    (runs / "loop").symlink_to(runs / "loop")
+    for folder in [runs, *runs.parents][:-1]:
+        if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "runs", "test_")):
+            folder.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", FOREIGN, str(runs.parent / "warm")],
+        env=os.environ | {"ROLEMESH_RUNS": str(runs), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [row.split() for row in done.stdout.rpartition("job ")[2].splitlines()[1:]]
+    states = {row[0]: row[1] for row in rows}
+    assert states["grpo"] == "done"
+    assert states["closed"] == states["pipe"] == states["torn"] == "unreadable"
+    assert states.keys() == {"grpo", "closed", "pipe", "torn"}
