@@ -100,3 +100,11 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
 def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment with the kernel's wheel and what that depends on; neither Ray nor torch, no plugin, no pip."""
     return make_environment(tmp_path_factory.mktemp("kernel") / "venv", [dist.wheel("rolemesh")])
+
+
+@pytest.fixture(scope="session")
+def authors_environment(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment as ``pip install 'rolemesh[new,test]'`` makes it, and two linters; tests install plugins in it."""
+    also = ["rolemesh[new,test]", "mypy", "ruff"]
+    folder = tmp_path_factory.mktemp("author") / "venv"
+    return make_environment(folder, [dist.wheel("rolemesh")], base=kernel_installed, also=also)

@@ -131,7 +131,9 @@ def make_environment(
     else:
         (site,) = folder.glob("lib/python*/site-packages")
         (theirs,) = base.folder.glob("lib/python*/site-packages")
-        (site / "base.pth").write_text(f"{theirs}\n")
+        # Lines of a .pth file in a folder that another one names are not read.
+        further = theirs / "base.pth"
+        (site / "base.pth").write_text(f"{theirs}\n{further.read_text() if further.exists() else ''}")
         made.install("--no-deps", "--ignore-installed", "--no-index", *map(str, wheels))
     if also:
         made.install(*also)

@@ -17,11 +17,11 @@ KILLS = ("--backend", "local", "--nodes", "3x(cpu=2)", "--chaos", "kills=2,seed=
 
 
 @pytest.fixture(scope="module")
-def environment(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def environment(dist: Dist, authors_environment: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment with the wheels of the kernel, of the example, and of the level `job`, and with pytest."""
     folder = tmp_path_factory.mktemp("community")
     wheels = [dist.wheel("rolemesh"), dist.wheel("rolemesh-failover-job"), build_wheel(EXAMPLE, folder)]
-    return make_environment(folder / "venv", wheels, base=kernel_installed, also=["rolemesh[test]"])
+    return make_environment(folder / "venv", wheels, base=authors_environment)
 
 
 @pytest.fixture

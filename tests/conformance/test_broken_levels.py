@@ -19,7 +19,7 @@ def findings() -> Findings:
         FailoverConformance,
         {broken: expected for broken, expected in BROKEN.items() if broken is not Slow},
         where_expected={"test_another_process_has_the_same_answer", LARGE},
-        examples=50,
+        examples=25,
         simplify=False,
     )
 

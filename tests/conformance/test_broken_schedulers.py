@@ -21,7 +21,7 @@ def findings() -> Findings:
         {broken: expected for broken, expected in BROKEN.items() if broken is not Slow},
         where_expected={ELSEWHERE},
         never={LARGE},
-        examples=16,
+        examples=8,
         simplify=False,
     )
 

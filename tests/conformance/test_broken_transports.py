@@ -44,8 +44,8 @@ def test_there_is_a_broken_transport_for_every_standard_test() -> None:
 @pytest.mark.slow
 def test_what_a_broken_transport_does_wrong_is_caught_by_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (party, conformance):
-        monkeypatch.setattr(module, "PATIENCE_S", 2.0)
-    monkeypatch.setattr(party.Party.wait_for, "__defaults__", (2.0,))
+        monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(party.Party.wait_for, "__defaults__", (1.0,))
     classes = {
         f"Test{index:02}": type("Broken", (TransportConformance,), {"plugin": wrong})
         for index, wrong in enumerate(BROKEN.values())

@@ -57,9 +57,10 @@ def ray_leftovers() -> set[str]:
     return actors | groups
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.fixture(params=["local", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.soak])])
 def backend(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The two backends; Ray is joined, not started, so that its start is paid once."""
+    """The two backends, the second in the soak: what Ray does in a way of its own has tests of its own. It is joined,
+    not started, so that its start is paid once."""
     if request.param == "local":
         return ("--backend", "local")
     return ("--address", request.getfixturevalue("ray_address"))

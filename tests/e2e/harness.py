@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.observer import JobStatus
@@ -163,11 +163,11 @@ class Job:
     def run(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         return self.cli("run", "job.yaml", *args, *self.backend, timeout=timeout)
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, console: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             self.command("run", "job.yaml", *args, *self.backend),
             cwd=self.folder,
-            stdout=subprocess.PIPE,
+            stdout=console,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,

@@ -33,7 +33,9 @@ Make = Callable[..., Job]
 # -------------------------------------------------------------------------------------------------------- blast radius
 
 
-@pytest.mark.parametrize("victim", ["work/1", "source/0", "sink/0"])
+@pytest.mark.parametrize(
+    "victim", ["work/1", *(pytest.param(name, marks=pytest.mark.soak) for name in ("source/0", "sink/0"))]
+)
 def test_a_killed_independent_rank_is_restarted_alone(make_job: Make, victim: str) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)

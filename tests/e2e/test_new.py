@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.installed import Dist, Installed, make_environment
+from tests.installed import Installed
 
 from rolemesh import cli
 from rolemesh.cli.new import KINDS
@@ -14,67 +14,66 @@ from rolemesh.cli.new import KINDS
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def fresh(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An environment as ``pip install 'rolemesh[new,test]'`` makes it, and two linters."""
-    folder = tmp_path_factory.mktemp("fresh") / "venv"
-    also = ["rolemesh[new,test]", "mypy", "ruff"]
-    return make_environment(folder, [dist.wheel("rolemesh")], base=kernel_installed, also=also)
-
-
-def succeeds(fresh: Installed, *command: str, cwd: Path) -> str:
+def succeeds(environment: Installed, *command: str, cwd: Path) -> str:
     """What a command of the environment prints; all of it is told if it fails."""
-    done = fresh.run(*command, cwd=cwd, timeout=240)
+    done = environment.run(*command, cwd=cwd, timeout=240)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-@pytest.fixture
-def made(kind: str, fresh: Installed, tmp_path: Path) -> Path:
-    """The repository of a new plugin, which is installed."""
-    told = json.loads(succeeds(fresh, "rolemesh", "new", kind, f"my-{kind}", "--json", cwd=tmp_path))
-    repository = tmp_path / str(told["folder"])
-    fresh.install(f"{repository}[test]")
-    return repository
+@pytest.fixture(scope="module")
+def fresh(authors_environment: Installed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Installed, Path]:
+    """An environment in which a new plugin of each kind is installed, and the folder of their repositories."""
+    folder = tmp_path_factory.mktemp("new")
+    for kind in KINDS:
+        succeeds(authors_environment, "rolemesh", "new", kind, f"my-{kind}", cwd=folder)
+    authors_environment.install(*(f"{repository(folder, kind)}[test]" for kind in KINDS))
+    return authors_environment, folder
 
 
-def result(repository: Path, name: str) -> dict[str, object]:
+def repository(folder: Path, kind: str) -> Path:
+    """Of the new plugin of that kind."""
+    return folder / f"rolemesh-my-{kind}"
+
+
+def result(made: Path, name: str) -> dict[str, object]:
     """What the job has left."""
-    told: dict[str, object] = json.loads((repository / "runs" / name / "result.json").read_text())
+    told: dict[str, object] = json.loads((made / "runs" / name / "result.json").read_text())
     return told
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, made: Path, fresh: Installed) -> None:
-    succeeds(fresh, "ruff", "check", ".", cwd=made)
-    succeeds(fresh, "ruff", "format", "--check", ".", cwd=made)
-    succeeds(fresh, "python", "-m", "mypy", "--cache-dir", str(fresh.folder / "mypy"), cwd=made)
-    succeeds(fresh, "python", "-m", "pytest", cwd=made)
-    succeeds(fresh, "rolemesh", "run", "job.yaml", "--backend", "local", cwd=made)
+def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, fresh: tuple[Installed, Path]) -> None:
+    environment, made = fresh[0], repository(fresh[1], kind)
+    succeeds(environment, "ruff", "check", ".", cwd=made)
+    succeeds(environment, "ruff", "format", "--check", ".", cwd=made)
+    succeeds(environment, "python", "-m", "mypy", "--cache-dir", str(environment.folder / "mypy"), cwd=made)
+    succeeds(environment, "python", "-m", "pytest", cwd=made)
+    succeeds(environment, "rolemesh", "run", "job.yaml", "--backend", "local", cwd=made)
     done = result(made, f"my-{kind}")
     assert done["status"] == "done"
     assert f"my-{kind}" in str(done["plugins"])
 
 
-@pytest.mark.parametrize("kind", ["workload"])
-def test_a_new_plugin_can_be_checked(kind: str, made: Path, fresh: Installed) -> None:
-    [certificate] = json.loads(succeeds(fresh, "rolemesh", "plugins", "check", ".", "--json", cwd=made))
+def test_a_new_plugin_can_be_checked(fresh: tuple[Installed, Path]) -> None:
+    environment, made = fresh[0], repository(fresh[1], "workload")
+    [certificate] = json.loads(succeeds(environment, "rolemesh", "plugins", "check", ".", "--json", cwd=made))
     assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-workload", True, True)
 
 
-@pytest.mark.parametrize("kind", ["failover"])
-def test_a_new_failover_level_brings_killed_ranks_back(kind: str, made: Path, fresh: Installed) -> None:
+def test_a_new_failover_level_brings_killed_ranks_back(fresh: tuple[Installed, Path]) -> None:
+    environment, made = fresh[0], repository(fresh[1], "failover")
     rehearsal = ("--chaos", "kills=3,seed=1,targets=rank", "--chaos-compare")
-    succeeds(fresh, "rolemesh", "run", "job.yaml", "--backend", "local", *rehearsal, cwd=made)
+    succeeds(environment, "rolemesh", "run", "job.yaml", "--backend", "local", *rehearsal, cwd=made)
     assert "'level': 'my-failover'" in str(result(made, "my-failover")["recoveries"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_wheel_makes_what_the_checkout_makes(
-    kind: str, fresh: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, authors_environment: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = ("--author", "Ada", "--email", "ada@example.com")
-    succeeds(fresh, "rolemesh", "new", kind, "x", "--into", "wheel", *answers, cwd=tmp_path)
+    succeeds(authors_environment, "rolemesh", "new", kind, "x", "--into", "wheel", *answers, cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new", kind, "x", "--into", "checkout", "--json", *answers]) == 0
     assert contents(tmp_path / "wheel") == contents(tmp_path / "checkout")

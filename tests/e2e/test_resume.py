@@ -118,7 +118,11 @@ def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: J
 
 
 @pytest.mark.parametrize(
-    "sizes", [("roles.work.world_size=1",), ("roles.work.world_size=3", "roles.source.world_size=2")]
+    "sizes",
+    [
+        ("roles.work.world_size=3", "roles.source.world_size=2"),
+        pytest.param(("roles.work.world_size=1",), marks=pytest.mark.soak),
+    ],
 )
 def test_roles_may_have_other_world_sizes(ten: Job, undisturbed: str, sizes: tuple[str, ...]) -> None:
     goes_on(ten, undisturbed, 9, *sizes)
@@ -127,8 +131,8 @@ def test_roles_may_have_other_world_sizes(ten: Job, undisturbed: str, sizes: tup
 @pytest.mark.parametrize(
     ("reference", "args", "after"),
     [
-        ("runs/squares", (), 9),
-        ("runs/squares/snapshots/step-4", (), 4),
+        pytest.param("runs/squares", (), 9, marks=pytest.mark.soak),
+        pytest.param("runs/squares/snapshots/step-4", (), 4, marks=pytest.mark.soak),
         ("runs/squares/snapshots/step-9", ("--nodes", "4x(cpu=1)", "roles.sink.resources.cpu=1"), 9),
     ],
 )
@@ -203,12 +207,13 @@ def missing(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "file", "word"),
     [
-        (torn, SINK, "bytes, not"),
-        (emptied, SINK, "0 bytes, not"),
-        (flipped, SINK, "checksum"),
-        (missing, SINK, "missing"),
         (torn, "manifest.json", "manifest"),
         (flipped, "source/rank-0-of-1.safetensors", "checksum"),
+        # What the disk's own tests show of a set's files, once more by way of a job.
+        pytest.param(torn, SINK, "bytes, not", marks=pytest.mark.soak),
+        pytest.param(emptied, SINK, "0 bytes, not", marks=pytest.mark.soak),
+        pytest.param(flipped, SINK, "checksum", marks=pytest.mark.soak),
+        pytest.param(missing, SINK, "missing", marks=pytest.mark.soak),
     ],
 )
 def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(

@@ -9,3 +9,4 @@ class TestConformance(ObserverConformance):
     plugin = "plot"
     options = {"metrics": ["reward", "actor/loss"]}
     bad_options = ({"window": 0}, {"metrics": "reward"})
+    examples = 20

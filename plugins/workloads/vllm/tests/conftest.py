@@ -24,6 +24,18 @@ os.environ.update(VLLMWorkload.env)
 VOCAB = 128
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The halves start their engines in `test_pd.py`; that the kit starts them too, some ten times, is for the soak."""
+    for item in items:
+        half = isinstance(item, pytest.Function) and item.cls is not None and item.cls.__name__ in HALVES
+        if half and "stage" in item.fixturenames:  # type: ignore[attr-defined]
+            item.add_marker("soak")
+
+
+HALVES = ("TestPrefill", "TestDecode")
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama with tied embeddings, head_dim 32 and random weights, with a byte-like tokenizer and a chat template."""
@@ -129,7 +141,7 @@ def greedy() -> Callable[..., list[int]]:
     return greedy_tokens
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rollout(make_context: Callable[..., RankContext[Any]]) -> Iterator[VLLMWorkload]:
     """A workload with a living engine; tests may load other weights and change the step."""
     import torch

@@ -131,7 +131,14 @@ def make_job(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int, int], 
         until(lambda ids=ids: not leftovers(ids), 30, "nothing is left of the job")  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("prefill", "decode", "victim"), [(1, 1, "decode/0"), (1, 2, "decode/1"), (2, 1, "prefill/1")])
+@pytest.mark.parametrize(
+    ("prefill", "decode", "victim"),
+    [
+        (1, 1, "decode/0"),
+        pytest.param(1, 2, "decode/1", marks=pytest.mark.soak),
+        pytest.param(2, 1, "prefill/1", marks=pytest.mark.soak),
+    ],
+)
 def test_no_request_is_lost_when_a_rank_is_killed_in_the_middle(
     make_job: Callable[[int, int], Job], expected: list[dict[str, Any]], prefill: int, decode: int, victim: str
 ) -> None:

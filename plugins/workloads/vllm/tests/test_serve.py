@@ -120,7 +120,7 @@ def test_errors_are_vllms(endpoint: Endpoint) -> None:
         endpoint.client.completions.create(model=NAME, prompt="w1", temperature=-1)
 
 
-@pytest.mark.parametrize("half", ["decode", "prefill"])
+@pytest.mark.parametrize("half", ["decode", pytest.param("prefill", marks=pytest.mark.soak)])
 def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoint: Endpoint, half: str) -> None:
     expected = ask(endpoint, 5).choices[0].message.content
     victim = server(endpoint, half)
