@@ -72,7 +72,7 @@ roles:
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
 snapshots: {{every: 1, persist_every: 5000}}
-metrics: {{every: 1000}}
+metrics: {{every: 10000}}
 """
 
 
