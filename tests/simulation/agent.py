@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tests.simulation.memory import NodeMemory
 from tests.simulation.model import RankKey
 from tests.simulation.rank import SimRank
@@ -33,7 +34,8 @@ class SimAgent:
         self.ranks: dict[RankKey, SimRank] = {}
         self.copied: dict[RankKey, tuple[str, int]] = {}
         self.copying: set[RankKey] = set()
-        self.persisting: set[tuple[RankKey, int]] = set()
+        self.persisting: dict[tuple[RankKey, int], str] = {}
+        self.generations: dict[RankKey, int] = {}
         self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
         self.trouble = ""
         self.failed_at = -1
@@ -104,7 +106,11 @@ class SimAgent:
         ]
         copies = [m.Stored(*key, tuple(sorted(kept)), copy=True) for key, kept in self.memory.copies.items()]
         stored = (*left, *copies)
-        self.handle(ag.Sampled(boards, stored, tuple(self.persisted.values()), self.trouble))
+        parts = tuple(
+            msgspec.structs.replace(part, generation=self.generations.get(key, 0))
+            for (key, _), part in self.persisted.items()
+        )
+        self.handle(ag.Sampled(boards, stored, parts, self.trouble, given_up=self.failed_at))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
     def _board(self, rank: SimRank) -> ag.BoardSample:
@@ -168,6 +174,8 @@ class SimAgent:
         self.memory.timeline = effect.timeline
         self.copied.clear()
         self.persisted.clear()
+        self.persisting.clear()
+        self.failed_at = -1
 
     def _fork(self, launch: m.RankLaunch) -> None:
         if not self.alive:
@@ -185,6 +193,12 @@ class SimAgent:
         due = self.world.scenario.plan.persisted(launch.resume, self.world.job.steps)
         if snap is not None and due and launch.resume not in self.world.disk.complete:
             snap.pinned = True  # its part of the set may be unreported, or not on disk
+        self.generations[who[:2]] = launch.generation
+        known: dict[tuple[RankKey, int], Any]
+        for known in (self.persisting, self.persisted):
+            for key, step in list(known):
+                if key == who[:2] and step > launch.resume:
+                    del known[key, step]
         self.ranks[who[:2]] = SimRank(self, launch)
 
     def _fetch(self, launch: m.RankLaunch) -> None:
@@ -214,11 +228,13 @@ class SimAgent:
         for key in list(self.memory.snaps):
             for step in self.memory.pins(key):
                 if (key, step) not in self.persisting and (key, step) not in self.persisted:
-                    self.persisting.add((key, step))
-                    world.at(world.between(0.01, world.scenario.disk_s), self._persisted_to, key, step)
+                    attempt = self.persisting[key, step] = world.uid()
+                    world.at(world.between(0.01, world.scenario.disk_s), self._persisted_to, key, step, attempt)
 
-    def _persisted_to(self, key: RankKey, step: int) -> None:
-        self.persisting.discard((key, step))
+    def _persisted_to(self, key: RankKey, step: int, attempt: str) -> None:
+        if self.persisting.get((key, step)) != attempt:
+            return  # its rank, or the job, has gone back meanwhile
+        del self.persisting[key, step]
         snap = self.memory.snaps.get(key, {}).get(step)
         if not self.alive or snap is None or not snap.pinned:
             return
@@ -232,8 +248,8 @@ class SimAgent:
             return
         if step > self.failed_at:
             self.trouble = ""
-        self.world.disk.write(step, key, snap.state, self.memory.logs.get(key, []))
-        self.persisted[key, step] = m.Persisted(*key, step, {})
+        self.world.disk.write(step, key, attempt, snap.state, self.memory.logs.get(key, []))
+        self.persisted[key, step] = m.Persisted(*key, step, {}, self.memory.timeline, attempt=attempt)
 
     def _replicate(self) -> None:
         world = self.world

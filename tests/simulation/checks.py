@@ -34,6 +34,7 @@ INVARIANTS = (
     "one process of a rank",
     "restored from what there is",
     "rolled back to what is whole",
+    "sets are of one history",
     "sets are whole",
     "steps are committed once",
     "the job ends as it must",
@@ -62,6 +63,7 @@ class Checks:
         self.used: dict[RankKey, tuple[int, ...]] = {}
         self._generations: dict[RankKey, int] = {}
         self._epochs: dict[str, int] = {}
+        self._restarts: dict[RankKey, list[tuple[int, int]]] = {}
 
     # --------------------------------------------------------------------------------------------------- the journal
 
@@ -112,7 +114,22 @@ class Checks:
                 if len(homes) < 2:
                     world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")
 
+    def complete(self, step: int, parts: tuple[m.Persisted, ...]) -> None:
+        """The master has a set completed."""
+        for part in parts:
+            key = part.role, part.rank
+            if part.timeline != self.timeline:
+                self.world.fail("sets are of one history", f"{key} at {step} is of timeline {part.timeline}")
+            for generation, resume in self._restarts.get(key, ()):
+                if generation > part.generation and resume < step:
+                    self.world.fail(
+                        "sets are of one history",
+                        f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
+                    )
+
     def _launched(self, rank: dict[str, Any]) -> None:
+        key = rank["role"], rank["rank"]
+        self._restarts.setdefault(key, []).append((rank["generation"], rank["resume"]))
         if rank["resume"] < self.committed:
             self.world.fail(
                 "nothing is restored before the commit",

@@ -59,6 +59,7 @@ class SimMaster:
         self._queue: list[ms.Event] = []
         self._waiting = False
         self._advances: dict[tuple[str, int], ms.ToAgent] = {}
+        self._origins = 0
 
     def begin(self) -> None:
         """Take up the job where the journal ends."""
@@ -178,12 +179,15 @@ class SimMaster:
             case ms.Replan(lost):
                 world.at(world.between(0.01, 0.3), self._replan, lost)
             case ms.FindOrigin():
+                self._origins += 1
                 world.at(world.between(0.01, 0.3), self._find_origin)
             case ms.FindSets(after):
                 if world.disk.newest() > after:
                     world.at(world.between(0.01, 0.3), self.handle, ms.SetCompleted(world.disk.newest(), ""))
             case ms.CompleteSet(step, parts):
-                world.at(world.between(0.01, 0.3), self._complete, step, tuple((p.role, p.rank) for p in parts))
+                world.checks.complete(step, parts)
+                attempts = {(p.role, p.rank): p.attempt for p in parts}
+                world.at(world.between(0.01, 0.3), self._complete, step, attempts, self._origins)
             case ms.End(status, message):
                 world.note(f"master {self.epoch}", f"ends the job: {status} {message}")
                 world.ended, world.message = status, message
@@ -192,9 +196,12 @@ class SimMaster:
         """An event that this turn leads to."""
         self.world.at(0.0, self.handle, event)
 
-    def _complete(self, step: int, keys: tuple[tuple[str, int], ...]) -> None:
+    def _complete(self, step: int, attempts: dict[tuple[str, int], str], origins: int) -> None:
         if self.alive and self.epoch == self.journal.epoch:
-            self.handle(ms.SetCompleted(step, self.world.disk.seal(step, keys)))
+            if self._origins > origins:
+                self.handle(ms.SetCompleted(-1))  # of before the job went back to the disk
+            else:
+                self.handle(ms.SetCompleted(step, self.world.disk.seal(step, attempts)))
 
     def _find_origin(self) -> None:
         step = self.world.disk.newest()

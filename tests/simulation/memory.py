@@ -118,25 +118,24 @@ class NodeMemory:
 
 
 class Disk:
-    """The job's folder: parts of persisted snapshots, and which sets of them are complete."""
+    """The job's folder: parts of persisted snapshots, each of one attempt, and which sets of them are complete."""
 
     def __init__(self) -> None:
-        self.parts: dict[int, dict[RankKey, tuple[State | None, tuple[Entry, ...]]]] = {}
+        self.parts: dict[tuple[int, RankKey, str], tuple[State | None, tuple[Entry, ...]]] = {}
         self.complete: dict[int, dict[RankKey, tuple[State | None, tuple[Entry, ...]]]] = {}
         self.damaged: set[int] = set()
 
-    def write(self, step: int, key: RankKey, state: State | None, log: list[Entry]) -> None:
+    def write(self, step: int, key: RankKey, attempt: str, state: State | None, log: list[Entry]) -> None:
         """A rank's part: its state, and what of its log crosses `step`."""
         crossing = tuple(e for e in log if e.step <= step < e.step + e.hold)
-        self.parts.setdefault(step, {})[key] = (state, crossing)
+        self.parts[step, key, attempt] = (state, crossing)
 
-    def seal(self, step: int, keys: tuple[RankKey, ...]) -> str:
-        """Make the set of `step` complete, or say what is missing."""
-        parts = self.parts.get(step, {})
-        missing = [key for key in keys if key not in parts]
+    def seal(self, step: int, attempts: dict[RankKey, str]) -> str:
+        """Make the set of `step` complete, of these attempts, or say what is missing."""
+        missing = [key for key, attempt in attempts.items() if (step, key, attempt) not in self.parts]
         if missing:
             return f"{missing} are not on disk"
-        self.complete[step] = dict(parts)
+        self.complete[step] = {key: self.parts[step, key, attempt] for key, attempt in attempts.items()}
         return ""
 
     def newest(self) -> int:

@@ -217,6 +217,23 @@ def _set_without_parts(original: Any) -> Any:
     return persisted
 
 
+def _parts_of_any_generation(original: Any) -> Any:
+    def persisted(self: Any, part: Any, now: float) -> Any:
+        rank = self.ranks[part.role, part.rank]
+        known = self._parts.setdefault(part.step, {})
+        effects = original(self, msgspec.structs.replace(part, generation=rank.launch.generation), now)
+        if (part.role, part.rank) in known:
+            known[part.role, part.rank] = part
+        return [
+            ms.CompleteSet(e.step, tuple(known[p.role, p.rank] for p in e.parts))
+            if isinstance(e, ms.CompleteSet)
+            else e
+            for e in effects
+        ]
+
+    return persisted
+
+
 def _goes_back_too_far(original: Any) -> Any:
     def answered(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, ms.OriginFound) and event.step >= 0:
@@ -295,6 +312,11 @@ MUTATIONS: tuple[Mutation, ...] = (
              _method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
              _method(MasterMachine, "turn", _end_is_not_told_again)),
+    Mutation("a set takes parts that a rank had written before it went back, if they come late",
+             "sets are of one history", "lost",
+             _method(MasterMachine, "_persisted", _parts_of_any_generation)),
+    Mutation("a set keeps the parts of ranks that go back", "sets are of one history", "lost",
+             _method(MasterMachine, "went_back", lambda original: lambda self, key, step: None)),
     Mutation("a set is complete before its parts are there", "sets are whole", "calm",
              _method(MasterMachine, "_persisted", _set_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",

@@ -266,7 +266,7 @@ class Agent:
         board = self._boards.start(launch)
         if (peer := self._ranks.pop((role, rank), None)) is not None:
             peer.close(0)
-        self._memory.started(role, rank, launch.resume)
+        self._memory.started(role, rank, launch.resume, launch.generation)
         start = RankStart(
             launch=launch,
             job=self.config.job,
@@ -312,7 +312,8 @@ class Agent:
         persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
         refusals = self._boards.refused + self._memory.refused + self._dropped.count
         making = self._nursery.making
-        return machine.Sampled(boards, self._memory.stored(), persisted, self._trouble(), making, refusals)
+        stored, given_up = self._memory.stored(), self._memory.given_up
+        return machine.Sampled(boards, stored, persisted, self._trouble(), making, refusals, given_up)
 
     def _trouble(self) -> str:
         """What is waited for on this node, "" if nothing is."""

@@ -9,7 +9,6 @@ from rolemesh.agent.persister import Persister
 from rolemesh.agent.replicas import Replicas
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig
-from rolemesh.snapshots import disk
 from rolemesh.snapshots.memory import MemorySnapshots
 
 __all__ = ["NodeMemory"]
@@ -31,8 +30,11 @@ class NodeMemory:
         self._plan = config.job.snapshots
         self._ranks: dict[RankKey, MemorySnapshots] = {}
         job = config.job
-        self._persister = Persister(shm, job.run_dir, job.world_sizes) if self._plan.enabled else None
-        self._replicas = Replicas(config, shm) if self._plan.enabled and self._plan.replicas else None
+        self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
+        if self._persister is not None:
+            self._persister.start()
+        replicas = self._plan.enabled and self._plan.replicas
+        self._replicas = Replicas(config, shm, self.timeline) if replicas else None
         self._others = False
         self._covered = -1
         self._left = {key: self._of(key) for key in self._leftovers()}
@@ -45,8 +47,22 @@ class NodeMemory:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the disk."""
-        return self._persister.trouble if self._persister is not None else ""
+        """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
+        found = [self._persister.trouble] if self._persister is not None else []
+        found += [self._replicas.trouble] if self._replicas is not None else []
+        for (role, rank), memory in self._ranks.items():
+            if (step := memory.refused) >= 0:
+                found.append(
+                    f"{role}/{rank} has had no room in shared memory for a snapshot since step {step}; "
+                    "it is tried again, and commits wait for it"
+                )
+                break
+        return "; ".join(filter(None, found))
+
+    @property
+    def given_up(self) -> int:
+        """The newest step whose set cannot become complete because of this node; -1 for none."""
+        return self._persister.given_up if self._persister is not None else -1
 
     @property
     def refused(self) -> int:
@@ -59,18 +75,16 @@ class NodeMemory:
         if self._replicas is not None:
             self._replicas.peers(agents)
 
-    def started(self, role: str, rank: int, resume: int) -> None:
-        """A rank runs here from now on, after step `resume`."""
+    def started(self, role: str, rank: int, resume: int, generation: int) -> None:
+        """A rank runs here from now on, after step `resume`, as `generation`."""
         self._left.pop((role, rank), None)
+        if self._replicas is not None:
+            self._replicas.restarted(role, rank, resume, generation)
         if self._persister is None:
             return
-        self._persister.drop_after(role, rank, resume)
-        job = self._config.job
-        if (
-            self._plan.persisted(resume, job.steps)
-            and not (disk.step_folder(job.run_dir, resume) / disk.MANIFEST).exists()
-        ):
-            self._of((role, rank)).pin(resume)
+        self._persister.restarted(role, rank, resume, generation)
+        if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
+            self._of((role, rank)).pin(resume)  # its part of the set may have been lost
 
     def ended(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone: the snapshots that it has left."""
@@ -141,10 +155,9 @@ class NodeMemory:
         self._left.clear()
         self._covered = -1
         if self._persister is not None:
-            for role, rank in self._ranks:
-                self._persister.drop_after(role, rank, -1)
+            self._persister.forget_timeline(timeline)
         if self._replicas is not None:
-            self._replicas.clear()
+            self._replicas.clear(timeline)
         # Last, so that an agent that dies before this forgets once more.
         make(self._shm / TIMELINE, str(timeline).encode())
 

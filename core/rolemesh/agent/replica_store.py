@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,7 +18,7 @@ from rolemesh.protocol.messages import Stored
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots
 
-__all__ = ["Image", "Part", "ReplicaStore", "describe"]
+__all__ = ["Image", "Part", "ReplicaStore", "Stamp", "describe"]
 
 KEPT = 2
 STATE = "state"
@@ -26,6 +27,9 @@ _FOLDER = re.compile(r"([A-Za-z_]\w*)-(\d+)")
 _STEP = re.compile(r"step-(-?\d+)")
 
 RankKey = tuple[str, int]
+Stamp: TypeAlias = tuple[int, int, int]
+"""What tells images of one step apart: timeline, the rank's generation, and the snapshot's serial in its agent's
+memory."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -44,13 +48,16 @@ class Image(msgspec.Struct, frozen=True):
     step: int
     log: int
     parts: tuple[Part, ...]
+    stamp: Stamp = (0, 0, 0)
 
     @property
     def name(self) -> RankKey:
         return self.role, self.rank
 
 
-def describe(shm: Path, role: str, rank: int, step: int) -> tuple[Image, dict[str, Path]] | None:
+def describe(
+    shm: Path, role: str, rank: int, step: int, stamp: Stamp = (0, 0, 0)
+) -> tuple[Image, dict[str, Path]] | None:
     """The image of a snapshot in this node's memory, and where its parts are; None if it is no longer there.
 
     Hold the snapshot while the parts are being read.
@@ -80,7 +87,7 @@ def describe(shm: Path, role: str, rank: int, step: int) -> tuple[Image, dict[st
             add(slot, shm / slot, key=payload)
     for path in sorted(shm.glob(f"log-{role}-{rank}-*")):
         add(path.name, path)
-    return Image(role, rank, step, found.log, tuple(parts)), paths
+    return Image(role, rank, step, found.log, tuple(parts), stamp), paths
 
 
 class ReplicaStore:
@@ -139,24 +146,30 @@ class ReplicaStore:
         for step in list(kept)[:-KEPT]:  # by arrival: a group that went back takes earlier steps again
             shutil.rmtree(self._path(kept.pop(step)), ignore_errors=True)
 
+    def went_back(self, role: str, rank: int, generation: int, step: int) -> None:
+        """The rank has gone back to `step` as `generation`: what it had later before is void."""
+        kept = self._images.get((role, rank), {})
+        for image in list(kept.values()):
+            if image.step > step and image.stamp[1] < generation:
+                shutil.rmtree(self._path(kept.pop(image.step)), ignore_errors=True)
+
     def install(self, image: Image) -> None:
         """Make a kept image this node's own snapshot of the rank, as if it had been written here; it is kept no more.
 
-        The rank must not be running here.
+        The rank must not be running here. Raises `OSError` if there is no room for it; then it is still kept.
         """
         memory = MemorySnapshots(self._shm, image.role, image.rank)
         memory.clear()
         OutLog.remove(self._shm, image.role, image.rank)
         for part in image.parts:
             if part.name != STATE:
-                os.replace(self.path(image, part.name), self._shm / part.name)
+                _link(self.path(image, part.name), self._shm / part.name)
         state = next((part for part in image.parts if part.name == STATE), None)
-        memory.adopt(
-            image.step,
-            None if state is None else self.path(image, STATE),
-            0 if state is None else state.size,
-            image.log,
-        )
+        source = None
+        if state is not None:
+            source = self._path(image) / "installing"
+            _link(self.path(image, STATE), source)
+        memory.adopt(image.step, source, 0 if state is None else state.size, image.log)
         memory.close()
         self.drop(image.role, image.rank)
 
@@ -184,3 +197,8 @@ class ReplicaStore:
             return msgspec.msgpack.decode((path / _HEAD).read_bytes(), type=Image)
         except (OSError, msgspec.MsgspecError):
             return None
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    os.link(source, target)

@@ -5,6 +5,7 @@ Each errand runs in a thread of its own and answers with an event for the machin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ class Errands:
         self._run_dir = Path(bundle.config.run_dir)
         self._hosts = dict(bundle.hosts)
         self._completing = threading.Lock()
-        self._pruned: set[int] = set()
+        self._origins = 0
 
     def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
         """Start agents."""
@@ -84,10 +85,12 @@ class Errands:
         self._run("replan", errand, lambda error: machine.Replanned(None, why=error))
 
     def find_origin(self) -> None:
-        """Find the newest persisted snapshot that is intact."""
+        """Find the newest persisted snapshot that is intact; a set that is being completed is so before, or never."""
+        self._origins += 1
 
         def errand() -> None:
-            found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+            with self._completing:
+                found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
             own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
             start = self._bundle.outline
             self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
@@ -108,10 +111,12 @@ class Errands:
 
     def complete(self, effect: machine.CompleteSet) -> None:
         """Make a persisted set whole, and remove the oldest ones."""
+        origins = self._origins
 
         def errand() -> None:
             config = self._bundle.config
             files = {name: size for part in effect.parts for name, size in part.files.items()}
+            attempts = {name: part.attempt for part in effect.parts for name in part.files}
             plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
             manifest = disk.Manifest(
                 config.name,
@@ -127,15 +132,18 @@ class Errands:
             )
             step = effect.step
             with self._completing:
-                try:
-                    disk.write_manifest(self._run_dir, manifest)
-                    self._pruned |= set(disk.prune(self._run_dir, config.snapshots.keep, config.job_id))
-                except SnapshotError:
-                    # It may have had to make room for later sets: for one that was quicker, or for some on their way.
-                    newest = disk.newest_complete(self._run_dir, config.job_id)
-                    if newest < step and step not in self._pruned:
-                        raise
-                    step = min(newest, step)
+                if self._origins > origins:
+                    step = -1  # the job has gone back to the disk meanwhile: of its new timeline this set is not
+                else:
+                    try:
+                        disk.write_manifest(self._run_dir, manifest, attempts)
+                        with contextlib.suppress(OSError):  # what could not be removed is so after the next set
+                            disk.prune(self._run_dir, config.snapshots.keep, config.job_id)
+                    except SnapshotError:
+                        newest = disk.newest_complete(self._run_dir, config.job_id)
+                        if newest < step:
+                            raise
+                        step = newest  # a later one was quicker, and has removed what there was of this one
             self._answer(machine.SetCompleted(step))
 
         self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))

@@ -122,7 +122,7 @@ class BoardSample(msgspec.Struct, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
 
-    `making`: which environments of roles are being made, and how far that is. `refused`: see `Report`.
+    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`: see `Report`.
     """
 
     boards: tuple[BoardSample, ...] = ()
@@ -131,6 +131,7 @@ class Sampled(msgspec.Struct, frozen=True):
     trouble: str = ""
     making: tuple[str, ...] = ()
     refused: int = 0
+    given_up: int = -1
 
 
 Event: TypeAlias = FromMaster | MasterRoused | FromRank | RankExited | Fetched | StacksTaken | Sampled
@@ -590,7 +591,7 @@ class AgentMachine:
             self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
-            self._last.making, self._last.refused,
+            self._last.making, self._last.refused, self._last.given_up,
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:

@@ -149,12 +149,20 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Persisted(msgspec.Struct, frozen=True):
-    """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256]."""
+    """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256].
+
+    `timeline` (see `Launch`) and `generation` are those for which it holds: a part that was made before the job, or the
+    rank, went back to an earlier step belongs to no set any more. `attempt` is in the names that the files have until
+    their set is completed, see `snapshots.disk.attempt_file`.
+    """
 
     role: str
     rank: int
     step: int
     files: dict[str, tuple[int, str]]
+    timeline: int = 0
+    generation: int = 0
+    attempt: str = ""
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -269,9 +277,10 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
     they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
-    goes wrong with snapshots. `timeline` is that of everything in memory, see `Launch`. `making` are the
-    environments of roles that are being made, and how far that is. `refused` counts the connections that this
-    incarnation and its ranks have refused, because they had not the job's key.
+    goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write. `timeline` is that
+    of everything in memory, see `Launch`. `making` are the environments of roles that are being made, and how far that
+    is. `refused` counts the connections that this incarnation and its ranks have refused, because they had not the
+    job's key.
     """
 
     agent: str
@@ -291,6 +300,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     timeline: int = 0
     making: tuple[str, ...] = ()
     refused: int = 0
+    given_up: int = -1
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

@@ -17,7 +17,7 @@ from rolemesh.rank.takeover import Inheritance
 from rolemesh.shm import NoSharedMemory, is_full
 from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.snapshots.log import OutLog
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
 from rolemesh.workload import State, Workload
 
 __all__ = ["Boundary", "Group", "write_snapshot"]
@@ -95,10 +95,10 @@ class Boundary:
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
             state = self._workload.snapshot()
         persist = self._plan.persisted(step, self._steps)
-        write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
-        fields[SNAPSHOT] = step
-        if persist:
-            self._pin()
+        if self._write(step, state, persist):
+            fields[SNAPSHOT] = step
+            if persist:
+                self._pin()
 
     def advanced(self, advance: Advance) -> None:
         """The agent has told how far everything is."""
@@ -110,6 +110,24 @@ class Boundary:
             self._resent = True
             lines = [line for line in self._inherited.lines if line.step > advance.published]
             self._meter.resend(lines)
+
+    def _write(self, step: int, state: State | None, persist: bool) -> bool:
+        """Take the snapshot; False if there is no shared memory for it now, and the rank may go on without it.
+
+        It may where what it has is enough: the commit waits then, and the ranks before it keep what it may ask for.
+        Ranks of a group wait, since the others wait for their snapshots before they overwrite what it has in common
+        with them; and so does everybody after the last step, of which there must be one.
+        """
+        if self._group is not None or step == self._steps - 1:
+            write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
+            return True
+        try:
+            self._memory.write(step, state, log=self._log.position, persist=persist)
+        except NoRoom as error:
+            if not is_full(error.__cause__):
+                raise
+            return False
+        return True
 
     def _pin(self) -> None:
         self._pins = self._memory.pinned()

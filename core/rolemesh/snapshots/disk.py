@@ -2,6 +2,7 @@
 
 ``<role>/rank-<n>-of-<N>.safetensors`` is a rank's state, as `torch.distributed.checkpoint` reads it, and
 ``rank-<n>-of-<N>.edges`` what the rank had sent and others still needed. A set without a manifest does not exist.
+Agents write under names of their own (`attempt_file`); the files that belong to a set get theirs when it is completed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ __all__ = [
     "Manifest",
     "PersistedSet",
     "Problem",
+    "attempt_file",
     "edges_file",
     "find_sets",
     "load",
@@ -45,8 +47,6 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-UNFINISHED = 2
-"""Sets without a manifest that are left alone: they may yet get one."""
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -109,26 +109,47 @@ def edges_file(role: str, rank: int, world_size: int) -> str:
     return f"{role}/rank-{rank}-of-{world_size}.edges"
 
 
+def attempt_file(name: str, attempt: str) -> str:
+    """The name under which one attempt writes the file `name`, relative to the set's folder.
+
+    No reader takes it for a part of the set, and no other attempt writes it.
+    """
+    path = PurePosixPath(name)
+    return str(path.with_name(f".{path.name}.{attempt}"))
+
+
 # -------------------------------------------------------------------------------------------------------------- sets
 
 
-def write_manifest(run_dir: str | Path, manifest: Manifest) -> Path:
+def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[str, str] = {}) -> Path:
     """Make the set of ``manifest.step`` complete, once all its files are on disk; returns the set's folder.
 
-    Files that are not listed are removed: they were left by an attempt with other world sizes. Raises `OSError`, and
-    `SnapshotError` if files that agents have written are not here.
+    `attempts` says for each file whose attempt it is; those not named have their final names already. Files that are
+    not listed are removed: other attempts have left them, or other world sizes. May be repeated after a crash. Raises
+    `OSError`, and `SnapshotError` if files that agents have written are not here.
     """
     folder = step_folder(run_dir, manifest.step)
-    for name, (size, _) in sorted(manifest.files.items()):
-        if not (path := folder / name).is_file() or path.stat().st_size != size:
+    moves = []
+    for name, (size, sha256) in sorted(manifest.files.items()):
+        attempt = attempts.get(name, "")
+        written = folder / attempt_file(name, attempt) if attempt else folder / name
+        if _size(written) == size:
+            moves.append((written, folder / name))
+        elif not attempt or _size(folder / name) != size or _sha256(folder / name) != sha256:
+            # Else a master that died before the manifest has given it its name.
             raise SnapshotError(
                 f"{name} of a set of snapshots is not where the master is, though an agent has written it",
                 where=str(folder.parent),
                 remedy="the run's folder must be one folder that all nodes share (--runs-dir)",
             )
+    for written, path in moves:
+        if written != path:
+            os.replace(written, path)
     for path in _files(folder):
         if path.relative_to(folder).as_posix() not in manifest.files and path.name != MANIFEST:
-            path.unlink()
+            path.unlink(missing_ok=True)
+    for each in sorted({path.parent for _, path in moves} - {folder}):
+        sync_folder(each)
     data = msgspec.json.format(msgspec.json.encode(_sealed(manifest)), indent=1) + b"\n"
     temporary = folder / f".{MANIFEST}"
     with open(temporary, "wb") as file:
@@ -259,14 +280,13 @@ def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int
     """Remove all but the newest `keep` complete sets, and what was never finished; returns the steps removed.
 
     With `job_id` no complete set of another job is removed. Sets without a manifest that are newer than every complete
-    one may yet be finished: the newest of them stay.
+    one may yet be finished, and stay: roles that run ahead of others have their parts of several sets on disk before
+    the first of them is complete.
     """
     sets = find_sets(run_dir)
     complete = [each for each in sets if _is_of(each, job_id)]
     newest = complete[0].step if complete else -1
-    unfinished = [each for each in sets if each.manifest is None]
-    gone = complete[keep:] + [each for each in unfinished if each.step < newest]
-    gone += [each for each in unfinished if each.step > newest][UNFINISHED:]
+    gone = complete[keep:] + [each for each in sets if each.manifest is None and each.step < newest]
     for each in gone:
         (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a set that looks complete
         shutil.rmtree(each.path, ignore_errors=True)
@@ -337,6 +357,15 @@ def _open(folder: Path, role: str, rank: int, world_size: int) -> StateFile | No
 def _sealed(manifest: Manifest) -> Manifest:
     bare = msgspec.structs.replace(manifest, sha256="")
     return msgspec.structs.replace(bare, sha256=hashlib.sha256(msgspec.json.encode(bare)).hexdigest())
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(folder: Path) -> Iterable[Path]:

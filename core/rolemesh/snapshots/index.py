@@ -24,6 +24,8 @@ HOLDERS = ("persister", "replicas")
 _BYTES = 4096
 _MAGIC = b"RMSNAP01"
 _SERIAL_AT = 8
+_REFUSED_AT = 16
+"""One more than the first step of which there was no room for a snapshot; 0 if the newest one found some."""
 _BODY = struct.Struct("<qqqqq")
 _RECORD = struct.Struct("<qqqqqQB2s13x")
 _CHECK = struct.Struct("<Q")
@@ -77,6 +79,19 @@ class Index:
             place += _ROOM
         return found
 
+    @property
+    def refused(self) -> int:
+        """The first step of which there was no room for a snapshot, since the last one that found some; -1 for none."""
+        mapped = self._map or self._open(create=False)
+        return int(_CHECK.unpack_from(mapped, _REFUSED_AT)[0]) - 1 if mapped is not None else -1
+
+    def refuse(self, step: int) -> None:
+        """There is no room for a snapshot of `step`. Raises `OSError` if there is none for the index either."""
+        mapped = self._map or self._open(create=True)
+        assert mapped is not None
+        if self.refused < 0:
+            _CHECK.pack_into(mapped, _REFUSED_AT, step + 1)
+
     def find(self, step: int) -> Entry | None:
         """The entry of `step`, or None; the newer one if a kill has left two."""
         found = [entry for entry in self.entries() if entry.step == step]
@@ -98,6 +113,7 @@ class Index:
         mapped[place + _PIN_AT] = persist
         mapped[place + _HOLD_AT : place + _HOLD_AT + len(_NOBODY)] = _NOBODY
         mapped[place + _CHECK_AT : place + _PIN_AT] = _CHECK.pack(zlib.crc32(body) | _VALID)
+        _CHECK.pack_into(mapped, _REFUSED_AT, 0)
         others = sorted((entry for entry in entries if entry.step != step), reverse=True)
         for entry in entries:
             if entry.step == step:

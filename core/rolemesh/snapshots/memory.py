@@ -22,10 +22,14 @@ from rolemesh.snapshots.layout import Block, Flat, Layout, SnapshotError, flatte
 from rolemesh.snapshots.reading import StateFile, map_file
 from rolemesh.workload import State
 
-__all__ = ["Image", "MemorySnapshot", "MemorySnapshots"]
+__all__ = ["Image", "MemorySnapshot", "MemorySnapshots", "NoRoom"]
 
 KEPT = 2
 """Complete snapshots that a rank always has in memory, beside those that are held."""
+
+
+class NoRoom(SnapshotError):
+    """There is no shared memory for a snapshot now; those that are complete are still there."""
 
 
 class MemorySnapshot(NamedTuple):
@@ -100,17 +104,27 @@ class MemorySnapshots:
 
         Afterwards the two newest are there, and those that are pinned or held. Never touches the newest complete one,
         or one that is pinned or held; but of two that wait for a slow disk, the older one then waits no longer. Raises
-        `TypeError` for a state that cannot be stored, `SnapshotError` if there is no memory for it.
+        `TypeError` for a state that cannot be stored, and `NoRoom` if there is no memory for it: then all that was
+        there still is, and `refused` says so until there is room.
         """
         if persist:
             self._make_room()
-        if state is None:
-            slot, size = STATELESS, 0
-        else:
-            flat = flatten(state, self._rank)
-            slot = self._free_slot()
-            size = self._fill(slot, step, flat, log)
-        self._index.add(step, log, slot, size, persist=persist, kept=KEPT)
+        try:
+            slot, size = (STATELESS, 0) if state is None else self._fill(step, flatten(state, self._rank), log)
+            self._index.add(step, log, slot, size, persist=persist, kept=KEPT)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._index.refuse(step)
+            raise _no_room(error, str(self._directory / self._prefix), 1) from error
+        except NoRoom:
+            with contextlib.suppress(OSError):
+                self._index.refuse(step)
+            raise
+
+    @property
+    def refused(self) -> int:
+        """The first step of which there was no room for a snapshot, if there still is none; else -1."""
+        return self._index.refused
 
     def drop_after(self, step: int) -> None:
         """Forget the snapshots after `step`."""
@@ -156,11 +170,16 @@ class MemorySnapshots:
             self._index.hold(entry, HOLDERS.index(holder), False)
 
     def adopt(self, step: int, source: Path | None, size: int, log: int) -> None:
-        """Take a file that is an image of another agent's snapshot as if it had been written here. Moves `source`."""
+        """Take a file that is an image of another agent's snapshot as if it had been written here. Moves `source`.
+
+        Raises `OSError`.
+        """
         slot = STATELESS
         if source is not None:
             self._slots.clear()  # others may have written here since
-            slot = self._free_slot()
+            slot, used = self._free_slot()
+            if used is not None:
+                self._index.remove(used)
             self._drop_slot(slot)
             os.replace(source, self._path(slot))
         self._index.add(step, log, slot, size, persist=False, kept=KEPT)
@@ -185,23 +204,22 @@ class MemorySnapshots:
     def _path(self, slot: int) -> Path:
         return self._directory / f"{self._prefix}-{slot}"
 
-    def _free_slot(self) -> int:
-        """A slot in no use; else that of the oldest snapshot that may go, which is forgotten first; else a new one."""
+    def _free_slot(self) -> tuple[int, Entry | None]:
+        """A slot in no use; else that of the oldest snapshot that may go (to be forgotten first); else a new one."""
         entries = sorted(self._index.entries(), key=lambda entry: entry.step)
         used = {entry.slot for entry in entries}
         present = self._present()
         for slot in present:
             if slot not in used and not self._is_lent(slot):
-                return slot
+                return slot, None
         if len(present) >= KEPT:
             for entry in entries[:-1]:
                 if entry.slot != STATELESS and not entry.kept and not self._is_lent(entry.slot):
-                    self._index.remove(entry)
-                    return entry.slot
+                    return entry.slot, entry
         for slot in present:
             if slot not in used:
                 self._drop_slot(slot)  # lent: whoever reads it keeps what was mapped
-        return next(slot for slot in range(len(present) + 1) if slot not in present or slot not in used)
+        return next(slot for slot in range(len(present) + 1) if slot not in present or slot not in used), None
 
     def _present(self) -> list[int]:
         if not self._slots:
@@ -222,7 +240,8 @@ class MemorySnapshots:
         self._lent.pop(slot, None)
         self._path(slot).unlink(missing_ok=True)
 
-    def _fill(self, number: int, step: int, flat: Flat, log: int) -> int:
+    def _fill(self, step: int, flat: Flat, log: int) -> tuple[int, int]:
+        number, used = self._free_slot()
         head = Layout.head({"step": step, "log": log, "tree": flat.tree})
         key = Layout.key_of(flat.blocks)
         layout = self._layout
@@ -231,8 +250,11 @@ class MemorySnapshots:
         slot = self._slots.get(number)
         if slot is None:
             slot = self._slots[number] = _Slot(self._path(number))
+        slot.reserve(layout.size)
+        if used is not None:
+            self._index.remove(used)  # only now that there is room for what replaces it
         slot.write(layout, head, flat.blocks)
-        return layout.size
+        return number, layout.size
 
 
 class _Slot:
@@ -245,9 +267,16 @@ class _Slot:
         self._capacity = 0
         self._array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
+    def reserve(self, size: int) -> None:
+        """Have room for `size` bytes; what is there is not touched. Raises `NoRoom`."""
+        if min(self._capacity, self._size) < size:
+            self._grow(size)
+
     def write(self, layout: Layout, head: bytes, blocks: list[Block]) -> None:
-        if self._size != layout.size:
-            self._resize(layout.size)
+        """Write what `reserve` has made room for."""
+        if self._size > layout.size:
+            os.ftruncate(self._fd, layout.size)
+            self._size = layout.size
         array = self._array
         assert array is not None
         header = layout.header(head)
@@ -257,25 +286,24 @@ class _Slot:
                 at = layout.data + start
                 _copy(array[at : at + block.nbytes], block)
 
-    def _resize(self, size: int) -> None:
+    def _grow(self, size: int) -> None:
+        before = 0
         try:
             if self._fd < 0:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._fd, size)
+            before = os.fstat(self._fd).st_size
             os.posix_fallocate(self._fd, 0, size)
-            if size > self._capacity:
-                self._array = None
-                mapped = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-                self._array, self._capacity = np.frombuffer(mapped, np.uint8), size
-            self._size = size
+            self._size = max(size, before)
+            if self._capacity < size:
+                self._array, self._capacity = None, 0
+                mapped = mmap.mmap(self._fd, self._size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                self._array, self._capacity = np.frombuffer(mapped, np.uint8), self._size
         except OSError as error:
             self._size = 0
-            raise SnapshotError(
-                f"no shared memory for a snapshot of {math.ceil(size / 2**20)} MiB: {error.strerror}",
-                where=str(self.path),
-                remedy="give /dev/shm room for three times a rank's state (docker --shm-size), or disable snapshots",
-            ) from error
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)  # what was allocated in part goes back
+            raise _no_room(error, str(self.path), size) from error
 
     def close(self) -> None:
         self._array = None
@@ -283,6 +311,14 @@ class _Slot:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
+
+
+def _no_room(error: OSError, where: str, size: int) -> NoRoom:
+    return NoRoom(
+        f"no shared memory for a snapshot of {math.ceil(size / 2**20)} MiB: {error.strerror}",
+        where=where,
+        remedy="give /dev/shm room for three times a rank's state (docker --shm-size), or disable snapshots",
+    )
 
 
 def _copy(target: np.ndarray[Any, np.dtype[np.uint8]], block: Block) -> None:

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from rolemesh.master.errands import Errands
@@ -26,17 +27,19 @@ class Sets:
             name="job", job_id="job-1", steps=100, world_sizes={"sink": 1}, base="", run_dir=str(run_dir),
             graph=SimpleNamespace(lines=()), snapshots=SimpleNamespace(keep=2),
         )  # fmt: skip
-        bundle: Any = SimpleNamespace(config=config, plan=None, hosts={}, plugins={})
+        bundle: Any = SimpleNamespace(
+            config=config, plan=None, hosts={}, plugins={}, outline=SimpleNamespace(origin="", origin_step=-1)
+        )
         launcher: Any = None
         self._errands = Errands(bundle, launcher, (), self._answers.put)
 
-    def write(self, step: int) -> m.Persisted:
+    def write(self, step: int, attempt: str = "0-0") -> m.Persisted:
         """What an agent writes of a step, and says of it."""
-        name, data = disk.state_file("sink", 0, 1), f"state at {step}".encode()
-        path = disk.step_folder(self.run_dir, step) / name
+        name, data = disk.state_file("sink", 0, 1), f"state at {step} {attempt}".encode()
+        path = disk.step_folder(self.run_dir, step) / disk.attempt_file(name, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        return m.Persisted("sink", 0, step, {name: (len(data), hashlib.sha256(data).hexdigest())})
+        return m.Persisted("sink", 0, step, {name: (len(data), hashlib.sha256(data).hexdigest())}, attempt=attempt)
 
     def complete(self, part: m.Persisted) -> machine.SetCompleted:
         """Make the set of this part whole."""
@@ -44,31 +47,55 @@ class Sets:
         answer: machine.SetCompleted = self._answers.get(timeout=10)
         return answer
 
+    def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
+        """Both answers, where an origin is asked for while a set waits for being made whole."""
+        with self._errands._completing:
+            self._errands.complete(machine.CompleteSet(part.step, (part,)))
+            self._errands.find_origin()
+        return {self._answers.get(timeout=10) for _ in range(2)}
+
 
 @pytest.fixture
 def sets(tmp_path: Path) -> Sets:
     return Sets(tmp_path)
 
 
-def test_a_set_that_made_room_for_later_ones_on_their_way_is_no_trouble(sets: Sets) -> None:
+def test_sets_on_their_way_stay_however_far_a_role_runs_ahead(sets: Sets) -> None:
     parts = {step: sets.write(step) for step in (9, 19, 29, 39)}
+    for step in parts:
+        assert sets.complete(parts[step]) == machine.SetCompleted(step)
+    assert [each.step for each in disk.find_sets(sets.run_dir)] == [39, 29]
+
+
+def test_a_set_of_before_the_job_went_back_to_the_disk_is_not_completed_after(sets: Sets) -> None:
+    parts = {step: sets.write(step) for step in (9, 19)}
     assert sets.complete(parts[9]) == machine.SetCompleted(9)
-    assert [each.step for each in disk.find_sets(sets.run_dir)] == [39, 29, 9]
-    assert sets.complete(parts[19]) == machine.SetCompleted(9)
-    assert sets.complete(parts[29]) == machine.SetCompleted(29)
+    found = sets.go_back_while_completing(parts[19])
+    assert found == {machine.SetCompleted(-1), machine.OriginFound(str(disk.step_folder(sets.run_dir, 9)), 9)}
+
+
+def test_files_of_an_attempt_get_their_names_with_the_set_also_for_the_second_time(sets: Sets) -> None:
+    part = sets.write(9, attempt="0-a")
+    assert sets.complete(part) == machine.SetCompleted(9)
+    (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()  # as if the master had died before it
+    late = sets.write(9, attempt="0-b")
+    assert sets.complete(part) == machine.SetCompleted(9)
+    assert disk.verify(disk.step_folder(sets.run_dir, 9)) == []
+    (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()
+    assert "is not where the master is" in sets.complete(msgspec.structs.replace(late, attempt="0-c")).error
 
 
 def test_a_set_that_a_later_one_has_overtaken_is_no_trouble_whatever_is_still_written_of_it(sets: Sets) -> None:
     parts = {step: sets.write(step) for step in (9, 19)}
     assert sets.complete(parts[19]) == machine.SetCompleted(19)
     disk.step_folder(sets.run_dir, 9).mkdir()
-    assert sets.complete(parts[9]) == machine.SetCompleted(9)
+    assert sets.complete(parts[9]) == machine.SetCompleted(19)
     assert disk.newest_intact(sets.run_dir)[0] is not None
 
 
 def test_files_that_are_not_where_the_master_is_are_trouble(sets: Sets) -> None:
     part = sets.write(9)
-    (disk.step_folder(sets.run_dir, 9) / next(iter(part.files))).unlink()
+    (disk.step_folder(sets.run_dir, 9) / disk.attempt_file(next(iter(part.files)), part.attempt)).unlink()
     answer = sets.complete(part)
     assert answer.step == 9
     assert "is not where the master is" in answer.error

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from rolemesh.batch import Batch, Ragged, Shard
+from rolemesh.protocol.messages import Persisted
 from rolemesh.snapshots import disk
 from rolemesh.snapshots.memory import MemorySnapshots
 
@@ -80,12 +81,17 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifest(run_dir: Path) -> Callable[..., Path]:
-    """``manifest(step, world_sizes, files of each rank)`` makes a set complete, as the master does."""
+    """``manifest(step, world_sizes, parts)`` makes a set complete, as the master does.
 
-    def make(step: int, world_sizes: dict[str, int], files: list[dict[str, tuple[int, str]]]) -> Path:
-        listed = {name: found for each in files for name, found in each.items()}
+    A part is what an agent has persisted, or the files of a rank under their final names.
+    """
+
+    def make(step: int, world_sizes: dict[str, int], parts: list[Persisted | dict[str, tuple[int, str]]]) -> Path:
+        named = [part if isinstance(part, Persisted) else Persisted("", 0, step, part) for part in parts]
+        listed = {name: found for part in named for name, found in part.files.items()}
+        attempts = {name: part.attempt for part in named for name in part.files}
         disk.step_folder(run_dir, step).mkdir(parents=True, exist_ok=True)
-        return disk.write_manifest(run_dir, disk.Manifest("job", "id", step, 100, world_sizes, listed))
+        return disk.write_manifest(run_dir, disk.Manifest("job", "id", step, 100, world_sizes, listed), attempts)
 
     return make
 

@@ -45,17 +45,24 @@ class Producer:
         return self.log.chunk(edge, step, chunk, last, hold, consumers, body, len(header), len(sizes), slot=slot)
 
     def persist(self, run_dir, until, world_size=1):
-        """A snapshot of step P, on disk; the names and checksums of its files."""
+        """A snapshot of step P, on disk: what its agent reports."""
         memory = MemorySnapshots(self.shm, "data", self.rank)
         memory.write(P, {"cursor": 1}, log=self.log.position, persist=True)
         persister = Persister(self.shm, run_dir, {"data": world_size})
+        persister.start()
         try:
             persister.look("data", self.rank)
-            return until(persister.results)[0].files
+            return until(persister.results)[0]
         finally:
             persister.close()
             self.log.close()
             self.pool.close()
+
+
+def written(run_dir, part):
+    """Where the one file of what had been sent is before its set is complete."""
+    (name,) = [name for name in part.files if name.endswith(".edges")]
+    return disk.step_folder(run_dir, part.step) / disk.attempt_file(name, part.attempt)
 
 
 def graph(src, dst, lag=1):
@@ -77,8 +84,8 @@ def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run
     data.log.chunk(1, P, 0, True, 3, (0, 1), record.body, record.hlen, record.count, payload=first, slot=record.slot)
     data.log.end(2, P, 1, 1, (0,))
     data.log.line(P, b"a line of metrics")
-    files = data.persist(run_dir, until)
-    data_file = disk.step_folder(run_dir, P) / disk.edges_file("data", 0, 1)
+    part = data.persist(run_dir, until)
+    data_file = written(run_dir, part)
     assert data_file.stat().st_size < large.nbytes * 1.5
     found = crossing.read(data_file)
     assert [(r.edge, r.step, r.consumers, r.end) for r in found] == [
@@ -90,7 +97,7 @@ def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run
     assert found[0].value().tolist() == [0, 1, 2, 3]
     assert np.array_equal(found[1].value(), large)
     assert np.array_equal(found[2].value(), large)
-    assert disk.verify(manifest(P, {"data": 1}, [files])) == []
+    assert disk.verify(manifest(P, {"data": 1}, [part])) == []
 
 
 def test_what_is_sent_after_the_snapshot_does_not_belong_to_it(shm, run_dir, until):
@@ -100,11 +107,12 @@ def test_what_is_sent_after_the_snapshot_does_not_belong_to_it(shm, run_dir, unt
     memory.write(P, None, log=data.log.position, persist=True)
     data.send(0, P + 1, np.arange(5), (0,))
     persister = Persister(shm, run_dir, {"data": 1})
+    persister.start()
     persister.look("data", 0)
-    ((name, _),) = until(persister.results)[0].files.items()
+    (part,) = until(persister.results)
     persister.close()
-    assert name == "data/rank-0-of-1.edges"
-    assert [r.step for r in crossing.read(disk.step_folder(run_dir, P) / name)] == [P]
+    assert list(part.files) == ["data/rank-0-of-1.edges"]
+    assert [r.step for r in crossing.read(written(run_dir, part))] == [P]
     data.log.close()
 
 
@@ -112,8 +120,7 @@ def test_a_torn_file_never_passes_for_a_whole_one(shm, run_dir, until):
     data = Producer(shm, 0)
     data.send(0, P, np.arange(3), (0,))
     data.send(0, P, np.arange(1000), (1,))
-    (name,) = [name for name in data.persist(run_dir, until) if name.endswith(".edges")]
-    path = disk.step_folder(run_dir, P) / name
+    path = written(run_dir, data.persist(run_dir, until))
     whole = path.read_bytes()
     assert len(crossing.read(path)) == 2
     for length in range(0, len(whole), 97):
@@ -162,13 +169,13 @@ def joined(values):
 def persisted(shm, run_dir, manifest, until):
     def make(src, m, dst, n):
         way = route(src, m, dst, n)
-        files = []
+        parts = []
         for rank, value in enumerate(whole_values(src, m)):
             producer = Producer(shm, rank)
             for send in way.sends[rank]:
                 producer.send(0, P, select(value, send.selection), send.consumers, hold=1)
-            files.append(producer.persist(run_dir, until, m))
-        return manifest(P, {"data": m, "train": n}, files)
+            parts.append(producer.persist(run_dir, until, m))
+        return manifest(P, {"data": m, "train": n}, parts)
 
     return make
 

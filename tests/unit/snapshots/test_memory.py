@@ -20,7 +20,7 @@ from safetensors import safe_open
 from rolemesh.batch import Shard
 from rolemesh.digest import digest
 from rolemesh.snapshots.layout import SnapshotError
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
 
 
 def test_every_kind_of_state_comes_back(shm, every_kind):
@@ -188,7 +188,7 @@ def test_a_slot_that_is_no_snapshot_is_refused(shm):
 
 WRITER = """
 import sys, numpy as np
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
 memory = MemorySnapshots(sys.argv[1], "role", 0)
 step = (memory.steps() or (-1,))[-1]
 x = np.empty((4, 20_000))
@@ -226,9 +226,18 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_whole_snapshots(shm):
             agent.unpin(step)
 
 
-def test_no_memory_left_is_told_with_a_remedy(small_disk: Path):
-    memory = MemorySnapshots(small_disk, "role", 0)
-    memory.write(0, {"x": np.zeros(1000)}, log=0, persist=False)
-    with pytest.raises(SnapshotError, match="no shared memory for a snapshot of 9 MiB"):
-        memory.write(1, {"x": np.zeros(1 << 20)}, log=1, persist=False)
-    assert memory.read(0).state["x"].shape == (1000,)
+def test_a_snapshot_that_finds_no_memory_leaves_those_before_and_says_so_until_there_is_room(small_disk: Path):
+    memory, agent = MemorySnapshots(small_disk, "role", 0), MemorySnapshots(small_disk, "role", 0)
+    for step in range(2):
+        memory.write(step, {"x": np.full(1000, step)}, log=0, persist=False)
+    assert agent.refused == -1
+    for step in (2, 3):
+        with pytest.raises(NoRoom, match="no shared memory for a snapshot of 9 MiB"):
+            memory.write(step, {"x": np.zeros(1 << 20)}, log=1, persist=False)
+    assert agent.refused == 2
+    assert agent.steps() == (0, 1)
+    assert [memory.read(step).state["x"][0] for step in (0, 1)] == [0, 1]
+    memory.write(4, {"x": np.full(2000, 4)}, log=0, persist=False)
+    assert agent.refused == -1
+    assert agent.steps() == (1, 4)
+    assert agent.read(4).state["x"][0] == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from rolemesh.agent.persister import Persister
 from rolemesh.batch import Shard
 from rolemesh.digest import digest
 from rolemesh.snapshots import disk
+from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots
 
 SIZE = 300_000
@@ -23,6 +26,7 @@ def state(step, rank=0):
 @pytest.fixture
 def persister(shm, run_dir):
     made = Persister(shm, run_dir, {"trainer": 2, "reward": 1})
+    made.start()
     yield made
     made.close()
 
@@ -35,7 +39,7 @@ def test_a_pinned_snapshot_gets_to_disk_and_stays_pinned_until_its_set_is_comple
     assert (done.role, done.rank, done.step) == ("trainer", 1, 9)
     (name,) = done.files
     assert name == "trainer/rank-1-of-2.safetensors"
-    path = disk.step_folder(run_dir, 9) / name
+    path = disk.step_folder(run_dir, 9) / disk.attempt_file(name, done.attempt)
     assert path.read_bytes() == (shm / "snap-trainer-1-0").read_bytes()
     assert memory.pinned() == (9,)
     persister.forget(9)
@@ -51,7 +55,7 @@ def test_sets_of_all_ranks_are_loaded_again(shm, run_dir, persister, manifest, u
     for role, rank in (("trainer", 0), ("trainer", 1), ("reward", 0)):
         persister.look(role, rank)
     results = until(lambda: (found := persister.results()) and len(found) == 3 and found)
-    folder = manifest(9, {"trainer": 2, "reward": 1}, [r.files for r in results])
+    folder = manifest(9, {"trainer": 2, "reward": 1}, results)
     assert disk.verify(folder) == []
     assert digest(disk.load(folder, "trainer", 1, 2, dict).state) == digest(state(9, 1))
     assert disk.load(folder, "reward", 0, 1, dict).state is None
@@ -76,6 +80,7 @@ def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm,
 
 def test_a_disk_that_is_really_full(shm, small_disk, until):
     persister = Persister(shm, small_disk, {"trainer": 1, "small": 1})
+    persister.start()
     try:
         MemorySnapshots(shm, "trainer", 0).write(9, {"x": np.zeros(1 << 20)}, log=0, persist=True)
         persister.look("trainer", 0)
@@ -101,9 +106,11 @@ def test_what_a_dead_rank_left_is_persisted_first(shm, run_dir, persister, until
 def test_the_next_incarnation_of_an_agent_persists_what_is_still_pinned(shm, run_dir, until):
     MemorySnapshots(shm, "trainer", 0).write(9, state(9), log=0, persist=True)
     first = Persister(shm, run_dir, {"trainer": 2})
+    first.start()
     first.close()
     assert MemorySnapshots(shm, "trainer", 0).hold(9, "persister")  # as if it had died while it read
     second = Persister(shm, run_dir, {"trainer": 2})
+    second.start()
     try:
         second.look("trainer", 0)
         assert until(second.results)[0].step == 9
@@ -125,3 +132,104 @@ def test_a_snapshot_that_its_rank_has_dropped_meanwhile_is_no_trouble(shm, run_d
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [19]
     assert persister.trouble == ""
+
+
+def test_a_log_that_nobody_can_read_fails_its_set_and_the_next_one_is_persisted(shm, run_dir, persister, until):
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=1, persist=True)
+    OutLog(shm, "trainer", 0).close()
+    body = struct.pack("<QBBHIqIIqIIH", 0, 0, 1, 65535, 0, 9, 0, 1, -1, 0, 0, 0)  # says that it has 65535 consumers
+    with open(shm / "log-trainer-0-0", "r+b") as file:
+        file.seek(struct.calcsize("<8sIIqQ"))
+        file.write(struct.pack("<II", len(body), crc32(body)) + body)
+    persister.look("trainer", 0)
+    assert "trainer/0: error: unpack_from requires" in until(lambda: persister.trouble)
+    assert persister.given_up == 9
+    OutLog.remove(shm, "trainer", 0)
+    memory.write(19, state(19), log=0, persist=True)
+    persister.look("trainer", 0)
+    assert [done.step for done in until(persister.results)] == [19]
+    assert persister.trouble == ""
+
+
+def test_what_keeps_failing_is_said_once(shm, run_dir, persister, until):
+    blocker = disk.snapshots_folder(run_dir)
+    blocker.write_text("somebody's file")
+    memory = MemorySnapshots(shm, "trainer", 0)
+    said = set()
+    for step in (9, 19, 29):
+        memory.write(step, state(step), log=0, persist=True)
+        persister.look("trainer", 0)
+        until(lambda step=step: persister.given_up == step)
+        said.add(persister.trouble)
+    assert len(said) == 1
+    assert blocker.read_text() == "somebody's file"
+    blocker.unlink()
+    memory.write(39, state(39), log=0, persist=True)
+    persister.look("trainer", 0)
+    assert [done.step for done in until(persister.results)] == [39]
+    assert persister.trouble == ""
+
+
+class GoesBackMeanwhile(Persister):
+    """While the first piece is being written, `do` happens."""
+
+    def _check(self, size):
+        if size and self.do is not None:
+            self.do, do = None, self.do
+            do()
+
+
+@pytest.mark.parametrize(
+    "do", [lambda made: made.restarted("trainer", 0, 4, 1), lambda made: made.forget_timeline(1)], ids=["rank", "job"]
+)
+def test_an_attempt_that_began_before_its_rank_or_the_job_went_back_counts_for_nothing(shm, run_dir, do):
+    made = GoesBackMeanwhile(shm, run_dir, {"trainer": 1})
+    made.do = lambda: do(made)
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=0, persist=True)
+    made.look("trainer", 0)
+    assert made.work()
+    assert made.results() == []
+    assert not [files for _, _, files in os.walk(run_dir) if files]
+    made.look("trainer", 0)
+    assert made.work()
+    (part,) = made.results()
+    assert (part.timeline, part.generation) in ((0, 1), (1, 0))
+
+
+def test_a_late_attempt_leaves_a_complete_set_as_it_is(shm, run_dir, manifest):
+    first, late = Persister(shm, run_dir, {"trainer": 1}), Persister(shm, run_dir, {"trainer": 1})
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=0, persist=True)
+    first.look("trainer", 0)
+    first.work()
+    folder = manifest(9, {"trainer": 1}, first.results())
+    memory.write(9, state(10), log=0, persist=True)
+    late.look("trainer", 0)
+    late.work()
+    assert disk.verify(folder) == []
+    late.forget(9)
+    late.work()
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        "manifest.json",
+        "rank-0-of-1.safetensors",
+    ]
+
+
+def test_a_set_whose_folder_is_removed_meanwhile_because_a_newer_one_is_complete_is_no_trouble(shm, run_dir, manifest):
+    made = GoesBackMeanwhile(shm, run_dir, {"trainer": 2})
+    disk.step_folder(run_dir, 19).mkdir(parents=True)
+
+    def overtaken():
+        manifest(19, {}, [])
+        disk.prune(run_dir, 1)
+
+    made.do = overtaken
+    memory = MemorySnapshots(shm, "trainer", 0)
+    memory.write(9, state(9), log=0, persist=True)
+    made.look("trainer", 0)
+    made.work()
+    assert made.trouble == ""
+    assert made.results() == []
+    assert memory.pinned() == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
 
+from rolemesh.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
 from rolemesh.agent.replicas import Replicas
 from rolemesh.codec import encode, flatten
 from rolemesh.digest import digest
@@ -31,9 +34,9 @@ def make_keys() -> CurveKeys:
 class Node:
     """An agent's folder and its end of the ring."""
 
-    def __init__(self, name: str, keys: CurveKeys) -> None:
+    def __init__(self, name: str, keys: CurveKeys, within: Path | None = None) -> None:
         self.name, self.keys = name, keys
-        self.shm = Path(tempfile.mkdtemp(prefix="snapshot-test-"))
+        self.shm = Path(tempfile.mkdtemp(prefix="snapshot-test-", dir=within))
         self.start()
 
     def start(self) -> None:
@@ -48,9 +51,9 @@ class Node:
 def nodes() -> Iterator[Callable[..., list[Node]]]:
     made: list[Node] = []
 
-    def make(*names: str) -> list[Node]:
+    def make(*names: str, within: Path | None = None) -> list[Node]:
         keys = make_keys()
-        made.extend(Node(name, keys) for name in names)
+        made.extend(Node(name, keys, within if name == "b" else None) for name in names)
         addresses = {node.name: node.replicas.address for node in made}
         for node in made:
             node.replicas.peers(addresses)
@@ -190,8 +193,8 @@ def test_forgetting_drops_every_copy(nodes, until):
     a, b = nodes("a", "b")
     snapshot(a, "trainer", 0, 1)
     until(lambda: a.replicas.replicated("trainer", 0) == 1)
-    a.replicas.clear()
-    b.replicas.clear()
+    a.replicas.clear(1)
+    b.replicas.clear(1)
     until(lambda: b.replicas.held() == [])
     assert a.replicas.replicated("trainer", 0) == -1
 
@@ -224,3 +227,78 @@ def test_an_agent_without_the_jobs_key_gets_nothing_and_is_counted(nodes, until)
     finally:
         stranger.replicas.close()
         shutil.rmtree(stranger.shm)
+
+
+def full(folder: Path) -> Path:
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def test_a_full_store_is_said_at_both_ends_and_copies_go_on_when_there_is_room(small_disk, nodes, until):
+    a, b = nodes("a", "b", within=small_disk)
+    ballast = full(small_disk)
+    snapshot(a, "trainer", 0, 4)
+    assert "no copy of trainer/0 can be kept here: No space left on device" in until(lambda: b.replicas.trouble)
+    assert "trainer/0 has no copy on another node, and commits wait for it" in until(lambda: a.replicas.trouble)
+    assert "No space left on device" in a.replicas.trouble
+    assert a.replicas.replicated("trainer", 0) == -1
+    ballast.unlink()
+    until(lambda: a.replicas.replicated("trainer", 0) == 4)
+    until(lambda: not a.replicas.trouble and not b.replicas.trouble)
+
+
+def test_a_fetch_without_room_ends_with_an_error_and_the_next_one_succeeds(small_disk, nodes, until):
+    a, b = nodes("a", "b", within=small_disk)
+    a.memory("trainer", 0).write(4, state(4), log=4, persist=False)
+    ballast = full(small_disk)
+    b.replicas.fetch(a.replicas.address, "trainer", 0, 4)
+    ((_, _, error),) = until(b.replicas.fetched)
+    assert "No space left on device" in error
+    ballast.unlink()
+    b.replicas.fetch(a.replicas.address, "trainer", 0, 4)
+    assert until(b.replicas.fetched) == [("trainer", 0, "")]
+
+
+def test_no_message_ends_the_thread(nodes, until):
+    a, b = nodes("a", "b")
+    for kind in (OFFER, DONE, IMAGE, PIECE, b"?"):
+        for body in (7, ("trainer", 0), ("trainer", 0, 1, None, "../x", 0, -1), {}):
+            a.replicas._do(lambda kind=kind, body=body: a.replicas._send(b.replicas.address, kind, body))
+            a.replicas._do(
+                lambda body=body: a.replicas._logic.answered(b"image", msgspec.msgpack.encode(body), b"", 0.0)
+            )
+    snapshot(a, "trainer", 0, 1)
+    until(lambda: a.replicas.replicated("trainer", 0) == 1)
+
+
+def test_a_copy_of_what_a_rank_had_before_it_went_back_does_not_count(nodes, until):
+    a, b = nodes("a", "b")
+    for step in (2, 4):
+        snapshot(a, "trainer", 0, step)
+        until(lambda step=step: a.replicas.replicated("trainer", 0) == step)
+    a.memory("trainer", 0).drop_after(2)
+    a.replicas.restarted("trainer", 0, 2, 1)
+    assert a.replicas.replicated("trainer", 0) == 2
+    a.memory("trainer", 0).write(4, state(44), log=4, persist=False)
+    a.replicas.offer("trainer", 0, 4)
+    until(lambda: a.replicas.replicated("trainer", 0) == 4)
+    b.replicas.fetch(b.replicas.address, "trainer", 0, 4)
+    assert until(b.replicas.fetched) == [("trainer", 0, "")]
+    assert digest(b.memory("trainer", 0).read(4).state) == digest(state(44))
+
+
+def test_copies_are_not_made_across_timelines(nodes, until):
+    a, b = nodes("a", "b")
+    snapshot(a, "trainer", 0, 2)
+    until(lambda: a.replicas.replicated("trainer", 0) == 2)
+    b.replicas.clear(1)
+    until(lambda: b.replicas.held() == [])
+    snapshot(a, "trainer", 0, 3)  # a does not know yet that the job has gone back
+    snapshot(b, "data", 0, 3)
+    a.replicas.clear(1)
+    assert a.replicas.replicated("trainer", 0) == -1
+    until(lambda: b.replicas.replicated("data", 0) == 3)
+    assert b.replicas.held() == []

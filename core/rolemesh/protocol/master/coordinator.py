@@ -329,6 +329,7 @@ class Coordinator:
             rank.state, rank.report, rank.pid, rank.sha256 = "starting", None, 0, ""
             rank.finished = point.step
             rank.safe = min(rank.safe, point.step)  # what it is restored from may have no replica yet
+            machine.went_back(key, point.step)
             launch = rank.launch
             started.append(
                 {

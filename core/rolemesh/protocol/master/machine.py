@@ -256,7 +256,8 @@ class MasterMachine:
         if self.published < last and now < self._done_at + LINES_S:
             return []
         if self.outline.snapshots.enabled and self.persisted < last:
-            limit = TROUBLE_S if self._trouble else LAST_SET_S
+            given_up = any(a.report is not None and a.report.given_up >= last for a in self.agents.values())
+            limit = TROUBLE_S if given_up or _SETS in self._trouble else LAST_SET_S
             if now < self._done_at + limit:
                 return []
         effects: list[e.Effect] = []
@@ -475,6 +476,9 @@ class MasterMachine:
         return effects
 
     def _persisted(self, part: m.Persisted, now: float) -> list[e.Effect]:
+        rank = self.ranks.get((part.role, part.rank))
+        if rank is None or (part.timeline, part.generation) != (self.timeline, rank.launch.generation):
+            return []  # made before the rank, or the whole job, went back
         if part.step <= self.persisted:
             return []
         parts = self._parts.setdefault(part.step, {})
@@ -504,6 +508,12 @@ class MasterMachine:
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
         return [e.Record("persisted", {"step": step})]
+
+    def went_back(self, key: RankKey, step: int) -> None:
+        """A rank starts again after `step`: its parts of later sets are void, and will be made again."""
+        for at, parts in self._parts.items():
+            if at > step:
+                parts.pop(key, None)
 
     def roll_back(self, origin: Origin) -> None:
         """The whole job goes on from `origin`: a new timeline, in which nothing after it has happened."""

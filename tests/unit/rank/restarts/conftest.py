@@ -173,6 +173,7 @@ class Village:
         """Run, not much further, until the snapshot of `step` is on disk; its folder. Before anything else."""
         self.max_granted = min(step + 1, self.steps - 1)
         persister = Persister(self._shm(*next(iter(self.ranks))), self.root, self.sizes)
+        persister.start()
         self.persisting = True
         found: dict[tuple[str, int], m.Persisted] = {}
 
@@ -188,7 +189,8 @@ class Village:
             persister.close()
         files = {name: value for each in found.values() for name, value in each.files.items()}
         manifest = disk.Manifest("restarts", "j", step, self.steps, self.sizes, files)
-        return str(disk.write_manifest(self.root, manifest))
+        attempts = {name: each.attempt for each in found.values() for name in each.files}
+        return str(disk.write_manifest(self.root, manifest, attempts))
 
     def _unpin(self) -> None:
         """As if what is pinned were on disk; not while a rank starts, which may be about to drop its snapshots."""

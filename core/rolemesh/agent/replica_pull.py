@@ -1,10 +1,10 @@
-"""Drawing an image from another agent: ask what it consists of, then for its pieces, a few at a time."""
+"""Pulling an image from another agent: ask what it consists of, then for its pieces, a few at a time."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +12,34 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.agent.replica_store import Image, ReplicaStore
+from rolemesh.agent.replica_store import Image, ReplicaStore, Stamp
 
-__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "Draw"]
+__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "Pull"]
 
-OFFER, IMAGE, PIECE, DONE = b"offer", b"image", b"piece", b"done"
-"""Kinds of messages: there is a snapshot to copy; what does it consist of; a piece of a part; it has been copied."""
+OFFER, IMAGE, PIECE, DONE, REFUSED = b"offer", b"image", b"piece", b"done", b"refused"
+"""Kinds of messages: there is a snapshot to copy; what does it consist of; a piece of a part; it has been copied; it
+cannot be copied now."""
 
 _PIECE = 1 << 20
 _AT_ONCE = 8
 
 
-class Draw:
-    """One image on its way here. `install`: a rank is to be started from it."""
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot that is to be copied, and where it is. Its rank was last restored to the state after `resume`."""
+
+    role: str
+    rank: int
+    step: int
+    stamp: Stamp
+    resume: int
+    address: str
+
+
+class Pull:
+    """One image on its way here. `stamp` is None where any of the step will do; `install`: a rank is to start from it.
+
+    Any method may raise `OSError` or `msgspec.MsgspecError`: then the pull has failed.
+    """
 
     def __init__(
         self,
@@ -34,11 +49,14 @@ class Draw:
         role: str,
         rank: int,
         step: int,
+        stamp: Stamp | None,
         *,
         install: bool,
+        now: float,
     ) -> None:
         self.address, self.role, self.rank, self.step, self.install = address, role, rank, step, install
-        self.said = self.heard = time.monotonic()
+        self.stamp = stamp
+        self.said = self.heard = now
         self._store, self._send = store, send
         self._image: Image | None = None
         self._folder: Path | None = None
@@ -50,17 +68,17 @@ class Draw:
         """Every piece has come."""
         return self._image is not None and not self._waiting and not self._asked
 
-    def repeat(self) -> None:
+    def repeat(self, now: float) -> None:
         """Ask (again) for what has not come."""
-        self.said = time.monotonic()
+        self.said = now
         if self._image is None:
-            self._send(IMAGE, (self.role, self.rank, self.step))
+            self._send(IMAGE, (self.role, self.rank, self.step, self.stamp))
         for piece in self._asked:
-            self._send(PIECE, (self.role, self.rank, self.step, *piece))
+            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
 
-    def hear(self, kind: bytes, body: bytes, data: bytes) -> str:
+    def hear(self, kind: bytes, body: bytes, data: bytes, now: float) -> str:
         """Take an answer to `body`; returns what is wrong with it, or ""."""
-        self.said = self.heard = time.monotonic()
+        self.said = self.heard = now
         if kind == IMAGE and self._image is None:
             image = msgspec.msgpack.decode(data, type=Image | None)
             if image is None:
@@ -95,10 +113,10 @@ class Draw:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _begin(self, image: Image) -> None:
-        self._image = image
         self._folder, lacking = self._store.begin(image)
+        self._image = image
         for part in lacking:
-            (self._folder / part.name).touch(mode=0o600)
+            _allocate(self._folder / part.name, part.size)
             for start in range(0, part.size, _PIECE):
                 self._waiting.append((part.name, start, min(_PIECE, part.size - start)))
 
@@ -106,13 +124,23 @@ class Draw:
         while self._waiting and len(self._asked) < _AT_ONCE:
             piece = self._waiting.popleft()
             self._asked.add(piece)
-            self._send(PIECE, (self.role, self.rank, self.step, *piece))
+            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
 
     def _write(self, name: str, start: int, data: bytes) -> None:
         assert self._folder is not None
         fd = os.open(self._folder / name, os.O_WRONLY | os.O_CLOEXEC)
         try:
             if os.pwrite(fd, data, start) != len(data):
-                raise OSError("no room for a copy")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Make a file with room for all of it: what does not fit is known before anything is sent."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if size:
+            os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)
