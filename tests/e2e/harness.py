@@ -115,7 +115,7 @@ stop_grace_s: 2
 def leftovers(job_ids: Iterable[str]) -> set[str]:
     """Processes, shm folders and sockets of these jobs on this machine."""
     ids = tuple(job_ids)
-    places = [*Path("/dev/shm").glob("rolemesh-*"), *Path("/tmp").glob("rm-*")]
+    places = [*Path("/dev/shm").glob("rolemesh-*"), *Path("/tmp").glob("rolemesh-*")]
     found = {str(path) for path in places if any(job_id in path.name for job_id in ids)}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -4,19 +4,36 @@
 input, whose other end only its owner holds. That comes when the owner closes it or dies, however it dies. Then every
 process whose environment holds MARKER is killed and TMP removed, at once. SHM, which holds snapshots, waits HOLD_S
 seconds for the owner's next incarnation: it takes the folder over by writing another token into it.
+
+While its owner lives it keeps the folders' files young, which cleaners of temporary folders would take for abandoned,
+and notes in their guards that it does, in time since boot: clocks on the wall are set.
 """
 
+import contextlib
 import fcntl
+import json
 import os
+import select
 import shutil
 import signal
+import stat
 import sys
 import time
 
+PREFIX = "rolemesh-"
+"""With this begin the names of all folders in shared places."""
 GUARD_FILE = ".guard"
-"""Whoever looks after a folder holds a shared lock on this file in it; the kernel drops the lock at its death."""
+"""Whoever looks after a folder holds a shared lock on this file in it; the kernel drops the lock at its death.
+
+It says when that was last seen to: seconds since boot.
+"""
 OWNER_FILE = ".owner"
-"""Its first word is the token of the incarnation that the folder belongs to."""
+"""Whose the folder is, as JSON; without it, it is nobody's, and is left alone."""
+OWNER = "rolemesh"
+MAX_BYTES = 4096
+BEAT_S = 10.0
+YOUNG_S = 3600.0
+"""How often all files in the folders are touched."""
 POLL_S = 0.05
 
 
@@ -52,29 +69,72 @@ def sweep(marker: str) -> None:
 
 def guard(folder: str) -> int:
     """Hold the folder's guard until the returned descriptor is closed, by this process and those it forks."""
-    fd = os.open(os.path.join(folder, GUARD_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(os.path.join(folder, GUARD_FILE), flags, 0o600)
     fcntl.flock(fd, fcntl.LOCK_SH)
+    beat(fd)
     return fd
+
+
+def beat(guard: int) -> None:
+    """Note that the folder of `guard` is looked after now."""
+    with contextlib.suppress(OSError):  # full: it counts as abandoned a little earlier, once its owner is dead
+        os.pwrite(guard, b"%020.3f" % time.clock_gettime(time.CLOCK_BOOTTIME), 0)
+
+
+def read(folder: str, name: str) -> bytes:
+    """A small file of ours in `folder`; b"" if it is none: not there, another user's, a pipe, a link, a large file."""
+    try:
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        at = os.fstat(fd)
+        if not stat.S_ISREG(at.st_mode) or at.st_uid != os.geteuid() or at.st_size > MAX_BYTES:
+            return b""
+        return os.read(fd, MAX_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def owner_of(folder: str) -> "dict[str, object]":
+    """What the folder's owner file says: {} unless it is one of ours."""
+    try:
+        found = json.loads(read(folder, OWNER_FILE))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("owner") == OWNER else {}
 
 
 def token_of(folder: str) -> str:
     """The token of the folder's owner; "" if it has none."""
+    return str(owner_of(folder).get("token", ""))
+
+
+def keep_young(folder: str) -> None:
+    """Touch what is in `folder`: cleaners remove what has not been for days."""
     try:
-        with open(os.path.join(folder, OWNER_FILE)) as f:
-            return f.read().partition(" ")[0]
+        names = ["", *os.listdir(folder)]
     except OSError:
-        return ""
+        return
+    for name in names:
+        try:
+            os.utime(os.path.join(folder, name), follow_symlinks=False)
+        except OSError:
+            continue
 
 
-def remove(folder: str, token: "str | None" = None) -> None:
-    """Remove `folder`; if `token` is given, only while the folder belongs to it. Safe against a take-over meanwhile."""
+def remove(folder: str, token: str) -> None:
+    """Remove `folder` while it belongs to `token`. Safe against a take-over meanwhile."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if token is not None and token_of(folder) != token:
+        if not token or os.fstat(fd).st_uid != os.geteuid() or token_of(folder) != token:
             return
         # By another name nobody takes it over any more, however long the removal takes.
         doomed = f"{folder}.{os.getpid()}.removed"
@@ -96,18 +156,40 @@ def hold(folder: str, token: str, hold_s: float) -> None:
         time.sleep(POLL_S)
 
 
+def watch(folders: "list[str]", guards: "list[int]") -> None:
+    """Return when the owner is gone; look after its folders meanwhile."""
+    touched = time.monotonic()
+    while True:
+        if select.select([0], [], [], BEAT_S)[0]:
+            if not os.read(0, 4096):
+                return
+            continue
+        for i, folder in enumerate(folders):
+            try:
+                if not os.fstat(guards[i]).st_nlink:  # somebody has removed it, or all of the folder
+                    fresh = guard(folder)
+                    os.close(guards[i])
+                    guards[i] = fresh
+            except OSError:
+                continue
+            beat(guards[i])
+        if time.monotonic() - touched > YOUNG_S:
+            touched = time.monotonic()
+            for folder in folders:
+                keep_young(folder)
+
+
 def main() -> None:
     marker, tmp, *held = sys.argv[1:]
-    for folder in (tmp, *held[:1]):
-        guard(folder)
+    folders = [tmp, *held[:1]]
+    guards = [guard(folder) for folder in folders]
     if os.fork():
         os._exit(0)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
-    while os.read(0, 4096):
-        pass
+    watch(folders, guards)
     sweep(marker)
     shutil.rmtree(tmp, ignore_errors=True)
     if held:

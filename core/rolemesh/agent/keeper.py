@@ -1,7 +1,8 @@
 """Private folders and processes that share their owner's fate; an agent's files outlive it by a moment.
 
 An agent's folder in shared memory has a name made of job and agent. The agent's next incarnation takes it over with
-all that is in it; if none comes, the janitor of the dead one removes it.
+all that is in it; if none comes, the janitor of the dead one removes it. Nothing is taken over or removed that does not
+carry an owner file of ours (`rolemesh.agent.ownership`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import fcntl
 import os
 import secrets
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -20,20 +20,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh.agent import janitor
+from rolemesh.agent.ownership import Owner, is_orphan, owner_of
+from rolemesh.agent.reserve import Reserve
 from rolemesh.errors import BackendError
 
 __all__ = ["MARKER", "AgentKeeper", "Keeper", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
 
 MARKER = "ROLEMESH_JOB"
 """Environment variable that marks every process of one job on one agent: ``job/agent/incarnation``."""
-ORPHAN_S = 60.0
-"""How long a folder that nobody looks after must have been untouched before it is removed."""
 KILL_S = 10.0
 
 
 def shm_folder(job_id: str, agent: str) -> Path:
     """Where an agent of a job keeps its files: on tmpfs, if there is one."""
-    return _fast() / f"rolemesh-{job_id}-{agent}"
+    return _fast() / f"{janitor.PREFIX}{job_id}-{agent}"
 
 
 class Keeper:
@@ -45,7 +45,10 @@ class Keeper:
 
     def __init__(self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = ()) -> None:
         """`hold`: a folder, the token under which this process owns it, and for how long it waits for the next one."""
-        self.tmp = Path(tempfile.mkdtemp(prefix=f"rm-{job_id}-", dir="/tmp"))
+        self.tmp = Path(tempfile.mkdtemp(prefix=f"{janitor.PREFIX}{job_id}-", dir="/tmp"))
+        self._tmp_token = secrets.token_hex(8)
+        here = Owner.here(job_id, owner, self._tmp_token, number or 0, 0.0)
+        (self.tmp / janitor.OWNER_FILE).write_bytes(here.encode())
         self.mark = f"{job_id}/{owner}/{os.getpid() if number is None else number}"
         self._open = [janitor.guard(str(folder)) for folder in (self.tmp, *hold[:1])]
         self._open.append(_start_janitor(f"{MARKER}={self.mark}", str(self.tmp), *hold))
@@ -53,7 +56,7 @@ class Keeper:
     def close(self) -> None:
         """Kill every process with the mark and remove the folders, now. Idempotent."""
         janitor.sweep(f"{MARKER}={self.mark}")
-        janitor.remove(str(self.tmp))
+        janitor.remove(str(self.tmp), self._tmp_token)
         self._release()
 
     def _release(self) -> None:
@@ -72,13 +75,16 @@ class AgentKeeper(Keeper):
     def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
         remove_orphans()
         self.shm = shm_folder(job_id, agent)
+        self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
         self._token = secrets.token_hex(8)
         with _locked(self.shm):
-            _replace_owner(self.shm, f"{MARKER}={job_id}/{agent}/", incarnation)
-            line = f"{self._token} {incarnation} {os.getpid()} {_start_time(os.getpid())} {hold_s}"
-            (self.shm / f"{janitor.OWNER_FILE}.new").write_text(line)
-            os.replace(self.shm / f"{janitor.OWNER_FILE}.new", self.shm / janitor.OWNER_FILE)
+            _replace_owner(self.shm, job_id, agent, incarnation)
+            self._own()
             super().__init__(job_id, agent, incarnation, (str(self.shm), self._token, str(hold_s)))
+
+    def _own(self) -> None:
+        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s)
+        Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:
         """As `Keeper.close`, and `shm` with it, unless a later incarnation has taken it over."""
@@ -88,42 +94,36 @@ class AgentKeeper(Keeper):
 
 
 def remove_agent(job_id: str, agent: str) -> None:
-    """Kill what is marked as this agent's and remove its folder, whoever owns it: the job is over, or its node lost."""
+    """Kill what is marked as this agent's and remove its folder: the job is over, or its node lost."""
     janitor.sweep(f"{MARKER}={job_id}/{agent}/")
-    janitor.remove(str(shm_folder(job_id, agent)))
+    folder = shm_folder(job_id, agent)
+    owner = owner_of(folder)
+    if owner is not None and (owner.job, owner.part) == (job_id, agent):
+        janitor.remove(str(folder), owner.token)
 
 
 def remove_job(job_id: str) -> None:
     """Kill what is marked as this job's and remove its agents' folders on this machine: the job is over."""
     janitor.sweep(f"{MARKER}={job_id}/")
-    for folder in _fast().glob(f"rolemesh-{job_id}-*"):
-        janitor.remove(str(folder))
+    for folder in _fast().glob(f"{janitor.PREFIX}*"):
+        owner = owner_of(folder)
+        if owner is not None and owner.job == job_id and folder == shm_folder(job_id, owner.part):
+            janitor.remove(str(folder), owner.token)
 
 
 def remove_orphans() -> None:
-    """Remove this user's folders of jobs that no longer live: neither owner nor janitor holds their guard."""
-    for folder in [*_fast().glob("rolemesh-*"), *Path("/tmp").glob("rm-*")]:
-        with contextlib.suppress(OSError):
-            at = folder.lstat()
-            token = janitor.token_of(str(folder))
-            if stat.S_ISDIR(at.st_mode) and at.st_uid == os.geteuid() and _is_orphan(folder):
-                janitor.remove(str(folder), token)
+    """Remove folders of jobs that no longer live: those that carry an owner file of ours, if that owner is dead and
+    neither its janitor nor its next incarnation looks after them."""
+    for place in {_fast(), Path("/tmp")}:
+        for folder in place.glob(f"{janitor.PREFIX}*"):
+            with contextlib.suppress(OSError):
+                owner = owner_of(folder)
+                if owner is not None and is_orphan(folder, owner):
+                    janitor.remove(str(folder), owner.token)
 
 
 def _fast() -> Path:
     return Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
-
-
-def _is_orphan(folder: Path) -> bool:
-    touched = max(entry.lstat().st_mtime for entry in (folder, *folder.iterdir()))
-    if time.time() - touched < ORPHAN_S:
-        return False
-    with contextlib.suppress(FileNotFoundError), (folder / janitor.GUARD_FILE).open("rb") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 @contextlib.contextmanager
@@ -162,40 +162,31 @@ def _foreign(folder: Path, how: str) -> BackendError:
     )
 
 
-def _replace_owner(folder: Path, marker: str, incarnation: int) -> None:
+def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> None:
     """See that no earlier incarnation acts in `folder` any more."""
-    try:
-        words = (folder / janitor.OWNER_FILE).read_text().split()
-    except FileNotFoundError:
-        return
-    _, number, pid, started, _ = words
-    if int(number) > incarnation:
+    before = owner_of(folder)
+    if before is None:
+        return  # new, or its owner file was lost: its name has the job's id, which nobody else knows
+    if (before.job, before.part) != (job_id, agent):
+        raise _foreign(folder, f"job {before.job}, agent {before.part}")
+    if before.incarnation > incarnation:
         raise BackendError(
-            f"incarnation {number} of this agent has taken over from {incarnation}",
+            f"incarnation {before.incarnation} of this agent has taken over from {incarnation}",
             where=str(folder),
             remedy="this one must end; the job goes on with the other",
         )
     deadline = time.monotonic() + KILL_S
-    while int(pid) != os.getpid() and _start_time(int(pid)) == int(started):
+    while before.pid != os.getpid() and before.alive:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(before.pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise BackendError(
-                f"the earlier incarnation {number} of this agent (pid {pid}) does not die",
+                f"the earlier incarnation {before.incarnation} of this agent (pid {before.pid}) does not die",
                 where=str(folder),
                 remedy="it hangs in the kernel (a driver, a file system); the node needs a look",
             )
         time.sleep(0.005)
-    janitor.sweep(marker)
-
-
-def _start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot: with its pid its identity. -1 if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return -1
-    return -1 if fields[0] in "ZX" else int(fields[19])
+    janitor.sweep(f"{MARKER}={job_id}/{agent}/")
 
 
 def _start_janitor(*arguments: str) -> int:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from rolemesh.agent import keeper as keepers
+from rolemesh.agent import janitor, ownership
 from rolemesh.agent.janitor import GUARD_FILE, OWNER_FILE
-from rolemesh.agent.keeper import MARKER, AgentKeeper, Keeper, remove_agent, remove_orphans, shm_folder
+from rolemesh.agent.keeper import MARKER, AgentKeeper, Keeper, remove_agent, remove_job, remove_orphans, shm_folder
+from rolemesh.agent.ownership import Owner
 from rolemesh.errors import BackendError
 
 OWNER = """
@@ -29,7 +32,7 @@ time.sleep(600)
 """
 
 
-class Owner:
+class Process:
     """An agent-like process with a keeper and a marked child."""
 
     def __init__(self, job: str, incarnation: int = 0, hold_s: float = 0.0) -> None:
@@ -51,7 +54,7 @@ def job() -> Iterator[str]:
     job_id = f"t{secrets.token_hex(3)}"
     yield job_id
     remove_agent(job_id, "node0")
-    until(lambda: not list(Path("/tmp").glob(f"rm-{job_id}-*")), "the janitors have gone")
+    until(lambda: not list(Path("/tmp").glob(f"rolemesh-{job_id}-*")), "the janitors have gone")
 
 
 def gone(pid: int) -> bool:
@@ -70,7 +73,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_killed_owners_folders_and_marked_processes_are_removed(job: str, how: str) -> None:
-    owner = Owner(job)
+    owner = Process(job)
     assert owner.shm == shm_folder(job, "node0")
     assert owner.shm.stat().st_mode & 0o777 == 0o700
     assert owner.tmp.stat().st_mode & 0o777 == 0o700
@@ -80,7 +83,7 @@ def test_a_killed_owners_folders_and_marked_processes_are_removed(job: str, how:
 
 
 def test_the_next_incarnation_takes_the_files_over_and_the_dead_ones_janitor_leaves_them(job: str) -> None:
-    owner = Owner(job, incarnation=3, hold_s=1.0)
+    owner = Process(job, incarnation=3, hold_s=1.0)
     (owner.shm / "snapshot").write_bytes(b"state")
     owner.kill()
     until(lambda: not owner.tmp.exists() and gone(owner.child), "ranks and sockets are gone at once")
@@ -96,7 +99,7 @@ def test_the_next_incarnation_takes_the_files_over_and_the_dead_ones_janitor_lea
 
 
 def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: str) -> None:
-    owner = Owner(job, hold_s=0.5)
+    owner = Process(job, hold_s=0.5)
     before = time.monotonic()
     owner.kill()
     until(lambda: not owner.shm.exists(), "the janitor gives up waiting")
@@ -104,7 +107,7 @@ def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: s
 
 
 def test_an_incarnation_kills_what_is_left_of_earlier_ones_before_it_runs(job: str) -> None:
-    stopped = Owner(job, incarnation=1, hold_s=60.0)
+    stopped = Process(job, incarnation=1, hold_s=60.0)
     os.kill(stopped.process.pid, 19)
     keeper = AgentKeeper(job, "node0", 2, 0.0)
     try:
@@ -184,35 +187,50 @@ def test_a_folder_of_another_user_is_refused_and_left_alone(job: str) -> None:
         remove_orphans()
         assert path.exists()
     finally:
-        path.rmdir()
+        shutil.rmtree(path)
 
 
-def age(folder: Path) -> None:
-    """Make everything in `folder` look untouched for longer than orphans are given."""
-    past = time.time() - 10 * keepers.ORPHAN_S
+LONG_AGO = -10 * ownership.ORPHAN_S
+"""In seconds since boot, for a machine that has just been started, too."""
+
+
+def age(folder: Path, owner: Owner | None = None) -> None:
+    """Make everything in `folder` look untouched for longer than orphans are given; with an `owner`, give it that."""
+    past = time.time() - 10 * ownership.ORPHAN_S
+    (folder / GUARD_FILE).write_bytes(b"%020.3f" % LONG_AGO)
+    if owner is not None:
+        (folder / OWNER_FILE).write_bytes(owner.encode())
     for entry in (*folder.iterdir(), folder):
         os.utime(entry, (past, past))
 
 
+def dead(job_id: str, part: str = "node0") -> Owner:
+    """An owner that lives no more, and that nobody looked after for long."""
+    return Owner(job_id, part, "token", 1, 999999999, 1, ownership.boot_id(), 10.0, LONG_AGO)
+
+
+def folder_of(owner: Owner) -> Path:
+    folder = shm_folder(owner.job, owner.part)
+    folder.mkdir(mode=0o700)
+    age(folder, owner)
+    return folder
+
+
 def test_the_next_agent_removes_files_of_jobs_that_no_longer_live_and_no_others(job: str) -> None:
-    orphan, living, fresh = (shm_folder(f"{job}{kind}", "node0") for kind in "abc")
-    for folder in (orphan, fresh):
-        folder.mkdir(mode=0o700)
-        (folder / GUARD_FILE).touch()
-        (folder / OWNER_FILE).write_text("token 1 999999999 1 10.0")
-    owner = Owner(f"{job}b", hold_s=600.0)
+    orphan, fresh = folder_of(dead(f"{job}a")), folder_of(dead(f"{job}c"))
+    (fresh / GUARD_FILE).write_bytes(b"%020.3f" % time.clock_gettime(time.CLOCK_BOOTTIME))
+    owner = Process(f"{job}b", hold_s=600.0)
     try:
-        age(orphan)
-        age(living)
+        age(owner.shm)
         AgentKeeper(job, "node0", 0).close()
         assert not orphan.exists()
         assert fresh.exists(), "its owner may have died a moment ago"
-        assert living.exists()
+        assert owner.shm.exists()
         owner.kill()
         until(lambda: gone(owner.child), "the janitor of the dead owner is at work")
-        age(living)
+        age(owner.shm)
         remove_orphans()
-        assert living.exists(), "its janitor waits for the next incarnation"
+        assert owner.shm.exists(), "its janitor waits for the next incarnation"
     finally:
         with contextlib.suppress(OSError):
             owner.kill()
@@ -221,8 +239,113 @@ def test_the_next_agent_removes_files_of_jobs_that_no_longer_live_and_no_others(
         until(lambda: not owner.tmp.exists(), "the janitor is done")
 
 
+def test_a_step_of_the_clock_makes_no_orphans_and_a_boot_does(job: str) -> None:
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    recent = folder_of(msgspec.structs.replace(dead(job), since=now))
+    (recent / GUARD_FILE).write_bytes(b"%020.3f" % now)
+    os.utime(recent / GUARD_FILE, (0, 0))  # as if the clock had been 1970 a moment ago
+    before = folder_of(msgspec.structs.replace(dead(f"{job}x"), boot="another", since=now))
+    (before / GUARD_FILE).write_bytes(b"%020.3f" % (now + 1e6))
+    remove_orphans()
+    assert recent.exists()
+    assert not before.exists()
+
+
+def test_a_living_owners_folder_is_no_orphan_without_its_guard(job: str) -> None:
+    keeper = AgentKeeper(job, "node0", 0)
+    try:
+        age(keeper.shm)
+        (keeper.shm / GUARD_FILE).unlink()
+        remove_orphans()
+        assert keeper.shm.exists()
+    finally:
+        keeper.close()
+
+
+def test_a_folder_whose_guard_was_removed_is_given_one_and_ages_from_then_on(job: str) -> None:
+    folder = folder_of(dead(job))
+    (folder / GUARD_FILE).unlink()
+    remove_orphans()
+    assert folder.exists()
+    age(folder)
+    remove_orphans()
+    assert not folder.exists()
+
+
+def test_only_what_carries_an_owner_file_of_ours_is_removed(job: str, tmp_path: Path) -> None:
+    """Whatever it is called, however old it is, and whatever else lies there."""
+    theirs = [Path("/tmp") / f"rolemesh-{job}-{i}" for i in range(6)] + [Path("/tmp") / f"rm-{job}"]
+    try:
+        for folder in theirs:
+            folder.mkdir()
+            (folder / "work").write_text("ten days of it")
+            (folder / GUARD_FILE).touch()
+        (theirs[0] / OWNER_FILE).write_text("token 1 999999999 1 10.0")
+        (theirs[1] / OWNER_FILE).write_text('{"owner": "somebody else", "pid": 1}')
+        (theirs[2] / OWNER_FILE).write_bytes(bytes(1 << 20))
+        (theirs[3] / OWNER_FILE).symlink_to(tmp_path / "owner")
+        (tmp_path / "owner").write_bytes(dead(job).encode())
+        os.mkfifo(theirs[4] / OWNER_FILE)
+        past = time.time() - 10 * ownership.ORPHAN_S
+        for folder in theirs:
+            os.utime(folder, (past, past))
+        remove_orphans()
+        AgentKeeper(job, "node0", 0).close()
+        assert all((folder / "work").exists() for folder in theirs)
+    finally:
+        for folder in theirs:
+            shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
+@pytest.mark.parametrize("what", ["guard", "owner", "folder"])
+def test_a_pipe_of_another_user_stops_no_agent(job: str, what: str) -> None:
+    folder = Path("/tmp") / f"rolemesh-{job}-pipe"
+    if what == "folder":
+        os.mkfifo(folder)
+        os.chown(folder, 12345, 12345)
+    else:
+        folder.mkdir(mode=0o777)
+        os.mkfifo(folder / (GUARD_FILE if what == "guard" else OWNER_FILE))
+        if what == "guard":
+            (folder / OWNER_FILE).write_bytes(dead(job).encode())
+    try:
+        command = [sys.executable, "-c", f"from rolemesh.agent.keeper import *; AgentKeeper({job!r}, 'node0').close()"]
+        assert subprocess.run(command, timeout=20, check=False).returncode == 0
+    finally:
+        folder.unlink() if what == "folder" else shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_end_of_one_job_leaves_another_whose_name_begins_with_its_own(job: str) -> None:
+    mine, other = folder_of(dead(job, "b")), folder_of(dead(f"{job}-c", "b"))
+    try:
+        remove_job(job)
+        assert (mine.exists(), other.exists()) == (False, True)
+        (other / GUARD_FILE).write_bytes(b"%020.3f" % time.clock_gettime(time.CLOCK_BOOTTIME))
+        with pytest.raises(BackendError, match="not a private one of this user: job"):
+            AgentKeeper(job, "c-b", 1)
+        assert other.exists()
+    finally:
+        remove_job(f"{job}-c")
+
+
+def test_the_janitor_keeps_the_files_of_a_living_owner_young(job: str) -> None:
+    past = time.time() - 1e6
+    keeper = AgentKeeper(job, "node0")
+    try:
+        socket = keeper.tmp / "socket"
+        socket.touch()
+        os.utime(socket, (past, past))
+        os.utime(keeper.shm / OWNER_FILE, (past, past))
+        for folder in (keeper.tmp, keeper.shm):
+            janitor.keep_young(str(folder))
+            assert min(entry.stat().st_mtime for entry in folder.iterdir()) > past + 1e5
+    finally:
+        keeper.close()
+
+
 def test_files_of_a_lost_node_are_removed_with_its_processes_at_once(job: str) -> None:
-    owner = Owner(job, hold_s=600.0)
+    owner = Process(job, hold_s=600.0)
     owner.kill()
     remove_agent(job, "node0")
     assert not owner.shm.exists()
