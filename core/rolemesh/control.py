@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import zmq
 
 from rolemesh.errors import RolemeshError
+from rolemesh.failures import FaultKind
 from rolemesh.observer import Event, JobStatus, StepMetrics
 
 __all__ = [
@@ -97,7 +98,7 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 class InjectFault(msgspec.Struct, frozen=True, tag=True):
     """Rehearsal: let something fail. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
 
-    kind: Literal["kill", "stop", "exit", "raise", "disk"]
+    kind: FaultKind
     target: str
 
 
@@ -163,7 +164,7 @@ class ControlClient:
         """Rehearsal: let the ranks run up to `step`."""
         return self._ask(Release(step))
 
-    def inject(self, kind: Literal["kill", "stop", "exit", "raise", "disk"], target: str) -> Update:
+    def inject(self, kind: FaultKind, target: str) -> Update:
         """Let something fail, for a rehearsal; a master that is to die does not answer.
 
         Raises `RefusedError` if it would hit nobody who is alive and has something to do.

@@ -17,6 +17,7 @@ __all__ = [
     "Attempt",
     "Cause",
     "Failure",
+    "FaultKind",
     "JobView",
     "NodeState",
     "RankView",
@@ -36,6 +37,8 @@ MAX_OTHERS = 8
 Cause: TypeAlias = Literal[
     "exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start", "environment"
 ]
+FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
+"""What a rehearsal may inject; `rolemesh.rehearsal.spec.Rehearsal` says what each does."""
 Scope: TypeAlias = Literal["process", "node", "job"]
 """How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 

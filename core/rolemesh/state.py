@@ -6,6 +6,7 @@ and reads back everything or nothing. SQLAlchemy is imported by `Store.open`, no
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,13 @@ class Store:
             events = [Event(first + i, epoch, *entry) for i, entry in enumerate(entries)]
             connection.execute(table.insert(), [_row(self._job, event) for event in events])
         return events
+
+    def block(self, seconds: float) -> None:
+        """Rehearsal: nobody can write to the job's journal for so long, as if the database did not answer."""
+        jobs = self._tables.tables["rolemesh_jobs"]
+        with self._errors(), self._engine.begin() as connection:
+            connection.execute(jobs.update().where(jobs.c.job_id == self._job).values(epoch=jobs.c.epoch))
+            time.sleep(seconds)
 
     def verify(self, epoch: int) -> None:
         """Raises `StateError` if another epoch has claimed the job since."""

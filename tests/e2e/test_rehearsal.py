@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, leftovers, until
 
@@ -68,3 +69,25 @@ def test_a_rehearsal_that_cannot_hit_what_it_was_asked_for_says_so(tmp_path: Pat
     assert "of 2 failures injected" in said
     process.stdout.close()
     until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+
+
+@pytest.mark.parametrize("target", ["full", "stall", "clock", "zygote"])
+def test_a_job_ends_as_undisturbed_whatever_befalls_its_processes(tmp_path: Path, target: str) -> None:
+    made = job_in(tmp_path / "job", "squares", extra="failover: [{use: process}, {use: job}]\n")
+    chaos = f"kills=3,seed=5,targets={target}"
+    snapshots = "snapshots={every: 1, persist_every: 20}"
+    job, said = rehearse(
+        made.folder,
+        "squares",
+        "steps=200",
+        snapshots,
+        "--chaos",
+        chaos,
+        "--chaos-compare",
+        job=made.folder / "job.yaml",
+    )
+    assert "rehearsal: 3 failures injected: " in said
+    assert "ended exactly as the undisturbed one" in said
+    steps = [line["step"] for line in job.metrics()]
+    assert steps == list(range(200))
+    assert happened(job)[target] >= 3

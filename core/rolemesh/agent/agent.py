@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 import zmq
 
+from rolemesh import faults
 from rolemesh.agent import zygote
 from rolemesh.agent.boards import Boards
 from rolemesh.agent.devices import visible_devices
@@ -239,6 +240,13 @@ class Agent:
         """Rehearsal: do what would otherwise happen by itself."""
         if fault.kind == "disk":
             self._memory.fail_next()
+        elif fault.kind == "zygote":
+            self._nursery.kill_zygote()
+        elif fault.kind == "clock":
+            faults.step_clock()
+        elif fault.kind == "full":
+            board = self._boards.get((fault.role, fault.rank))
+            faults.fill([os.getpid() if board is None else board[0].read().pid])
         elif fault.rank < 0:
             os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL)
         else:

@@ -126,6 +126,12 @@ class Nursery:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
 
+    def kill_zygote(self) -> None:
+        """Rehearsal: SIGKILL a zygote, one that has ranks if there is one."""
+        homes = sorted(self._zygotes.values(), key=lambda home: len(home.ranks))
+        if homes:
+            homes[-1].process.kill()
+
     def pids(self) -> list[int]:
         """The zygotes' pids."""
         return [home.process.pid for home in self._zygotes.values()]

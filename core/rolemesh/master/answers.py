@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import zmq
 
 from rolemesh.control import REQUEST_BYTES, Detach, InjectFault, Refused, Release, Request, StopJob, Watch
+from rolemesh.failures import FaultKind
 from rolemesh.observer import Event, JobStatus, StepMetrics
 from rolemesh.protocol import master as machine
 from rolemesh.strangers import UNREADABLE, Dropped
@@ -33,7 +34,7 @@ QUEUED = 8
 FRAMES = 4
 """A question is its client's identity, an envelope of at most two frames that goes back as it came, and the request."""
 
-Inject: TypeAlias = Callable[[Literal["kill", "stop", "exit", "raise", "disk"], str], str]
+Inject: TypeAlias = Callable[[FaultKind, str], str]
 """Lets something fail, and says why not, \"\" if it does."""
 
 

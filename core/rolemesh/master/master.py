@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 import zmq
 
+from rolemesh import faults
 from rolemesh.cluster import Launcher
 from rolemesh.control import CONTROL_FILE, Control
 from rolemesh.errors import StateError
@@ -250,7 +251,15 @@ class Master:
         what, _, name = target.partition(":")
         if target == "master":
             self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
-            os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+            match kind:
+                case "full":
+                    faults.fill([os.getpid()])
+                case "clock":
+                    faults.step_clock()
+                case "stall":
+                    self._publication.stall(faults.LASTING_S)
+                case _:
+                    os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
         elif what == "node":
             self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
             self._launcher.lose(name)

@@ -51,6 +51,7 @@ class Publication:
         self._taken = 0
         self._news = threading.Condition()
         self._closing = False
+        self._stall_s = 0.0
         self._given_up = threading.Event()
         self._failing: tuple[float, str] | None = None
         self._thread = threading.Thread(target=self._serve, name="publication", daemon=True)
@@ -78,6 +79,10 @@ class Publication:
             return ""
         since, error = failing
         return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
+
+    def stall(self, seconds: float) -> None:
+        """Rehearsal: the next write blocks for so long, as on a file system whose server does not answer."""
+        self._stall_s = seconds
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -139,6 +144,8 @@ class Publication:
         """Try until it is written; False if it has been given up."""
         pause = PAUSE_S
         while True:
+            stall_s, self._stall_s = self._stall_s, 0.0
+            self._given_up.wait(stall_s)
             try:
                 file.append(lines)
             except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.failures import Failure
+from rolemesh.failures import Failure, FaultKind
 
 __all__ = [
     "Advance",
@@ -244,14 +244,12 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
     generation: int
 
 
-FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk"]
-
-
 class Inject(msgspec.Struct, frozen=True, tag=True):
     """Rehearsal: let a rank (or, with `rank` -1, the agent itself) fail.
 
     kill: SIGKILL. stop: SIGSTOP. exit: the rank calls ``os._exit``. raise: it raises in its next operator. disk: the
-    agent's writes of the next persisted snapshot fail as if the disk were full.
+    agent's writes of the next persisted snapshot fail as if the disk were full. zygote: SIGKILL of a zygote of the
+    agent. full: no file of the process can grow for some seconds. clock: the agent's wall clock steps by an hour.
     """
 
     epoch: int

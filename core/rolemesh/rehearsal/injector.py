@@ -12,10 +12,12 @@ from pathlib import Path
 
 from rolemesh.control import ControlClient, MasterGoneError, RefusedError
 from rolemesh.errors import RehearsalError, RolemeshError
+from rolemesh.faults import LASTING_S
 from rolemesh.follow import ANSWER_S
 from rolemesh.observer import JobStatus
 from rolemesh.rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, moments, next_fault, progress
 from rolemesh.rehearsal.spec import Rehearsal
+from rolemesh.runs import Run
 
 __all__ = ["Injector"]
 
@@ -30,6 +32,7 @@ FIND_S = 60.0
 HIT_S = 150.0
 """How long it may take until a failure is seen: one that is stopped is so after `hang.after_s`."""
 TRIES = 3
+LASTING = ("full", "stall")
 OVER = ("stopping", "done", "failed", "interrupted")
 
 
@@ -44,6 +47,7 @@ class Injector:
         self.rehearsal = rehearsal
         self.injected: list[Fault] = []
         """What has been seen to hit."""
+        self._run_dir = run_dir
         self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
         self._released = -1
@@ -137,9 +141,15 @@ class Injector:
                     except RefusedError:
                         fault = None  # it has ended since, or is being started again
                 if fault is not None:
+                    if fault.kind == "stall":
+                        threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
                     self._pending.append((fault, status, moment))
                     return
             self._over.wait(LOOK_S)
+
+    def _stall_store(self) -> None:
+        with suppress(RolemeshError), Run(self._run_dir).store() as store:
+            store.block(LASTING_S)
 
     def _await_hits(self) -> None:
         """Wait until all failures have been seen to hit, or for long."""
@@ -150,7 +160,9 @@ class Injector:
             self._pending = [entry for entry in self._pending if entry not in hit]
             return not self._pending
 
+        lasting = any(fault.kind in LASTING for fault, _, _ in self._pending)
         self._until(all_hit, HIT_S)
+        self._over.wait(LASTING_S if lasting else 0.0)
 
     def _status(self) -> JobStatus | None:
         try:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from rolemesh.failures import FaultKind
 from rolemesh.observer import JobStatus
 from rolemesh.rehearsal.spec import Rehearsal, Target
 
 __all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
 
-Kind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk"]
-
-KILLING = ("kill", "stop", "exit", "raise")
+KILLING = ("kill", "stop", "exit", "raise", "zygote")
 AGAIN = 0.25
 """Share of the failures that follow the one before at once, while the job is still being brought back."""
 AGAIN_S = 0.4
@@ -22,7 +21,7 @@ AGAIN_S = 0.4
 class Fault(NamedTuple):
     """`target` as in `rolemesh.control.InjectFault`."""
 
-    kind: Kind
+    kind: FaultKind
     target: str
 
 
@@ -68,6 +67,10 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     what, _, name = fault.target.partition(":")
     if fault.target == "master":
         return now.epoch > before.epoch
+    if fault.kind == "zygote":
+        nodes = {agent.node for agent in before.agents if agent.agent == name}
+        there = {(rank.role, rank.rank): rank.generation for rank in before.ranks if rank.node in nodes}
+        return any(rank.generation > there.get((rank.role, rank.rank), rank.generation) for rank in now.ranks)
     if what in ("agent", "node"):
         were = {agent.agent: agent.pid for agent in before.agents if name in (agent.agent, agent.node)}
         are = {agent.agent: agent.pid for agent in now.agents if agent.state == "up"}
@@ -99,6 +102,12 @@ def next_fault(rng: random.Random, target: Target, status: JobStatus) -> Fault |
             return Fault("stop", "master")
         case "node" if len(nodes) > 1:
             return Fault("kill", f"node:{rng.choice(nodes)}")
-        case "disk" if agents:
-            return Fault("disk", f"agent:{rng.choice(agents)}")
+        case "disk" | "zygote" if agents and ranks:
+            return Fault(target, f"agent:{rng.choice(agents)}")
+        case "full":
+            return Fault("full", rng.choice(("master", *(f"agent:{agent}" for agent in agents), *ranks)))
+        case "clock":
+            return Fault("clock", rng.choice(("master", *(f"agent:{agent}" for agent in agents))))
+        case "stall":
+            return Fault("stall", "master")
     return None

@@ -10,7 +10,7 @@ from rolemesh.errors import JobFileError, nearest
 
 __all__ = ["Rehearsal", "Target", "parse"]
 
-Target: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk"]
+Target: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock"]
 TARGETS: tuple[str, ...] = get_args(Target)
 WHERE = "--chaos"
 
@@ -19,7 +19,10 @@ class Rehearsal(msgspec.Struct, frozen=True):
     """`kills` failures at moments and of kinds that `seed` decides.
 
     rank: SIGKILL, ``os._exit`` or an exception in an operator. agent, master: SIGKILL. stop: SIGSTOP of a rank, an
-    agent or the master. node: everything on a node is lost. disk: the next snapshot finds the disk full.
+    agent or the master. node: everything on a node is lost. disk: the next snapshot finds the disk full. zygote:
+    SIGKILL of a zygote. full: no file of the master, an agent or a rank can grow for 3 s, neither on disk nor in shared
+    memory. stall: the journal's database takes no write for 3 s, nor does the file system of the run's folder. clock:
+    the wall clock of the master or an agent steps by an hour.
     """
 
     kills: int = 5

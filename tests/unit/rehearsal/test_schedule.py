@@ -55,3 +55,5 @@ def test_a_failure_has_hit_when_its_target_is_another_one() -> None:
         assert has_hit(Fault("kill", target), before, status(pid=8))
         assert has_hit(Fault("kill", target), before, status(agent="lost"))
     assert has_hit(Fault("disk", "agent:node0"), before, before)
+    assert not has_hit(Fault("zygote", "agent:node0"), before, status(rank(0), rank(1), pid=8))
+    assert has_hit(Fault("zygote", "agent:node0"), before, again)
