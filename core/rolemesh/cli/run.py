@@ -43,7 +43,7 @@ def command(
         str | None,
         typer.Option(
             help="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: rank, "
-            "agent, master, node, stop (SIGSTOP), disk (full). A report follows at the end.",
+            "agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock. A report follows at the end.",
             metavar="SPEC",
         ),
     ] = None,
