@@ -29,7 +29,7 @@ def fill(pids: Iterable[int]) -> None:
     What they start meanwhile inherits it, and gets it back with its next life. A process that has ended is left out.
     """
     before: list[tuple[int, tuple[int, int]]] = []
-    for pid in pids:
+    for pid in filter(None, pids):
         with suppress(ProcessLookupError, PermissionError):
             limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, limits[1]))

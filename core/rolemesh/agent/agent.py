@@ -245,8 +245,7 @@ class Agent:
         elif fault.kind == "clock":
             faults.step_clock()
         elif fault.kind == "full":
-            board = self._boards.get((fault.role, fault.rank))
-            faults.fill([os.getpid() if board is None else board[0].read().pid])
+            faults.fill([os.getpid() if fault.rank < 0 else self._boards.pid(fault.role, fault.rank)])
         elif fault.rank < 0:
             os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL)
         else:
