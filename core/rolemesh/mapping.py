@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from mmap import MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE
 from typing import Any, Final, TypeAlias
 
@@ -71,17 +72,26 @@ class PrivateMap:
         self._region = _Region(fd, size, PROT_READ, flags, writable=True)
         if _mprotect(self._region.address, size, PROT_READ | PROT_WRITE):
             raise _error("mprotect")
+        self._faults = 0
 
     def array(self) -> Bytes:
-        """The bytes, writable; a new array each time, which keeps the map."""
-        return np.asarray(self._region)
+        """The bytes as in the file, writable: what was written to arrays from here before is forgotten.
 
-    def discard(self) -> None:
-        """Forget what was written here, if anything was."""
+        A new array each time, which keeps the map.
+        """
         region = self._region
-        # Finding out costs a twentieth of forgetting: after that, every page is mapped again on its next read.
-        if _is_written(region.address, region.size):
+        # Forgetting costs as much as half a copy, since every page is mapped again on its next read; looking costs a
+        # twentieth of that. The first write to a page is a page fault: without one there is nothing to look for.
+        if _page_faults() != self._faults and _is_written(region.address, region.size):
             _madvise(region.address, region.size, _MADV_DONTNEED)
+        self._faults = _page_faults()
+        return np.asarray(region)
+
+
+def _page_faults() -> int:
+    """How many this process has had."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
 
 
 def _is_written(address: int, size: int) -> bool:

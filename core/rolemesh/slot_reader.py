@@ -105,8 +105,6 @@ class _Private:
         return self._lent is not None and self._lent() is not None
 
     def lend(self) -> Bytes:
-        if self._lent is not None:
-            self._map.discard()
         array = self._map.array()
         self._lent = weakref.ref(array)
         return array

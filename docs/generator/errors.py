@@ -57,8 +57,8 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
     "signal": (
         "its process was killed by SIGKILL (nobody here sent it: out of memory, or somebody else)",
         "The kernel ended the process because memory ran out, or somebody did. SIGSEGV is a crash in native code, or a "
-        "write into an input, which is read-only.",
-        "`dmesg` on the node knows of memory. Lower the batch, or give the role more room; copy what you change.",
+        "write by it into an array that is read-only. SIGBUS is a file of shared memory that somebody has cut.",
+        "`dmesg` on the node knows of memory. Lower the batch, or give the role more room; copy arrays you change.",
     ),
     "exit": (
         "its process ended with exit code N before its last step",

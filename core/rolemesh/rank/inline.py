@@ -8,7 +8,7 @@ from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
 
-from rolemesh.codec import decode, encode
+from rolemesh.codec import Received, decode, encode
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Concat, Part, Route, Take, route
 from rolemesh.graph.schedule import Activity, flow_order
@@ -45,7 +45,7 @@ class InlineEngine:
             sizes = self._sizes[src.role], self._sizes[dst.role]
             self._routes[edge.id] = route(edge.src_partition, sizes[0], edge.dst_partition, sizes[1])
         self._meters = {key: Meter(ctx, metrics_every, report) for key, ctx in contexts.items()}
-        self._values: dict[tuple[int, int], dict[int, list[Any]]] = {}
+        self._values: dict[tuple[int, int], dict[int, list[tuple[Any, list[bytes]]]]] = {}
         self._order = flow_order(graph)
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
@@ -99,8 +99,7 @@ class InlineEngine:
                 size = sum(len(header) + sum(map(len, buffers)) for header, buffers in encoded)
                 self.produced[op.label] = self.produced.get(op.label, 0) + size
             for edge in wanted:
-                # What a consumer in another process would get: copies, with read-only arrays.
-                self._values.setdefault((edge.id, step), {})[rank] = [decode(*chunk) for chunk in encoded]
+                self._values.setdefault((edge.id, step), {})[rank] = encoded
         except BdbQuit as error:
             raise KeyboardInterrupt from error
         except (Exception, SystemExit) as error:
@@ -113,7 +112,8 @@ class InlineEngine:
         for source in way.sources[rank]:
             selection = way.sends_to(source, rank)
             assert selection is not None
-            chunks = self._values[edge.id, made][source]
+            # What a consumer in another process would get: copies, with read-only arrays.
+            chunks = [decode(header, Received(buffers)) for header, buffers in self._values[edge.id, made][source]]
             if isinstance(selection, Part):
                 chunks = [join_chunks(chunks)]
             found.append([select(chunk, selection) for chunk in chunks])

@@ -99,3 +99,27 @@ def test_a_producer_without_lag_runs_before_a_consumer_that_the_flow_names_first
     }
     seen, _ = inline(flow_graph, roles, 3)
     assert seen["b", 0] == [[0], [1], [2]]
+
+
+def test_each_input_is_a_copy_of_its_own_also_a_large_tensor(flow, role):
+    import torch
+
+    graph, edge = flow
+    flow_graph = graph(
+        ("a", "make", Broadcast()),
+        ("b", "write", None),
+        ("b", "look", None),
+        edges=[
+            edge(0, 0, 1, src_partition=Broadcast(), dst_partition=Broadcast()),
+            edge(1, 0, 2, src_partition=Broadcast(), dst_partition=Broadcast()),
+        ],
+    )
+
+    def write(self, x):
+        self.seen.append(int(x.sum()))
+        x.zero_()
+
+    make = lambda self: torch.ones(1 << 18)  # noqa: E731
+    look = lambda self, x: self.seen.append(int(x.sum()))  # noqa: E731
+    seen, _ = inline(flow_graph, {"a": (lambda: role(make=make), 1), "b": (lambda: role(write=write, look=look), 2)}, 1)
+    assert seen["b", 0] == seen["b", 1] == [1 << 18, 1 << 18]

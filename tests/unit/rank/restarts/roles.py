@@ -91,3 +91,44 @@ class Trainer:
 
     def restore(self, state):
         self.state, self.seen = np.array(state["state"]), state["seen"]
+
+
+class Tensors:
+    """Numbers that tell their step."""
+
+    def __init__(self, ctx, size):
+        self.ctx, self.size = ctx, size
+
+    def next(self):
+        import torch
+
+        return torch.arange(self.ctx.step, self.ctx.step + self.size)
+
+
+class Writer:
+    """Writes into what it gets, in every way that torch knows, and finds each value as it was sent."""
+
+    def __init__(self, ctx, size):
+        self.ctx, self.size, self.sum = ctx, size, 0
+
+    def train(self, x) -> None:
+        self.look(x)
+        x.add_(1)
+        x.numpy()[:] = -7
+        x[-1] = 3
+
+    def both(self, x, y) -> None:
+        self.train(x)
+        self.look(y)
+
+    def look(self, x) -> None:
+        import torch
+
+        assert torch.equal(x, torch.arange(self.ctx.step, self.ctx.step + self.size)), "this is not what was sent"
+        self.sum += int(x[-1])
+
+    def snapshot(self):
+        return {"sum": self.sum}
+
+    def restore(self, state):
+        self.sum = state["sum"]
