@@ -99,7 +99,9 @@ class NodeState(msgspec.Struct, frozen=True):
 class Attempt(msgspec.Struct, frozen=True):
     """A recovery of this job: which level, for which failure, what it restarted, and how it went.
 
-    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way.
+    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way. `reached` has role,
+    rank and the furthest step that each of them had finished before; `ended_at` is when all were ready again, or it was
+    given up.
     """
 
     level: str
@@ -107,6 +109,8 @@ class Attempt(msgspec.Struct, frozen=True):
     restart: tuple[tuple[str, int], ...]
     reason: str
     outcome: Literal["", "recovered", "failed"] = ""
+    reached: tuple[tuple[str, int, int], ...] = ()
+    ended_at: float = 0.0
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -152,7 +156,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
     `restart` are the ranks to start again. `source` says from where: "memory" is the newest snapshot that is in some
     node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes
-    in `avoid` get new places; `wait_s` is how long the job may wait for one.
+    in `avoid` get new places; `wait_s` is how long the job may wait for one. `delay_s` is how long to wait, with the
+    ranks down, before they start: at least; attempts that follow each other in vain are delayed anyway.
     """
 
     level: str
@@ -161,6 +166,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     avoid: tuple[str, ...] = ()
     wait_s: float = 0.0
     reason: str = ""
+    delay_s: float = 0.0
 
 
 def describe(failure: Failure) -> str:

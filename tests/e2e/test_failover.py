@@ -158,6 +158,31 @@ def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job:
 # -------------------------------------------------------------------------------------------------- failures in series
 
 
+def test_what_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    gone = job.folder / "gone"
+    roles = (job.folder / "roles.py").read_text()
+    starts = "        self.ctx, self.sleep = ctx, sleep\n"
+    (job.folder / "roles.py").write_text(
+        roles.replace(starts, f"{starts}        if os.path.exists({str(gone)!r}):\n            os._exit(3)\n")
+    )
+    process = job.start(*SLOW, "failover=[{use: process}, {use: job}]")
+    status = job.running(10)
+    gone.touch()
+    os.kill(pids(status)["work/0"], signal.SIGKILL)
+    until(lambda: any(e["data"]["attempt"] == 5 for e in of_kind(job, "recovery_planned")), 60, "five attempts")
+    others = pids(job.running())
+    (warning,) = job.running().warnings
+    assert "work/0 waits" in warning
+    assert "of 4 s before attempt 5" in warning
+    gone.unlink()
+    out = ended_well(job, process)
+    assert "waiting 4 s before attempt 5, restarting work/0" in out
+    assert [e["data"]["plan"]["delay_s"] for e in of_kind(job, "recovery_planned")] == [0, 0.5, 1, 2, 4]
+    assert {one["level"] for one in job.result()["recoveries"]} == {"process"}
+    assert len(others) == 4
+
+
 def test_an_agent_that_is_killed_twice_in_a_row_comes_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)
@@ -290,6 +315,20 @@ def test_an_operator_that_blocks_every_time_ends_the_job(make_job: Make) -> None
     assert (failure["cause"], failure["role"], failure["rank"], failure["step"]) == ("hang", "work", 0, 7)
     assert "wait_forever" in failed.stdout + failed.stderr
     assert len(of_kind(job, "hang")) == 2
+
+
+def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    roles = (job.folder / "roles.py").read_text()
+    slow = "        time.sleep(3.2 if self.ctx.step in (7, 12) and self.ctx.rank == 0 else 0)\n"
+    (job.folder / "roles.py").write_text(roles.replace("        time.sleep(self.sleep)\n", slow))
+    done = job.run("hang.after_s=1", "failover=[{use: process}]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(hang["data"]["step"], hang["data"]["next_s"]) for hang in of_kind(job, "hang")] == [(7, 2), (7, 4)]
+    (proved,) = of_kind(job, "slow_operator")
+    assert proved["data"]["step"] == 7
+    assert "came through" in done.stdout + done.stderr
+    assert job.metrics()[-1]["reward"] == total(20)
 
 
 # ---------------------------------------------------------------------------------------------------------- rehearsals

@@ -184,7 +184,8 @@ class SimAgent:
         if who in self._cancelled:
             self.handle(ag.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
             return
-        if self.world.chance(self.world.scenario.start_failures) and not self.world.calm:
+        fails = self.world.chance(self.world.scenario.start_failures) and not self.world.calm
+        if fails or self.world.starves("rank"):
             self.world.note(self.label, f"cannot start {who}")
             self.handle(ag.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
             return

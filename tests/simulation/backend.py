@@ -105,7 +105,7 @@ class Backend:
         if at.place.node in world.dead_nodes:
             self._tell(name, at.incarnation, "its node is gone", True)
             return
-        if world.chance(world.scenario.start_failures) and not world.calm:
+        if (world.chance(world.scenario.start_failures) and not world.calm) or world.starves("agent"):
             self._tell(name, at.incarnation, "it could not be started", False)
             return
         world.note("backend", f"agent {name}#{at.incarnation} starts on {at.place.node}")

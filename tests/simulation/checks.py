@@ -42,6 +42,7 @@ INVARIANTS = (
     "the smallest restart",
     "the state is the undisturbed run's",
     "what is committed can be restored",
+    "who works comes through",
 )
 """What holds in every schedule, by the names under which a violation is reported."""
 

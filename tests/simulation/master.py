@@ -53,7 +53,8 @@ class SimMaster:
         self.epoch = self.journal.open()
         self.alive, self.frozen, self.stalled = True, False, False
         self.dies_at = ""
-        self.machine = world.scenario.master_machine(self.epoch)
+        self.clock = world.clock = world.between(-500.0, 500.0) if world.chance(0.2) else world.clock
+        self.machine = world.scenario.master_machine(self.epoch, f"boot {self.clock}")
         self.lines = LineAssembler(world.job.graph, world.job.sizes, len(world.checks.lines) - 1)
         self._later: list[ms.Event] = []
         self._queue: list[ms.Event] = []
@@ -65,7 +66,7 @@ class SimMaster:
         """Take up the job where the journal ends."""
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
-        ms.replay(self.machine, list(self.journal.events), world.now)
+        ms.replay(self.machine, list(self.journal.events), world.now + self.clock, world.now)
         self.machine.published = max(self.machine.published, len(world.checks.lines) - 1)
         self.handle(ms.Begin())
         world.at(TICK_S, self._tick)
@@ -100,7 +101,7 @@ class SimMaster:
         if self.frozen or self.stalled:
             self._later += [event for event in events if not isinstance(event, ms.Tick)]
             return
-        effects = self.machine.turn(events, self.world.now)
+        effects = self.machine.turn(events, self.world.now + self.clock)
         records = [effect for effect in effects if isinstance(effect, ms.Record)]
         dies = self.dies_at if records else ""
         if dies == "before":

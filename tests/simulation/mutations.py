@@ -17,7 +17,7 @@ from rolemesh.protocol import edge as edges
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.edge import InEdgeState
-from rolemesh.protocol.master import commands, coordinator, ladder, machine, own_time
+from rolemesh.protocol.master import commands, coordinator, hangs, ladder, machine, own_time
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.machine import MasterMachine
 from rolemesh.protocol.merge import LineAssembler
@@ -260,6 +260,14 @@ def _ends_without_a_word(original: Any) -> Any:
     return propose
 
 
+def _forgets_what_was_proved(original: Any) -> Any:
+    def moved(self: Any, key: Any, now: float) -> Any:
+        self._spared = None
+        return original(self, key, now)
+
+    return moved
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
              _method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
@@ -306,6 +314,15 @@ MUTATIONS: tuple[Mutation, ...] = (
              "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
              lambda: patch.object(own_time, "STALL_S", 1e9)),
+    Mutation("a new master takes the times of another machine's clock for its own", "no deadlock", "master",
+             lambda: _all(patch.object(replay._Clock, "at", lambda self, event: event.data["at"]),
+                          patch.object(ladder, "FIRST_DELAY_S", 4.0))),
+    Mutation("recoveries follow each other without a pause", "the job ends as it must", "passing",
+             lambda: patch.object(ladder, "MAX_DELAY_S", 0.0)),
+    Mutation("an operator that was judged may never take longer", "no deadlock", "slow",
+             lambda: patch.object(hangs, "PATIENCE", 1.0)),
+    Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
+             _method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",

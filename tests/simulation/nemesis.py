@@ -205,6 +205,16 @@ class Nemesis:
         world.at(seconds, thaw)
         return True
 
+    def _famine(self, world: World) -> bool:
+        """For longer than a moment nothing can be started: no process, or no agent either."""
+        if "job_running" not in world.checks.kinds or world.now < world.famine:
+            return False
+        world.famine = world.now + 30.0 + self.rng.random() * 15.0
+        world.hungry = self.rng.choice((("rank",), ("agent",), ("rank", "agent")))
+        world.note("nemesis", f"no {' and no '.join(world.hungry)} starts until {world.famine:.2f}")
+        self.last = max(self.last, world.famine)
+        return self._agent(world) if "agent" in world.hungry else self._rank(world)
+
     def _disk(self, world: World) -> bool:
         """The newest set on disk is damaged."""
         newest = world.disk.newest()

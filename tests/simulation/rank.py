@@ -472,7 +472,7 @@ class SimRank:
                 yield lambda: port.state.ready(made)  # noqa: B023 (asked before the next round)
             inputs.append(gather(port.state.take(made)))
         self._at(COMPUTING)
-        yield world.between(0.001, world.scenario.pace)
+        yield world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0)
         if self.injected:
             self._fault()
         if (self.key, step) in world.raises:

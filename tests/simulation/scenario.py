@@ -38,6 +38,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "endless": {"rank": 3, "agent": 1, "master": 0.2},
     "poison": {"master": 1, "agent": 0.5},
     "stall": {"stall": 3},
+    "passing": {"famine": 1},
+    "slow": {},
     "stalls": {"stall": 2, "rank": 2, "agent": 1, "master": 1},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
@@ -45,7 +47,8 @@ FAMILIES: dict[str, dict[str, float]] = {
 TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
-    "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls",
+    "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
+    "slow",
 )  # fmt: skip
 
 
@@ -92,9 +95,16 @@ class Scenario:
         for index, key in enumerate(keys):
             self.homes[key] = f"node{index % count}"
         weights = dict(FAMILIES[self.family])
-        faults = {"calm": 0, "lost": 1, "back": 6, "endless": 10_000, "poison": rng.randint(0, 1)}.get(
-            self.family, rng.randint(1, 5)
-        )
+        fixed = {
+            "calm": 0,
+            "slow": 0,
+            "lost": 1,
+            "back": 6,
+            "passing": 3,
+            "endless": 10_000,
+            "poison": rng.randint(0, 1),
+        }
+        faults = fixed.get(self.family, rng.randint(1, 5))
         self.raises: set[tuple[RankKey, int]] = set()
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
@@ -102,7 +112,11 @@ class Scenario:
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):
             self.nemesis.at_commit = rng.randrange(self.steps - 1)
-        self.hang_after = 4.0 if self.family in ("hang", "stall") else None
+        self.hang_after = 4.0 if self.family in ("hang", "stall", "slow") else None
+        self.slow: dict[tuple[int, int], float] = {}
+        if self.family == "slow":  # an operator that takes three times what is allowed, twice
+            op = rng.choice(self.job.graph.ops).id
+            self.slow = {(op, step): 3 * 4.0 for step in rng.sample(range(self.steps), 2)}
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
@@ -111,13 +125,13 @@ class Scenario:
         self.deadline = 150.0
 
     def _ladder(self) -> tuple[ms.Rung, ...]:
-        few = self.family == "endless"
+        few, usual = self.family == "endless", self.family == "passing"
         levels = [
-            ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 30))),
+            ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 5 if usual else 30))),
             ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 30, node_wait_s=40.0))),
-            ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 30))),
+            ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 5 if usual else 30))),
         ]
-        if len(self._nodes) == 1:
+        if len(self._nodes) == 1 or usual:
             del levels[1]
         return tuple(
             ms.Rung(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
@@ -128,8 +142,8 @@ class Scenario:
         """The nodes that there are; spare ones may come late."""
         return self._nodes + [node for node, since in self._spares.items() if now >= since]
 
-    def master_machine(self, epoch: int) -> ms.MasterMachine:
-        """A fresh machine, as each epoch's master begins with."""
+    def master_machine(self, epoch: int, clock: str) -> ms.MasterMachine:
+        """A fresh machine, as each epoch's master begins with; `clock` is that of where it is."""
         launches: dict[str, list[m.RankLaunch]] = {f"node{i}": [] for i in range(len(self._nodes))}
         for key in self.job.keys:
             role, rank = key
@@ -152,6 +166,7 @@ class Scenario:
             snapshots=self.plan,
             stateful=self.job.stateful,
             hang_after_s=self.hang_after,
+            clock=clock,
         )
         return ms.MasterMachine(outline, self.ladder, self.diagnosers)
 
@@ -160,6 +175,8 @@ class Scenario:
         levels = set(world.checks.levels)
         if self.family in ("calm", "stall") and levels:
             world.fail("nothing restarts without a failure", f"{levels}")
+        if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
+            world.fail("who works comes through", f"{world.checks.kinds['hang']} verdicts")
         if self.family in ("process", "master") and levels - {"process"}:
             world.fail("the smallest restart", f"{levels}")
         if self.family == "lost" and levels - {"process", "node"}:

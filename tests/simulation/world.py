@@ -42,11 +42,16 @@ class World:
         self.job = scenario.job
         self.rng = random.Random(scenario.seed)
         self.now = 0.0
+        self.clock = 0.0
+        """What the monotonic clock of the newest master's machine is ahead of `now`."""
         self.events = 0
         self.ended = ""
         self.message = ""
         self.calm = False
         self.wiped = False
+        self.famine = 0.0
+        self.hungry: tuple[str, ...] = ()
+        """What cannot be started until the time `famine`."""
         self.trace: list[str] | None = [] if scenario.traced else None
         self.disk = Disk()
         self.checks = Checks(self)
@@ -86,6 +91,10 @@ class World:
     def chance(self, probability: float) -> bool:
         """True with this probability."""
         return self.rng.random() < probability
+
+    def starves(self, what: str) -> bool:
+        """Whether no such thing ("rank", "agent") can be started now."""
+        return what in self.hungry and self.now < self.famine
 
     def note(self, who: str, what: object) -> None:
         """A line of the trace, if there is one."""

@@ -20,7 +20,9 @@ def sentence(event: Event) -> str | None:
             return f"rehearsal: {data['kind']} {data['target']}"
         case "recovery_planned":
             restart = ", ".join(f"{role}/{rank}" for role, rank in data["plan"]["restart"])
-            return f"recovery {data['number']} by level {data['plan']['level']}: restarting {restart}"
+            delay = data["plan"].get("delay_s", 0.0)
+            waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
+            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}restarting {restart}"
         case "recovered":
             return (
                 f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
@@ -34,6 +36,12 @@ def sentence(event: Event) -> str | None:
             return f"waiting up to {data['wait_s']:g} s for a place: {data['missing']}"
         case "hang":
             return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
+        case "slow_operator":
+            who = f"{data['role']}/{data['rank']} in {data['operator']} at step {data['step']}"
+            return (
+                f"warning: {who} took {data['seconds']:.0f} s, longer than hang.after_s, and came through; it is "
+                f"allowed {data['allowed_s']:g} s from now on: set hang.after_s above that"
+            )
         case "straggler":
             return f"straggler: {data['message']}"
         case "snapshot_trouble" | "snapshot_damaged":

@@ -25,6 +25,7 @@ from rolemesh.control import CONTROL_FILE, Control
 from rolemesh.errors import StateError
 from rolemesh.jsonl import last_line
 from rolemesh.master.answers import Answers
+from rolemesh.master.clock import boot
 from rolemesh.master.context import JobContext
 from rolemesh.master.errands import Errands
 from rolemesh.master.plugins import MasterPlugins, created
@@ -60,9 +61,9 @@ class Master:
         self._launcher = launcher
         self._context = JobContext(bundle.state, self.run_dir, bundle.job_id)
         plugins = MasterPlugins(bundle)
-        outline = msgspec.structs.replace(bundle.outline, epoch=self._context.epoch)
+        outline = msgspec.structs.replace(bundle.outline, epoch=self._context.epoch, clock=boot())
         self._machine = machine.MasterMachine(outline, plugins.ladder, plugins.diagnosers)
-        machine.replay(self._machine, self._context.history, time.monotonic())
+        machine.replay(self._machine, self._context.history, time.monotonic(), time.time())
         self._inbox: SimpleQueue[machine.Event] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._errands = Errands(bundle, launcher, plugins.strategies, self._put)

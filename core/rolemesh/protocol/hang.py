@@ -31,7 +31,7 @@ class HangVerdict(NamedTuple):
     """The rank that the others wait for, directly or through others.
 
     `operator` is the label of the call it is in ("" between steps) and `step` its step. `chain` says who waits for
-    whom, from the culprit outwards; `text` is all of it for a person.
+    whom, from the culprit outwards; `text` is all of it for a person. `computing`: as far as one can see it works.
     """
 
     role: str
@@ -40,6 +40,7 @@ class HangVerdict(NamedTuple):
     step: int
     chain: tuple[str, ...]
     text: str
+    computing: bool = False
 
 
 class _Wait(NamedTuple):
@@ -254,7 +255,8 @@ def _verdict(
         told.insert(1, f"they wait for each other in a circle: {circle}")
     if len(chain) > MAX_TOLD:
         told.append(f"{len(chain) - MAX_TOLD} more wait for these")
-    return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told))
+    computing = report.state == "ready" and report.phase == _COMPUTING and not report.frozen
+    return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
 
 
 def _position(picture: _Picture, key: Key) -> str:

@@ -40,7 +40,8 @@ class JobOutline(msgspec.Struct, frozen=True):
     anew. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
     that give snapshots. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes no further than
-    whoever injects its failures lets it, so that none of them comes too late.
+    whoever injects its failures lets it, so that none of them comes too late. `clock` names the monotonic clock that
+    the master goes by: another machine, or another boot of the same one, has another.
     """
 
     name: str
@@ -62,3 +63,4 @@ class JobOutline(msgspec.Struct, frozen=True):
     stacks: bool = True
     metrics_every: int = 1
     rehearsed: bool = False
+    clock: str = ""

@@ -196,7 +196,7 @@ def test_refused_connections_are_counted_and_told_when_their_number_has_doubled(
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
     again = ms.MasterMachine(machine.outline)
-    ms.replay(again, [Event(1, 1, 0.0, "connections_refused", last)], 0.0)
+    ms.replay(again, [Event(1, 1, 0.0, "connections_refused", last)], 0.0, 0.0)
     assert again.refused == machine.refused
 
 

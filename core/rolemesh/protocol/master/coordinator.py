@@ -14,7 +14,7 @@ import msgspec
 from rolemesh import failures
 from rolemesh.failures import Attempt, Failure, RecoveryPlan
 from rolemesh.protocol.master import events as e
-from rolemesh.protocol.master.ladder import diagnosed, propose
+from rolemesh.protocol.master.ladder import Proposal, diagnosed, propose
 from rolemesh.protocol.master.records import AgentRecord, RankKey, Recovery
 from rolemesh.protocol.master.resume import Origin, Resume, resume_points
 
@@ -48,6 +48,15 @@ class Coordinator:
     def busy(self) -> bool:
         """Whether something has failed and has not been brought back yet."""
         return self.recovery is not None or bool(self._pending)
+
+    @property
+    def waiting(self) -> str:
+        """What a recovery waits for before anything starts, in words; "" if it does not."""
+        at, left = self.recovery, 0.0
+        if at is None or at.phase != "halting" or (left := at.not_before - self.machine.now) <= 0:
+            return ""
+        who = ", ".join(f"{role}/{rank}" for role, rank in at.restart)
+        return f"recovery {at.number} of {who} waits {left:.0f} of {at.plan.delay_s:.3g} s before attempt {at.attempt}"
 
     # ------------------------------------------------------------------------------------------------------- failures
 
@@ -92,7 +101,7 @@ class Coordinator:
         self.latest = list(found)
         if proposal.plan is None:
             self.recovery = None
-            self._close_attempt("failed")
+            self._close_attempt("failed", now)
             first = failures.primary(found)
             what = failures.describe(first)
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
@@ -103,7 +112,7 @@ class Coordinator:
             return effects + machine.stop("failed", what, 0.0, now)
         plan = proposal.plan
         if before is not None:
-            self._close_attempt("failed")
+            self._close_attempt("failed", now)
             left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
             everything = "disk" in (plan.source, before.plan.source) and bool(left)
             source = "disk" if plan.source == "disk" or everything else "memory"
@@ -116,34 +125,40 @@ class Coordinator:
                     plan,
                     avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
                     wait_s=max(before.plan.wait_s, plan.wait_s),
+                    delay_s=max(before.not_before - now, plan.delay_s),
                 )
                 found = [*before.failures, *found]
-        return self._begin(plan, found, list(proposal.trail), now)
+        return self._begin(plan, found, proposal, now)
 
-    def _begin(self, plan: RecoveryPlan, found: list[Failure], trail: list[str], now: float) -> list[e.Effect]:
+    def _begin(self, plan: RecoveryPlan, found: list[Failure], proposal: Proposal, now: float) -> list[e.Effect]:
         machine = self.machine
         self.count += 1
-        self.recovery = Recovery(self.count, plan, found, now, since=now)
-        machine.attempts.append(Attempt(plan.level, now, plan.restart, plan.reason))
+        self.recovery = Recovery(
+            self.count, plan, found, now, since=now, not_before=now + plan.delay_s, attempt=proposal.attempt
+        )
         for key in plan.restart:
             rank = machine.ranks[key]
             rank.state = "halting"
             self._were[key] = max(rank.finished, self._were.get(key, -1))
+        reached = tuple((*key, self._were[key]) for key in plan.restart)
+        machine.attempts.append(Attempt(plan.level, now, plan.restart, plan.reason, reached=reached))
         data = {
             "number": self.count,
+            "attempt": proposal.attempt,
             "plan": msgspec.to_builtins(plan),
             "failures": [failures.describe(failure) for failure in found],
-            "were": [[*key, machine.ranks[key].finished] for key in plan.restart],
+            "were": reached,
             "causes": list(dict.fromkeys(failure.cause for failure in found)),
-            "trail": trail,
+            "trail": list(proposal.trail),
             "at": now,
         }
         return [e.Record("recovery_planned", data)]
 
-    def again(self, number: int, plan: RecoveryPlan, now: float) -> None:
-        """After replay: the recovery that the last master had begun begins once more."""
+    def again(self, number: int, plan: RecoveryPlan, attempt: int, begun: float, now: float) -> None:
+        """After replay: the recovery that the last master had begun at `begun` begins once more."""
         self.count = number
-        self.recovery = Recovery(number, plan, [], now, since=now)
+        until = begun + plan.delay_s
+        self.recovery = Recovery(number, plan, [], now, since=now, not_before=until, attempt=attempt)
         for key in plan.restart:
             self.machine.ranks[key].state = "halting"
 
@@ -159,10 +174,10 @@ class Coordinator:
             if not self._regaining:
                 self._were.clear()
 
-    def _close_attempt(self, outcome: Any) -> None:
+    def _close_attempt(self, outcome: Any, now: float) -> None:
         attempts = self.machine.attempts
         if attempts and not attempts[-1].outcome:
-            attempts[-1] = msgspec.structs.replace(attempts[-1], outcome=outcome)
+            attempts[-1] = msgspec.structs.replace(attempts[-1], outcome=outcome, ended_at=now)
 
     def _escalate(self, why: str, now: float) -> list[e.Effect]:
         """The plan has failed: the next level's turn, for the same failures."""
@@ -202,6 +217,8 @@ class Coordinator:
         for key in recovery.restart:
             if not self._gone(key):
                 return None
+        if now < recovery.not_before:
+            return None
         if recovery.plan.source == "disk":
             self._enter(recovery, "origin", now)
             return [e.FindOrigin()]
@@ -376,7 +393,7 @@ class Coordinator:
             return None
         self.recovery = None
         self._regaining.append(recovery.number)
-        self._close_attempt("recovered")
+        self._close_attempt("recovered", now)
         data = {
             "number": recovery.number,
             "level": recovery.plan.level,

@@ -15,11 +15,11 @@ from typing import Literal
 
 from rolemesh import failures
 from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView
-from rolemesh.protocol import hang
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.master import events as e
 from rolemesh.protocol.master.commands import KEEPALIVE_S, Commands, halt_of, launch_of, wire_of
 from rolemesh.protocol.master.coordinator import Coordinator
+from rolemesh.protocol.master.hangs import HangWatch
 from rolemesh.protocol.master.ladder import Diagnose, Rung
 from rolemesh.protocol.master.own_time import OwnTime
 from rolemesh.protocol.master.records import AgentRecord, RankKey, RankRecord
@@ -33,8 +33,6 @@ STOP_MARGIN_S = 5.0
 """Beyond the grace, how long agents may take to kill and clean before they are given up."""
 SILENCE_S = 5.0
 """An agent that says nothing for this long, or for half its lease if that is less, is killed and counts as lost."""
-STACKS_S = 5.0
-"""How long the verdict of a hang waits for the culprit's stacks."""
 LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 TROUBLE_S = 5.0
@@ -79,6 +77,7 @@ class MasterMachine:
         self.never_started = True
         self.owned = outline.owner_lease_s is not None
         self.coordinator = Coordinator(self)
+        self.hangs = HangWatch(self)
         self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
         self.deadline = float("inf")
         self.now = 0.0
@@ -89,8 +88,6 @@ class MasterMachine:
         self._wire: m.Wire | None = None
         self._wired_for: tuple[object, ...] = ()
         self._wires = 0
-        self._moved = 0.0
-        self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._parts: dict[int, dict[RankKey, m.Persisted]] = {}
         self._whole_since: dict[int, float] = {}
         self._completing = -1
@@ -167,20 +164,22 @@ class MasterMachine:
     # -------------------------------------------------------------------------------------------------- life and time
 
     def _begin(self, now: float) -> list[e.Effect]:
-        self._owner_seen = self._moved = now
+        self._owner_seen = now
+        self.hangs.begin(now)
         o = self.outline
         if self.phase != "new":
             return self._begin_again(now)
         self.phase = "starting"
         self.deadline = now + o.start_timeout_s
         data = {"name": o.name, "steps": o.steps, "agents": list(self.agents), "ranks": len(self.ranks), "at": now}
+        data["clock"] = o.clock
         if o.origin:
             data |= {"origin": o.origin, "origin_step": o.origin_step}
         return [e.Record("job_started", data), *self.start_agents(list(self.agents), now)]
 
     def _begin_again(self, now: float) -> list[e.Effect]:
         """After `replay`: find the agents, and take up what the last master had begun."""
-        data = {"epoch": self.outline.epoch, "phase": self.phase, "at": now}
+        data = {"epoch": self.outline.epoch, "phase": self.phase, "at": now, "clock": self.outline.clock}
         effects: list[e.Effect] = [e.Record("master_recovered", data)]
         self.deadline = now + (STOP_MARGIN_S if self.phase == "stopping" else self.outline.start_timeout_s)
         known: list[e.Incarnation] = []
@@ -224,7 +223,7 @@ class MasterMachine:
             ]
             limit = f"{self.outline.start_timeout_s:g} s"
             return self.stop("failed", f"not ready within start_timeout_s = {limit}: {', '.join(late)}", 0.0, now)
-        return self._silent(now) + self._hang(now)
+        return self._silent(now) + self.hangs.tick(now)
 
     def stop(self, status: e.Status, message: str, grace_s: float, now: float) -> list[e.Effect]:
         """End the job: ranks are asked to stop, then killed."""
@@ -281,7 +280,7 @@ class MasterMachine:
             case m.Stopped(incarnation=incarnation):
                 return self._agent_stopped(agent, now) if incarnation == agent.incarnation else []
             case m.Stacks():
-                return self._stacks(message, now)
+                return self.hangs.stacks(message, now)
 
     def _report(self, agent: AgentRecord, report: m.Report, now: float) -> list[e.Effect]:
         effects: list[e.Effect] = []
@@ -336,7 +335,7 @@ class MasterMachine:
         who = {"role": seen.role, "rank": seen.rank, "generation": seen.generation}
         effects: list[e.Effect] = []
         if before is None or _place(before) != _place(seen):
-            self._moved = now
+            effects += self.hangs.moved((seen.role, seen.rank), now)
         if record.state != "halting":  # it is going back, maybe to before what it had reached
             record.finished = max(record.finished, seen.finished)
             record.safe = max(record.safe, seen.safe if self.outline.snapshots.enabled else seen.finished)
@@ -378,7 +377,7 @@ class MasterMachine:
         if any(r.state not in ("ready", "done", "running") for r in self.ranks.values()):
             return []
         self.phase = "running"
-        self._moved = now
+        self.hangs.begin(now)
         for record in self.ranks.values():
             record.state = "running" if record.state == "ready" else record.state
         return [e.Record("job_running", {"at": now})]
@@ -515,6 +514,11 @@ class MasterMachine:
             if at > step:
                 parts.pop(key, None)
 
+    @property
+    def held_back(self) -> bool:
+        """Whether every rank waits at the end of its grant for a failure that a rehearsal is going to inject."""
+        return self._limited and all(record.finished >= self.granted for record in self.ranks.values())
+
     def roll_back(self, origin: Origin) -> None:
         """The whole job goes on from `origin`: a new timeline, in which nothing after it has happened."""
         self.timeline += 1
@@ -525,53 +529,6 @@ class MasterMachine:
         self._completing = -1
         for record in self.ranks.values():
             record.finished = record.safe = origin.step
-
-    # ------------------------------------------------------------------------------------------------- hangs, silence
-
-    def _hang(self, now: float) -> list[e.Effect]:
-        after = self.outline.hang_after_s
-        waiting = self._limited and all(record.finished >= self.granted for record in self.ranks.values())
-        if after is None or self.phase != "running" or self.coordinator.busy or waiting:
-            self._suspect = None
-            self._moved = now if self.coordinator.busy or waiting else self._moved
-            return []
-        if self._suspect is not None:
-            verdict, asked = self._suspect
-            return self._hung(verdict, "", now) if now >= asked + STACKS_S else []
-        if now < self._moved + after or all(r.state == "done" for r in self.ranks.values()):
-            return []
-        reports = {key: record.report for key, record in self.ranks.items() if record.report is not None}
-        sizes = {role: record.launch.world_size for (role, _), record in self.ranks.items()}
-        turns = {key: record.launch.turns for key, record in self.ranks.items()}
-        verdict = hang.culprit(self.outline.graph, reports, sizes, collective=self.collective, turns=turns)
-        record = self.ranks[verdict.role, verdict.rank]
-        home = self.agents[record.agent]
-        if not self.outline.stacks or home.state != "up":
-            return self._hung(verdict, "", now)
-        self._suspect = (verdict, now)
-        dump = m.Dump(self.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
-        return [e.ToAgent(record.agent, home.incarnation, dump)]
-
-    def _stacks(self, stacks: m.Stacks, now: float) -> list[e.Effect]:
-        if self._suspect is None or (stacks.role, stacks.rank) != (self._suspect[0].role, self._suspect[0].rank):
-            return []
-        return self._hung(self._suspect[0], stacks.text, now)
-
-    def _hung(self, verdict: hang.HangVerdict, stacks: str, now: float) -> list[e.Effect]:
-        silent_s = now - self._moved
-        self._suspect, self._moved = None, now
-        record = self.ranks[verdict.role, verdict.rank]
-        node = self.agents[record.agent].place.node
-        data = {
-            "role": verdict.role, "rank": verdict.rank, "step": verdict.step, "operator": verdict.operator,
-            "text": verdict.text, "chain": list(verdict.chain),
-        }  # fmt: skip
-        found = Failure(
-            "hang", verdict.role, verdict.rank, node, verdict.operator, verdict.step, verdict.text, stacks,
-            generation=record.launch.generation,
-        )  # fmt: skip
-        record.state = "failed"
-        return [e.Record("hang", data | {"stacks": stacks}), *self.coordinator.failed(found, now, silent_s)]
 
     # --------------------------------------------------------------------------------------------------------- orders
 
@@ -632,8 +589,9 @@ class MasterMachine:
     # ----------------------------------------------------------------------------------------------------------- view
 
     def warnings(self) -> tuple[str, ...]:
-        """What agents, or the master itself, have trouble with right now and try again."""
-        return tuple(f"{who}: {text}" if who else text for who, text in self._trouble.items())
+        """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
+        delay = [self.coordinator.waiting] if self.coordinator.waiting else []
+        return (*delay, *(f"{who}: {text}" if who else text for who, text in self._trouble.items()))
 
     def view(self, now: float) -> JobView:
         """The job as diagnosers and levels see it."""

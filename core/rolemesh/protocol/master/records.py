@@ -53,9 +53,10 @@ class RankRecord(msgspec.Struct):
 class Recovery(msgspec.Struct):
     """A recovery that is under way.
 
-    halting: what is left of the ranks is killed → origin (only from disk: the newest set that is intact) → placing
-    (only where nodes are to be avoided) → agents: lost ones are started again → launching: the ranks start, in a new
-    generation → gone, when all of them are ready.
+    halting: what is left of the ranks is killed, and the plan's delay waited for → origin (only from disk: the newest
+    set that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are started again →
+    launching: the ranks start, in a new generation → gone, when all of them are ready. Nothing starts before
+    `not_before`; this is number `attempt` of those in a row that have not got the ranks on.
     """
 
     number: int
@@ -66,6 +67,8 @@ class Recovery(msgspec.Struct):
     since: float = 0.0
     asked: float = float("-inf")
     waiting: str = ""
+    not_before: float = 0.0
+    attempt: int = 1
 
     @property
     def restart(self) -> tuple[RankKey, ...]:

@@ -21,27 +21,54 @@ from rolemesh.protocol.master.resume import Origin
 __all__ = ["replay"]
 
 
-def replay(machine: MasterMachine, journal: Iterable[Event], now: float) -> None:
+class _Clock:
+    """Times of earlier masters, by the clock of this one: theirs may have been another machine's, or another boot's.
+
+    Then wall times tell how long ago it was, as well as they can; what seems to be still to come counts as now.
+    """
+
+    def __init__(self, mine: str, now: float, wall: float) -> None:
+        self._mine, self._now, self._wall = mine, now, wall
+        self._theirs = ""
+
+    def follow(self, event: Event) -> None:
+        """Each master says at its begin which clock it goes by."""
+        if event.kind in ("job_started", "master_recovered"):
+            self._theirs = event.data["clock"]
+
+    def at(self, event: Event) -> float:
+        """When it was."""
+        if self._theirs == self._mine:
+            return min(float(event.data["at"]), self._now)
+        return self._now - max(0.0, self._wall - event.time)
+
+
+def replay(machine: MasterMachine, journal: Iterable[Event], now: float, wall: float) -> None:
     """Bring a fresh machine to where the journal ends. Nothing happens if that is empty; then `Begin` as usual.
 
-    Times in the journal are of the same clock as `now` where the master is still on its machine.
+    `now` is of the machine's monotonic clock, `JobOutline.clock`; `wall` is the time of day at that moment.
     """
-    unfinished: tuple[int, RecoveryPlan] | None = None
+    clock = _Clock(machine.outline.clock, now, wall)
+    unfinished: tuple[int, RecoveryPlan, int, float] | None = None
     open_failures: list[Failure] = []
     for event in journal:
         data = event.data
+        clock.follow(event)
         machine.coordinator.replayed(event.kind, data)
+        machine.hangs.replayed(event.kind, data)
         match event.kind:
             case "recovery_planned":
                 plan = msgspec.convert(data["plan"], RecoveryPlan)
-                unfinished = (data["number"], plan)
+                begun = clock.at(event)
+                unfinished = (data["number"], plan, data["attempt"], begun)
                 machine.coordinator.count = data["number"]
                 machine.failures += open_failures
                 open_failures = []
-                _close(machine, "failed")
-                machine.attempts.append(Attempt(plan.level, min(data["at"], now), plan.restart, plan.reason))
+                _close(machine, "failed", begun)
+                reached = tuple((role, rank, step) for role, rank, step in data["were"])
+                machine.attempts.append(Attempt(plan.level, begun, plan.restart, plan.reason, reached=reached))
             case "recovered" | "recovery_failed":
-                _close(machine, "recovered" if event.kind == "recovered" else "failed")
+                _close(machine, "recovered" if event.kind == "recovered" else "failed", clock.at(event))
                 unfinished = None if event.kind == "recovered" else unfinished
                 for name in data.get("restarted", ()):
                     role, _, rank = name.rpartition("/")
@@ -151,6 +178,6 @@ def _move(record: RankRecord, move: Move) -> None:
     record.launch = move.applied(record.launch)
 
 
-def _close(machine: MasterMachine, outcome: Any) -> None:
+def _close(machine: MasterMachine, outcome: Any, at: float) -> None:
     if machine.attempts and not machine.attempts[-1].outcome:
-        machine.attempts[-1] = msgspec.structs.replace(machine.attempts[-1], outcome=outcome)
+        machine.attempts[-1] = msgspec.structs.replace(machine.attempts[-1], outcome=outcome, ended_at=at)

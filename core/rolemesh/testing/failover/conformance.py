@@ -203,11 +203,13 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_waits_for_a_finite_time(self, level: Level) -> None:
-        """`wait_s`: seconds from 0, for which the job may stand still."""
+        """`wait_s` and `delay_s`: seconds from 0, for which the job may stand still."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if not (isfinite(plan.wait_s) and plan.wait_s >= 0):
                 yield f"waits for {plan.wait_s} s"
+            if not (isfinite(plan.delay_s) and plan.delay_s >= 0):
+                yield f"asks for a delay of {plan.delay_s} s"
 
         self._find(level, problems)
 

@@ -1,0 +1,97 @@
+"""How long an operator may take before it is judged to hang, and what it gains by that; `test_hang` is about whom."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from rolemesh.cluster import AgentPlace
+from rolemesh.failures import RecoveryPlan
+from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.observer import Event
+from rolemesh.protocol import master as ms
+from rolemesh.protocol import messages as m
+from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+
+AFTER_S = 10.0
+COMPUTING = 1
+
+
+class Job:
+    """One rank on one agent; `run` lets time pass in which it reports the same."""
+
+    def __init__(self) -> None:
+        graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
+        launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0, {}, {}),)}
+        outline = JobOutline(
+            "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
+            hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
+        )  # fmt: skip
+        again = ms.Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
+        self.machine = ms.MasterMachine(outline, [again])
+        self.journal: list[Event] = []
+        self.now, self.seq, self.generation = 0.0, count(1), 0
+        self.turn(ms.Begin())
+        self.run(1.0, state="up")
+
+    def turn(self, event: ms.Event) -> None:
+        for effect in self.machine.handle(event, self.now):
+            if isinstance(effect, ms.Record):
+                self.journal.append(Event(len(self.journal) + 1, 1, self.now, effect.kind, effect.data))
+
+    def run(self, seconds: float, **at: Any) -> list[dict[str, Any]]:
+        """Half a second a turn; the hangs that were found."""
+        seen, until = len(self.journal), self.now + seconds
+        while self.now < until:
+            self.now += 0.5
+            known = self.machine.ranks["work", 0]
+            generation, state = known.launch.generation, at.get("state", "ready")
+            if known.state == "halting":
+                state = "gone"
+            place = {"state": state, "phase": COMPUTING, "op": 0, "finished": at.get("step", 0) - 1, **at}
+            rank = m.RankReport("work", 0, generation, pid=7, **{**place, "state": state})
+            report = m.Report("a0", 1, next(self.seq), "n0", "h", 1, "", 1, -1, (rank,))
+            self.turn(ms.FromAgent("a0", report))
+            self.turn(ms.Tick())
+        return [event.data for event in self.journal[seen:] if event.kind == "hang"]
+
+
+def test_a_computing_operator_is_allowed_twice_as_long_each_time_and_the_text_says_so() -> None:
+    job = Job()
+    (first,) = job.run(AFTER_S + 4, step=3)
+    assert "10 s were allowed, 20 s are the next time in this step" in first["text"]
+    assert "hang.after_s" in first["text"]
+    assert job.run(AFTER_S + 4, step=3) == []
+    (second,) = job.run(AFTER_S, step=3)
+    assert second["next_s"] == 4 * AFTER_S
+
+
+def test_in_another_step_what_only_hung_before_is_allowed_no_more_than_any_other() -> None:
+    job = Job()
+    assert len(job.run(AFTER_S + 4, step=3)) == 1
+    assert len(job.run(AFTER_S + 4, step=4)) == 1
+
+
+def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() -> None:
+    job = Job()
+    assert len(job.run(AFTER_S + 4, step=3)) == 1
+    assert job.run(AFTER_S + 5, step=3) == []
+    assert job.run(1.0, step=4) == []
+    (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
+    assert slow["seconds"] > AFTER_S
+    again = ms.MasterMachine(job.machine.outline, job.machine.ladder)
+    ms.replay(again, job.journal, job.now, job.now)
+    job.machine = again
+    job.turn(ms.Begin())
+    assert job.run(1.9 * AFTER_S, step=6) == []
+    assert len(job.run(3 * AFTER_S, step=6)) == 1, "who really hangs is found all the same"
+
+
+@pytest.mark.parametrize("at", [{"frozen": True}, {"phase": 0, "op": -1}])
+def test_who_does_not_compute_gains_nothing(at: dict[str, Any]) -> None:
+    job = Job()
+    for _ in range(3):
+        (hang,) = job.run(AFTER_S + 4, step=3, **at)
+        assert not hang["next_s"]

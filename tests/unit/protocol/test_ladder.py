@@ -1,0 +1,100 @@
+"""What the ladder makes of the recoveries before: when the next attempt comes, and when there is none any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from rolemesh.failures import Attempt, Failure, JobView, RankView, RecoveryPlan
+from rolemesh.protocol.master.ladder import MAX_DELAY_S, SOON_S, Proposal, Rung, backoff, propose
+
+WORK, OTHER = ("work", 0), ("other", 0)
+DIED = Failure("signal", *WORK, signal=9)
+
+
+def rung(name: str, max_attempts: int = 5, delay_s: float = 0.0) -> Rung:
+    return Rung(
+        name, "process", max_attempts, 300.0,
+        lambda failure, view: RecoveryPlan(name, view.lost_with(failure), reason="again", delay_s=delay_s),
+    )  # fmt: skip
+
+
+LADDER = (rung("process"), rung("job"))
+
+
+def asked(attempts: Sequence[Attempt], now: float, finished: int, ladder: Sequence[Rung] = LADDER) -> Proposal:
+    """What is proposed where work/0, which has finished this step, has died."""
+    ranks = tuple(RankView(*key, "n", "failed", finished, 0) for key in (WORK, OTHER))
+    return propose([DIED], JobView("job", 1, -1, ranks, (), attempts=tuple(attempts), now=now), ladder, [])
+
+
+def attempt(level: str, at: float, reached: int, ended_at: float, key: tuple[str, int] = WORK) -> Attempt:
+    return Attempt(level, at, (key,), "", "recovered", ((*key, reached),), ended_at)
+
+
+def delay(proposal: Proposal) -> float:
+    assert proposal.plan is not None
+    return proposal.plan.delay_s
+
+
+def test_the_first_attempt_is_immediate_and_each_further_one_in_vain_waits_twice_as_long() -> None:
+    assert [backoff(number) for number in range(1, 10)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff(10_000) == MAX_DELAY_S
+
+
+def test_ranks_that_die_without_a_new_step_wait_longer_and_longer_whichever_level_it_is() -> None:
+    tried: list[Attempt] = []
+    found: list[tuple[str, float, int]] = []
+    now = 100.0
+    while (proposal := asked(tried, now, 7)).plan is not None:
+        found.append((proposal.plan.level, proposal.plan.delay_s, proposal.attempt))
+        began = now
+        now += proposal.plan.delay_s + 0.2
+        tried.append(attempt(proposal.plan.level, began, 7, now))
+    assert found == [(level, backoff(n + 1), n + 1) for n, level in enumerate(["process"] * 5 + ["job"] * 5)]
+    assert now - 100.0 > 60, "half a minute of trouble does not end a job"
+    assert proposal.trail[-1].startswith("  job: tried 5 times")
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "finished", "expected"),
+    [(60.0, 8, 0.0), (SOON_S, 8, 0.0), (SOON_S / 2, 500, 0.5), (60.0, 7, 0.5), (60.0, 3, 0.5)],
+)
+def test_who_has_finished_a_new_step_and_lived_a_while_starts_again_at_once(
+    lived_s: float, finished: int, expected: float
+) -> None:
+    assert delay(asked([attempt("process", 10.0, 7, 11.0)], 11.0 + lived_s, finished)) == expected
+
+
+def test_only_what_came_since_the_last_progress_counts_and_only_of_the_same_ranks() -> None:
+    tried = [attempt("process", 10.0, 7, 10.2), attempt("process", 11.0, 7, 11.2), attempt("process", 20.0, 9, 20.2)]
+    assert delay(asked(tried, 30.0, 9)) == 0.5
+    others = [attempt("process", 29.0, 7, 29.2, OTHER)] * 3
+    assert delay(asked([*tried, *others], 30.0, 9)) == 0.5
+
+
+def test_attempts_in_vain_count_however_long_ago_they_were_and_others_within_the_window() -> None:
+    ladder = (rung("process", 3),)
+    for apart in (1.0, 3600.0):
+        tried = [attempt("process", n * apart, 7, n * apart + 0.1) for n in range(3)]
+        ended = asked(tried, 3 * apart, 7, ladder)
+        assert ended.plan is None
+        assert f"tried 3 times in {max(300.0, 3 * apart):.0f} s" in ended.trail[-1]
+    helped = [attempt("process", n * 200.0, n, n * 200.0 + 0.1) for n in range(9)]
+    assert asked(helped, 9 * 200.0, 20, ladder).plan is not None
+    assert asked(helped, 8 * 200.0 + 5.0, 20, (rung("process", 2),)).plan is None
+
+
+def test_a_level_may_ask_for_a_delay_itself() -> None:
+    slow = (rung("slow", delay_s=3.0),)
+    assert delay(asked([], 10.0, 7, slow)) == 3.0
+    assert delay(asked([attempt("slow", float(n), 7, n + 0.1) for n in range(4)], 10.0, 7, slow)) == 4.0
+
+
+def test_the_next_level_after_a_plan_that_could_not_be_carried_out_is_immediate() -> None:
+    tried = [msgspec.structs.replace(attempt("process", 10.0, 7, 11.0), outcome="failed")]
+    ranks = (RankView(*WORK, "n", "failed", 7, 0),)
+    view = JobView("job", 1, -1, ranks, (), attempts=tuple(tried), now=11.0)
+    assert delay(propose([DIED], view, LADDER, [], floor=1)) == 0.0
