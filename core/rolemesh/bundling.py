@@ -42,8 +42,12 @@ def job_config(
     run_dir: str,
     several_nodes: bool,
     resumes: bool = False,
+    trust_pickles: bool = False,
 ) -> JobConfig:
-    """What every process of the job must know. `resumes`: it starts from a persisted snapshot."""
+    """What every process of the job must know.
+
+    `resumes`: it starts from a persisted snapshot; `trust_pickles`: of which it may unpickle objects.
+    """
     spec = job.spec
     retention = spec.edges.retention
     return JobConfig(
@@ -64,6 +68,7 @@ def job_config(
         keys=curve_keys(),
         snapshots=snapshot_plan(job, resumes=resumes),
         stateful=tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options)),
+        trust_pickles=trust_pickles,
     )
 
 
@@ -88,11 +93,13 @@ def bundle_job(
     rehearsed: bool = False,
     ray_address: str = "",
     origin: tuple[str, int] = ("", -1),
+    trust_pickles: bool = False,
 ) -> JobBundle:
     """All that a master needs. `owned`: the job ends when nobody renews its lease. `rehearsed`: an injector of failures
     says how far its ranks may run.
 
-    `origin` is the folder and step of the persisted snapshot to start from.
+    `origin` is the folder and step of the persisted snapshot to start from, `trust_pickles` whether objects
+    in it may be unpickled.
     """
     spec = job.spec
     job_id = secrets.token_hex(4)
@@ -103,7 +110,14 @@ def bundle_job(
     may_move = bool(spec.failover) and (backend == "ray" or len(cluster.nodes) > 1)
     several = len(nodes) > 1 or may_move
     config = job_config(
-        job, selection, graph, job_id=job_id, run_dir=run_dir, several_nodes=several, resumes=bool(origin[0])
+        job,
+        selection,
+        graph,
+        job_id=job_id,
+        run_dir=run_dir,
+        several_nodes=several,
+        resumes=bool(origin[0]),
+        trust_pickles=trust_pickles,
     )
     outline = JobOutline(
         name=spec.name,

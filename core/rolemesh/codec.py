@@ -20,7 +20,17 @@ import numpy as np
 from rolemesh.batch import Batch, Ragged, Shard, Shards
 from rolemesh.errors import TransportError
 
-__all__ = ["Buffer", "Received", "decode", "encode", "flat_buffers", "flatten", "register_codec", "unflatten"]
+__all__ = [
+    "Buffer",
+    "Received",
+    "decode",
+    "encode",
+    "flat_buffers",
+    "flatten",
+    "register_codec",
+    "unflatten",
+    "unpickles",
+]
 
 Buffer: TypeAlias = bytes | memoryview
 """Contiguous bytes: `len` is their number."""
@@ -78,6 +88,40 @@ def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
         raise
     except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise TransportError(f"malformed value: {error}", remedy="all ranks must run the same rolemesh") from error
+
+
+def unpickles(header: Buffer) -> bool:
+    """Whether `decode` would unpickle something, which runs what the bytes say. Also of a header that is malformed."""
+    try:
+        return _unpickles(_unpack(header))
+    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
+        return True
+
+
+def _unpickles(tree: Tree) -> bool:
+    """Goes where the decoders below go."""
+    if type(tree) is not list:
+        return False
+    match tree[0]:
+        case "b" | "n" | "s" | "T" | "l" | "t":
+            return False
+        case "l*" | "t*":
+            below = tree[1]
+        case "d":
+            below = [*tree[1], *tree[2]]
+        case "B":
+            below = tree[3]
+        case "R":
+            below = tree[1:3]
+        case "S":
+            below = tree[1:2]
+        case "Z":
+            below = tree[2]
+        case "x":
+            below = tree[2:3]
+        case _:
+            return True
+    return any(map(_unpickles, below))
 
 
 def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> bytes:

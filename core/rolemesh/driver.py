@@ -49,10 +49,11 @@ from rolemesh.plugins.lock import lock_file, read_lock
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection, select
 from rolemesh.protocol.job import JobBundle
+from rolemesh.rank.trust import TRUST_FLAG
 from rolemesh.rehearsal.account import account, differences
 from rolemesh.rehearsal.injector import Injector
 from rolemesh.rehearsal.spec import Rehearsal, parse
-from rolemesh.resuming import find_origin, find_source
+from rolemesh.resuming import check_pickles, find_origin, find_source
 from rolemesh.room import Shared, find_room
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
 from rolemesh.spec import JobFile, load
@@ -75,6 +76,7 @@ class RunOptions:
     nodes: str | None = None
     runs_dir: Path | None = None
     resume: str | None = None
+    trust_pickles: bool = False
     chaos: str | None = None
     compare: bool = False
     locked: bool = False
@@ -161,6 +163,8 @@ def _check(options: RunOptions) -> None:
         raise JobFileError("--nodes emulates nodes on the local backend only", remedy="add --backend local")
     if options.address and options.backend != "ray":
         raise JobFileError(f"--address is Ray's, and the backend is {options.backend}", remedy="leave one of them out")
+    if options.trust_pickles and not options.resume:
+        raise JobFileError("--trust-pickles is about the snapshot to resume from", remedy="add --resume")
     if options.resume and options.backend == "inline":
         raise JobFileError("--inline takes no snapshots, so it cannot resume from one", remedy="leave one of them out")
     if options.detach and options.backend == "inline":
@@ -220,7 +224,8 @@ def _run(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehears
         code, grows = _run_once(options, asked, run_dir, rehearsal)
         if not grows:
             return code
-        options = dataclasses.replace(options, resume=str(run_dir))
+        # What this command's own job has written a moment ago is no stranger's.
+        options = dataclasses.replace(options, resume=str(run_dir), trust_pickles=True)
 
 
 def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None) -> tuple[int, bool]:
@@ -253,7 +258,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
                 spec.room_wait_s,
                 prepared.job.where(("room_wait_s",)),
             )
-        origin = _origin(options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
+        origin = _origin(options, options.resume, prepared, run_dir.parent) if options.resume else ("", -1)
         with claim(run_dir, lambda: backend.knows(spec.name)) as (earlier, lock):
             if earlier is not None and Path(origin[0]).is_relative_to(run_dir):
                 origin = (str(earlier / Path(origin[0]).relative_to(run_dir)), origin[1])
@@ -270,6 +275,7 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
                 rehearsed=rehearsal is not None,
                 ray_address=getattr(backend, "gcs_address", ""),
                 origin=origin,
+                trust_pickles=options.trust_pickles,
             )
             _write_plan(prepared, plan, cluster, run_dir)
             backend.start(bundle, lock)
@@ -317,7 +323,7 @@ def _growth(asked: Prepared, prepared: Prepared, plan: PlacementPlan, backend: B
     return growth
 
 
-def _origin(reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
+def _origin(options: RunOptions, reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
     """Folder and step of the snapshot to start from."""
     roles = prepared.selection.roles
     if prepared.job.spec.snapshots.enabled is False:
@@ -331,6 +337,7 @@ def _origin(reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
     found, damaged = find_origin(source, prepared.job.spec.steps, stateful, prepared.graph.lines)
     for text in damaged:
         print(f"warning: {text}", file=sys.stderr)
+    check_pickles(found, prepared.graph, trusted=options.trust_pickles)
     print(f"resuming after step {found.step} from {found.path}", file=sys.stderr)
     return str(found.path), found.step
 
@@ -447,6 +454,8 @@ def _run_owner_in_background(options: RunOptions, run_dir: Path) -> int:
         command += ["--resume", options.resume]
     if options.locked:
         command.append("--locked")
+    if options.trust_pickles:
+        command.append(TRUST_FLAG)
     run = Run(run_dir)
     before, earlier = run.result(), run.control()
     with log.open("wb") as out:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.errors import EXIT_NOT_STARTED
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.rank.trust import read_edges
 from rolemesh.runs import Run, find_run
 from rolemesh.snapshots import disk
 from rolemesh.snapshots.layout import SnapshotError
 
-__all__ = ["Source", "find_origin", "find_source"]
+__all__ = ["Source", "check_pickles", "find_origin", "find_source"]
 
 
 class Source(NamedTuple):
@@ -65,6 +67,19 @@ def find_origin(
     if errors:
         raise _not_started("the snapshot does not fit this job: " + "; ".join(errors), str(found.path))
     return found, damaged
+
+
+def check_pickles(found: disk.PersistedSet, graph: LogicalGraph, *, trusted: bool) -> None:
+    """Raise `SnapshotError` if the snapshot has pickled objects and is not `trusted`. Ranks check it again."""
+    assert found.manifest is not None
+    for role, size in found.manifest.world_sizes.items():
+        for rank in range(size):
+            name = disk.edges_file(role, rank, size)
+            if not trusted and name in found.manifest.files:
+                try:
+                    read_edges(found.path, name, f"{role}/{rank}", graph, trusted=False)
+                except SnapshotError as error:
+                    raise _not_started(error.what, error.where or "", error.remedy) from error
 
 
 def _newest_intact(source: Source) -> tuple[disk.PersistedSet | None, list[str]]:

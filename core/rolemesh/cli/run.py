@@ -39,6 +39,14 @@ def command(
             metavar="JOB|PATH",
         ),
     ] = None,
+    trust_pickles: Annotated[
+        bool,
+        typer.Option(
+            "--trust-pickles",
+            help="With --resume: read pickled objects in the snapshot too, which runs whatever its files say. Only if "
+            "nobody but you could write them.",
+        ),
+    ] = False,
     chaos: Annotated[
         str | None,
         typer.Option(
@@ -86,6 +94,7 @@ def command(
         nodes=nodes,
         runs_dir=runs_dir,
         resume=resume,
+        trust_pickles=trust_pickles,
         chaos=chaos,
         compare=chaos_compare,
         locked=locked,

@@ -61,6 +61,8 @@ class JobConfig(msgspec.Struct, frozen=True):
     snapshots: SnapshotPlan = SnapshotPlan()
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""
+    trust_pickles: bool = False
+    """Pickled objects in the snapshot that the job was resumed from may be read."""
 
 
 class Environment(msgspec.Struct, frozen=True):

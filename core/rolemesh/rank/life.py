@@ -19,6 +19,7 @@ from rolemesh.rank.meter import Meter
 from rolemesh.rank.origin import Origin
 from rolemesh.rank.shortage import Shortage
 from rolemesh.rank.takeover import Inheritance, carry_over, take_over
+from rolemesh.rank.trust import written_by
 from rolemesh.snapshots.disk import load
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshot, MemorySnapshots
@@ -147,7 +148,7 @@ class Life:
         if launch.origin:
             self._give()
         if from_disk:
-            carry_over(launch.origin, job.graph, job.world_sizes, self._ports)
+            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, trusted=self._trusted)
             write_snapshot(self._shortage, memory, launch.resume, found.state, log=log.position, persist=False)
         self._board.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
@@ -167,10 +168,16 @@ class Life:
             shortage=self._shortage,
         )
 
+    @property
+    def _trusted(self) -> bool:
+        """Whether what the origin has of pickled objects may be read: it is the job's own, or a person said so."""
+        job = self._start.job
+        return job.trust_pickles or written_by(job.job_id, self._start.launch.origin)
+
     def _give(self) -> None:
         """Give the in-ports what was on its way when the job's origin was persisted."""
         launch, job = self._start.launch, self._start.job
-        origin = Origin(launch.origin, job.graph, launch.rank, launch.world_size)
+        origin = Origin(launch.origin, job.graph, launch.rank, launch.world_size, trusted=self._trusted)
         for params in self._ports.inputs.values():
             for _, port in params:
                 values: dict[int, Any] = {}

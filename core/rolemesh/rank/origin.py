@@ -14,6 +14,7 @@ from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import RouteError, route
 from rolemesh.graph.values import combine, select
 from rolemesh.rank.chunks import join_chunks
+from rolemesh.rank.trust import read_edges
 from rolemesh.snapshots import crossing, disk
 from rolemesh.snapshots.layout import SnapshotError
 
@@ -23,9 +24,13 @@ __all__ = ["Origin"]
 class Origin:
     """The persisted snapshot in `folder`, as rank `rank` of `world_size` of a consuming role sees it."""
 
-    def __init__(self, folder: str | Path, graph: LogicalGraph, rank: int, world_size: int) -> None:
+    def __init__(
+        self, folder: str | Path, graph: LogicalGraph, rank: int, world_size: int, *, trusted: bool = False
+    ) -> None:
+        """`trusted`: objects in its files may be unpickled, which runs what they say."""
         self._folder = Path(folder)
         self._graph = graph
+        self._trusted = trusted
         self._rank, self._size = rank, world_size
         self._manifest = disk.read_manifest(self._folder)
         self._read = lru_cache(maxsize=None)(self._records)
@@ -33,7 +38,8 @@ class Origin:
     def values(self, edge: Edge) -> dict[int, Any]:
         """The rank's whole values on `edge`, by the step they were made at.
 
-        Raises `SnapshotError` for files that are damaged, and for a value that cannot be cut for this world size.
+        Raises `SnapshotError` for files that are damaged or hold pickled objects, unless they are trusted, and for a
+        value that cannot be cut for this world size.
         """
         source, target = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
         producers, consumers = (self._manifest.world_sizes[role] for role in (source, target))
@@ -80,4 +86,6 @@ class Origin:
 
     def _records(self, role: str, rank: int) -> list[crossing.Crossing]:
         name = disk.edges_file(role, rank, self._manifest.world_sizes[role])
-        return crossing.read(self._folder / name) if name in self._manifest.files else []
+        if name not in self._manifest.files:
+            return []
+        return read_edges(self._folder, name, f"{role}/{rank}", self._graph, trusted=self._trusted)

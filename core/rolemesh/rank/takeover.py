@@ -12,6 +12,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh.protocol.messages import Metrics
 from rolemesh.rank.edges import Ports
 from rolemesh.rank.out_port import INLINE_BYTES
+from rolemesh.rank.trust import read_edges
 from rolemesh.shm import SlotPool, aligned_size
 from rolemesh.snapshots import crossing, disk
 from rolemesh.snapshots.log import CHUNK, LINE, PARTIAL, LogRecord, OutLog
@@ -123,11 +124,14 @@ def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payl
     return Payload.logged(record.body, record.hlen, record.sizes, slot, pool, record.payload)
 
 
-def carry_over(origin: str, graph: LogicalGraph, world_sizes: Mapping[str, int], ports: Ports) -> None:
+def carry_over(
+    origin: str, graph: LogicalGraph, world_sizes: Mapping[str, int], ports: Ports, *, trusted: bool = False
+) -> None:
     """Put into the log what the rank had sent when the snapshot in the folder `origin` was persisted.
 
     Nobody asks for it here, since consumers read it from there themselves; but the next snapshot to be persisted must
-    have it too. Edges between roles of another size now are left out. To be called before ``ports.open``.
+    have it too; so a pickled object is refused here as well, unless it is `trusted`. Edges between roles of another
+    size now are left out. To be called before ``ports.open``.
     """
     site, pool = ports.endpoint.site, ports.endpoint.pool
     manifest = disk.read_manifest(origin)
@@ -137,7 +141,7 @@ def carry_over(origin: str, graph: LogicalGraph, world_sizes: Mapping[str, int],
         return
     same = {role for role, size in world_sizes.items() if before.get(role) == size}
     ways = {way.edge.id: way for way in ports.ways if {site.role, graph.ops[way.edge.dst].role} <= same}
-    for record in crossing.read(Path(origin) / name):
+    for record in read_edges(Path(origin), name, f"{site.role}/{site.rank}", graph, trusted=trusted):
         if (way := ways.get(record.edge)) is not None:
             payload = None if record.end else _stored(record, pool)
             way.put(payload, record.step, record.chunk, record.last, record.consumers)
