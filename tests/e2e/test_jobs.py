@@ -226,3 +226,36 @@ def test_a_job_whose_roles_do_not_fit_starts_nothing(make_job: Make, backend: tu
     assert "work" in refused.stderr
     assert "64" in refused.stderr
     assert not (Path(job.run_dir) / "control.json").exists()
+
+
+DAWDLER = """
+import time
+
+from rolemesh import operator
+
+
+class Dawdler:
+    @operator()
+    def dawdle(self) -> None:
+        print("begins", flush=True)
+        try:
+            time.sleep(600)
+        finally:
+            print("cleans up", flush=True)
+
+    def teardown(self):
+        print("teardown", flush=True)
+"""
+
+
+def test_a_stopped_jobs_workloads_clean_up_after_themselves(make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    (job.folder / "roles.py").write_text(DAWDLER)
+    (job.folder / "flow.py").write_text("from rolemesh import flow\n\n\n@flow\ndef f(job):\n    job.dawdler.dawdle()\n")
+    roles = "roles: {dawdler: {use: function, options: {target: 'roles.py:Dawdler'}, resources: {cpu: 0.1}}}"
+    (job.folder / "job.yaml").write_text(f"name: squares\nflow: flow.py:f\nsteps: 3\n{roles}\nstop_grace_s: 4\n")
+    job.start("--detach")
+    log = job.run_dir / "logs" / "dawdler-0.log"
+    until(lambda: log.exists() and "begins" in log.read_text(), 60, "it computes")
+    assert job.cli("stop", "squares").returncode == 0
+    assert log.read_text().split("\n")[:3] == ["begins", "cleans up", "teardown"]

@@ -210,6 +210,9 @@ class Agent:
             case machine.Kill(role, rank, generation):
                 if not self._nursery.kill(_key(role, rank, generation)):
                     self._gone(Death(_key(role, rank, generation), exit_code=0))
+            case machine.Terminate(role, rank, generation, patience_s):
+                self._boards.stopping(role, rank, patience_s)
+                self._nursery.terminate(_key(role, rank, generation))
             case machine.RankDied(role, rank):
                 self._died(role, rank)
             case machine.Forget(timeline):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh.agent.reserve import Reserve
 from rolemesh.protocol.messages import RankLaunch
-from rolemesh.rank.board import Board, Position
+from rolemesh.rank.board import STOPPING, Board, Position
 
 __all__ = ["Boards"]
 
@@ -45,6 +46,11 @@ class Boards:
         """What each rank has written last."""
         for board, launch in self._boards.values():
             yield launch, board.read()
+
+    def stopping(self, role: str, rank: int, patience_s: float) -> None:
+        """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""
+        if (role, rank) in self._boards:
+            self._boards[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
 
     def pid(self, role: str, rank: int) -> int:
         """The process that the rank has said it is; 0 if it has said nothing."""

@@ -105,10 +105,7 @@ class Nursery:
             if key in home.ranks:
                 pid = home.ranks[key]
                 if pid is not None:
-                    # Before its setsid a rank has no group of its own; reaped, it has neither.
-                    for send in (os.killpg, os.kill):
-                        with suppress(ProcessLookupError):
-                            send(pid, signal.SIGKILL)
+                    _signal(pid, signal.SIGKILL)
                     return True
                 if any(request.key == key for request in home.waiting):
                     home.waiting = [request for request in home.waiting if request.key != key]
@@ -117,6 +114,13 @@ class Nursery:
                 home.doomed.add(key)
                 return True
         return False
+
+    def terminate(self, key: str) -> None:
+        """SIGTERM to a rank and everything in its session, if it has a process."""
+        for home in self._zygotes.values():
+            pid = home.ranks.get(key)
+            if pid is not None:
+                _signal(pid, signal.SIGTERM, both=False)
 
     def freeze(self, key: str) -> None:
         """SIGSTOP a rank, if it has a process."""
@@ -247,6 +251,16 @@ class Nursery:
             ours.close()
             raise
         return _Zygote(process, ours)
+
+
+def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:
+    """Send a signal to a rank's session, and to its process (`both`) or only where that has no session yet."""
+    # Before its setsid a rank has no group of its own; reaped, it has neither.
+    for send in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            send(pid, number)
+            if not both:
+                return
 
 
 def _output(log: Path) -> IO[bytes]:

@@ -27,9 +27,11 @@ def command(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the job has ended, or at once.")] = True,
     runs_dir: RunsDir = None,
 ) -> None:
-    """End a job: its ranks finish the operator they are in, then everything that belongs to it is removed.
+    """End a job: its ranks finish the operator they are in and tear down, then all that belongs to it is removed.
 
-    Ranks that take longer than the job file's stop_grace_s are killed.
+    An operator that takes longer than half of the job file's stop_grace_s gets a SIGTERM, as do the processes that its
+    rank has started: it is left, and teardown runs, unless the workload has a handler of its own. Ranks that take
+    longer than stop_grace_s are killed.
 
     Exit code: 0 when the job has ended (also if it had before) or, with --no-wait, was asked to; 2 if there is no
     such job or its master does not answer; 1 if the master was lost on the way.

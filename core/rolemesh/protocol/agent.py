@@ -37,6 +37,7 @@ __all__ = [
     "Sampled",
     "StacksTaken",
     "TakeStacks",
+    "Terminate",
     "ToMaster",
     "ToRank",
 ]
@@ -48,6 +49,8 @@ PROMPT_S = 0.1
 """A report of mere progress is sent at most this often; without any every `REPORT_S`; what happens is sent at once."""
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
+TERMINATE_SHARE = 0.5
+"""Of the time that a rank has to stop: after this share of it the operator that it is in gets a SIGTERM."""
 METRICS_AGAIN_S = 2.0
 """After this metrics that the master has not confirmed are sent again."""
 
@@ -171,6 +174,18 @@ class Kill(msgspec.Struct, frozen=True):
     generation: int
 
 
+class Terminate(msgspec.Struct, frozen=True):
+    """The job stops and a rank's operator takes long: SIGTERM to its process and to those that it has started.
+
+    Those have `patience_s` seconds before the operator is left, and teardown begins.
+    """
+
+    role: str
+    rank: int
+    generation: int
+    patience_s: float
+
+
 class RankDied(msgspec.Struct, frozen=True):
     """A rank is dead before its end: see to what it has left in memory."""
 
@@ -212,7 +227,7 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    Fork | Fetch | ToRank | ToMaster | Kill | RankDied | Fail | TakeStacks | Forget | RouseMaster | CleanUp
+    Fork | Fetch | ToRank | ToMaster | Kill | Terminate | RankDied | Fail | TakeStacks | Forget | RouseMaster | CleanUp
 )
 
 _State: TypeAlias = Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -263,7 +278,7 @@ class AgentMachine:
         self._heard = float("-inf")
         self._roused = self._promised = float("-inf")
         self._asking = False
-        self._kill_at = float("inf")
+        self._kill_at = self._terminate_at = float("inf")
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Advance | None = None
         """How far everything is, in the present timeline."""
@@ -440,6 +455,7 @@ class AgentMachine:
             return []
         if grace_s <= 0:
             return self._kill_all() + self._clean_up_if_empty()
+        self._terminate_at = now + TERMINATE_SHARE * grace_s
         reached = self._to_connected(stop)
         unreachable: list[Effect] = [
             Kill(role, n, rank.launch.generation)
@@ -563,6 +579,11 @@ class AgentMachine:
             effects.append(RouseMaster())
         if now >= self._kill_at:
             effects += self._kill_all()
+        elif now >= self._terminate_at:
+            self._terminate_at = float("inf")
+            patience_s = TERMINATE_SHARE * (self._kill_at - now)
+            alive = [(key, rank.launch.generation) for key, rank in self.ranks.items() if rank.alive]
+            effects += [Terminate(*key, generation, patience_s) for key, generation in alive]
         return effects
 
     # ------------------------------------------------------------------------------------------------------- reports

@@ -259,7 +259,8 @@ class Inject(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """End: ranks finish the operator they are in; after `grace_s` seconds they are killed. 0 kills at once."""
+    """End: ranks finish the operator they are in, and tear down. One that takes longer than half of `grace_s` seconds
+    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once."""
 
     epoch: int
     grace_s: float

@@ -26,6 +26,7 @@ __all__ = [
     "SINCE_NS",
     "SNAPSHOT",
     "STEP",
+    "STOPPING",
     "TURN",
     "WAITING",
     "Board",
@@ -46,9 +47,9 @@ TURN: Final = 4
 GATHERING: Final = 5
 """For the rest of its collective group, before a call."""
 
-PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT, STOPPING = range(13)
 """The fields by their place."""
-_FIELDS = 12
+_FIELDS = 13
 
 
 class Position(NamedTuple):
@@ -56,6 +57,8 @@ class Position(NamedTuple):
 
     `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start,
     `refused` how many connections its transports have refused, `short` how many bytes of shared memory it waits for.
+    `stopping` is its agent's: a SIGTERM that follows is the job's end, and until then (`time.monotonic_ns`) the
+    processes that the rank has started may take to end by it.
     """
 
     pid: int
@@ -70,6 +73,7 @@ class Position(NamedTuple):
     busy_ns: int
     refused: int
     short: int = 0
+    stopping: int = 0
 
 
 class Board:

@@ -114,17 +114,15 @@ class Loop:
                         if self._admission is not None:
                             self._next(self._positions.call(call.id, step))
                         now = self._run(call, step)
+                        if now - looked > LOOK_NS:
+                            looked = self._look(now)
                 fields[BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
                     boundary(step)
                 finished = fields[FINISHED] = step
                 if now - looked > LOOK_NS:
-                    looked = now
-                    endpoint.flush()
-                    endpoint.pump()
-                    if endpoint.stopping:
-                        raise Stopping
+                    looked = self._look(now)
             meter.close(finished)
             fields[OP], fields[PHASE], fields[EDGE] = -1, IDLE, -1
             self._next(self._positions.last(ctx.role, self._steps))
@@ -133,6 +131,14 @@ class Loop:
             meter.close(finished)
             endpoint.flush()
         return finished
+
+    def _look(self, now: int) -> int:
+        """See what has come. Raises `Stopping`."""
+        self._endpoint.flush()
+        self._endpoint.pump()
+        if self._endpoint.stopping:
+            raise Stopping
+        return now
 
     def _admit(self, admission: Admission, call: _Call, step: int) -> None:
         """A call that others wait behind waits for nothing itself: all inputs are there before it, and credits.

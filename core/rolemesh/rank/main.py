@@ -20,12 +20,13 @@ from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import PluginUse, RankStart
 from rolemesh.protocol.turns import Positions
 from rolemesh.rank.admission import Admission
-from rolemesh.rank.board import GENERATION, PID, REFUSED, Board
+from rolemesh.rank.board import GENERATION, PID, REFUSED, STOPPING, Board
 from rolemesh.rank.control import Control, Stopping
 from rolemesh.rank.endpoint import Endpoint
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
 from rolemesh.rank.gate import GroupGate
 from rolemesh.rank.life import Life
+from rolemesh.rank.signals import on_sigterm
 from rolemesh.rank.turn_page import TurnPage
 from rolemesh.transport import Site, Transport, TransportKeys
 from rolemesh.workload import RankContext, Rendezvous, Workload
@@ -78,6 +79,14 @@ class _Rank:
         self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
         self.step = -1
         self.operator = ""
+        on_sigterm(lambda: self.board.fields[STOPPING], self._stop)
+
+    def _stop(self) -> None:
+        """The job ends and the operator takes long: leave it, unless that has been done."""
+        if self.operator != "teardown":
+            self.endpoint.stopping = True
+            self.control(m.Stop(0, 0.0))
+            raise Stopping
 
     def run(self) -> int:
         try:
@@ -101,11 +110,11 @@ class _Rank:
             m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
         )
         workload, ctx, admission = self._set_up(listener)
-        self.operator = "restore"
-        life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx, admission)
-        self.operator = ""
-        self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
         try:
+            self.operator = "restore"
+            life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx, admission)
+            self.operator = ""
+            self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
             life.run()
             self.operator = "snapshot"
             sha256 = life.digest()

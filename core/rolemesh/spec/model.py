@@ -146,7 +146,11 @@ class JobSpec(_Strict):
     priority: int = Field(default=0, description="Of jobs that wait for room on a Ray, the highest goes first.")
     room_wait_s: float = Field(default=30, ge=0, description="Seconds to wait for room that other jobs have.")
     start_timeout_s: float = Field(default=600.0, gt=0, description="Seconds that all ranks may take to get ready.")
-    stop_grace_s: float = Field(default=5.0, ge=0, description="Seconds between asking a rank to stop and killing it.")
+    stop_grace_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="Seconds between asking a rank to stop and killing it; half of them to finish its operator.",
+    )
 
     @field_validator("name")
     @classmethod

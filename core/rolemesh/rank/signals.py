@@ -1,0 +1,53 @@
+"""What a rank makes of a SIGTERM, where its workload has no handler of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["on_sigterm"]
+
+LOOK_S = 0.02
+
+
+def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
+    """Call `stop` in the main thread, between two of its bytecodes, when a SIGTERM comes that is expected.
+
+    `expected()` is 0 if none is, else until when (`time.monotonic_ns`) the children of this process, which have got the
+    signal, too, may take before `stop`: whoever waits for one here would kill it. Any other SIGTERM ends the process,
+    as it would without this. So does one that a forked child of the process gets.
+    """
+
+    def handle(*_: object) -> None:
+        if until := expected():
+            while _has_children() and time.monotonic_ns() < until:
+                time.sleep(LOOK_S)
+            stop()
+            return
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, handle)
+    os.register_at_fork(after_in_child=forget)
+
+
+def _has_children() -> bool:
+    """Whether a process that this one has started lives."""
+    pids = [pid for path in Path("/proc/self/task").glob("*/children") for pid in _read(path).split()]
+    return any(
+        _read(Path("/proc", pid, "stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]) for pid in pids
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
