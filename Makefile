@@ -9,6 +9,7 @@ SPINS := plugins/workloads/vllm
 MINUTES := .pytest_cache/minutes.jsonl
 PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
 BUDGET ?=
+PROCESSES ?= 3
 export OMP_NUM_THREADS ?= 1
 export PYTHON
 
@@ -22,11 +23,11 @@ demo: install ## GRPO on a real model: SmolLM2-135M learns to reverse words, in 
 	$(PY) examples/grpo/prepare.py
 	.venv/bin/rolemesh run examples/grpo/job.yaml
 
-# In two processes, since most of the time is waiting. Engines that hand a KV cache over spin while they wait, so nothing
-# runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
+# In more processes than a small machine has cores, since most of the time is waiting. Engines that hand a KV cache over
+# spin while they wait, so nothing runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
 test: install ## the whole test suite, each behaviour once: 25 minutes on two cores
 	rm -f $(MINUTES); failed=0; \
-	$(PYTEST) -n 2 --no-loadscope-reorder --ignore=$(SPINS) || failed=1; \
+	$(PYTEST) -n $(PROCESSES) --no-loadscope-reorder --ignore=$(SPINS) || failed=1; \
 	$(PYTEST) $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
@@ -35,7 +36,7 @@ test: install ## the whole test suite, each behaviour once: 25 minutes on two co
 soak: install ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -m soak tests/soak || failed=1; \
-	$(PYTEST) -m soak -n 2 --no-loadscope-reorder --ignore=$(SPINS) --ignore=tests/soak || failed=1; \
+	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder --ignore=$(SPINS) --ignore=tests/soak || failed=1; \
 	$(PYTEST) -m soak $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed

@@ -45,7 +45,7 @@ def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., J
     ray_cluster.wait_for_nodes()
     job = make_job(backend=("--address", ray_cluster.address))
     ladder = "failover=[{use: process}]"
-    driver = job.start("steps=3000", "roles.work.options.kwargs.sleep=0.01", "lease_s=5", ELASTIC, WHERE, ladder)
+    driver = job.start("steps=1500", "roles.work.options.kwargs.sleep=0.01", "lease_s=5", ELASTIC, WHERE, ladder)
     job.running(5)
     assert ranks_of_work(job) == 1
     second = ray_cluster.add_node(num_cpus=1, resources={"grow": 2})
@@ -55,7 +55,7 @@ def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., J
     assert driver.returncode == 0, said
     assert "nodes have joined: work 1 → 3" in said
     assert job.result()["restored_step"] > 0
-    calm = job.run("steps=3000", "name=calm", "roles.work.world_size=2", "metrics.every=100")
+    calm = job.run("steps=1500", "name=calm", "roles.work.world_size=2")
     assert calm.returncode == 0, calm.stdout + calm.stderr
     other = json.loads((job.folder / "runs" / "calm" / "result.json").read_text())
     assert job.result()["state_sha256"]["sink"] == other["state_sha256"]["sink"]

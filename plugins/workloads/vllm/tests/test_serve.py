@@ -46,8 +46,12 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iter
         job.running(1, timeout_s=240)
         yield Endpoint(job, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", max_retries=0))
     finally:
-        process.send_signal(signal.SIGINT)
+        stopped = job.cli("stop", "serve")
+        if stopped.returncode != 0:
+            process.kill()
         process.wait(60)
+    assert stopped.returncode == 0, stopped.stderr
+    assert job.result()["status"] == "interrupted"
     until(lambda: not leftovers(job.ids()), 30, "nothing is left of the example")
 
 
