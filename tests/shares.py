@@ -6,14 +6,26 @@ from xdist.scheduler import LoadScopeScheduling
 
 __all__ = ["Shares", "share_of"]
 
+RAY = (
+    "tests/chaos/test_kills.py",
+    "tests/e2e/test_elastic.py",
+    "tests/e2e/test_ray.py",
+    "tests/e2e/test_ray_failover.py",
+    "tests/e2e/test_ray_nodes.py",
+    "tests/e2e/test_ray_sharing.py",
+    "tests/unit/backends/test_ray.py",
+)
 WHEELS = ("tests/test_wheels.py", "tests/test_community_plugin.py", "tests/e2e/test_new.py")
 
 
 def share_of(nodeid: str) -> str:
-    """A file; what takes the built distributions; a plugin with all its tests, which have one engine or one group."""
+    """A file; what takes the built distributions, or the tests' Ray; a plugin with all its tests, which have one engine
+    or one group."""
     path = nodeid.partition("::")[0]
     if path.startswith("plugins/"):
         return "/".join(path.split("/")[:3])
+    if path in RAY:
+        return "ray"
     return "wheels" if path in WHEELS else path
 
 

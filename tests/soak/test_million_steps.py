@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -76,10 +77,9 @@ metrics: {{every: 10000}}
 """
 
 
-def watched(job: Job) -> list[Sample]:
+def watched(job: Job, driver: subprocess.Popen[str]) -> list[Sample]:
     """Samples of the whole run."""
     samples: list[Sample] = []
-    (driver,) = job.started
     while driver.poll() is None:
         status = job.status()
         if status is not None and status.state == "running":
@@ -97,9 +97,13 @@ def test_a_job_of_a_million_steps_takes_no_more_at_its_end_than_at_its_beginning
         (tmp_path / name).write_text(content)
     job = Job(tmp_path, "million", ("--backend", "local"))
     with (tmp_path / "console").open("w") as console:
-        job.start(console=console)
-        samples = watched(job)
-    assert job.started[0].returncode == 0, (tmp_path / "console").read_text()[-3000:]
+        driver = job.start(console=console)
+        try:
+            samples = watched(job, driver)
+        finally:
+            driver.kill()  # and with it the job, where the test is ended early
+            driver.wait()
+    assert driver.returncode == 0, (tmp_path / "console").read_text()[-3000:]
     assert job.result()["committed_steps"] == STEPS
     begun, ended = samples[0].at + WARM_UP_S, samples[-1].at
     first = [each for each in samples if begun <= each.at <= begun + SPAN_S]
