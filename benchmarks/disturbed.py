@@ -153,20 +153,25 @@ class Disturbed:
         os.kill(control.pid, signal.SIGKILL)
         trail = [(wall, self.boards.look())]
         found: list[Event] = []
+        step: int | None = None
 
-        def committed() -> Event | None:
-            nonlocal found
+        def committed() -> float | None:
+            """When a step was seen to be committed that was not when the new master began."""
+            nonlocal found, step
             trail.append((time.time(), self.boards.look()))
             found = self.store.events(since)
-            again = next((event.seq for event in found if event.kind == "master_recovered"), None)
-            return next((e for e in found if e.kind == "committed" and again is not None and e.seq > again), None)
+            if not any(event.kind == "master_recovered" for event in found):
+                return None
+            now = self.store.read().committed
+            step = now if step is None else step
+            return time.time() if now > step else None
 
         first = self._until("a master commits again", committed, look_s=JOURNAL_S)
         recovered = next(event for event in found if event.kind == "master_recovered")
         then = max((seen for seen in trail if seen[0] <= recovered.time), key=lambda seen: seen[0], default=trail[0])[1]
         steps = min(then[key].finished - trail[0][1][key].finished for key in then)
         self._calm()
-        return MasterKill(recovered.time - wall, first.time - wall, steps, self._changed(before))
+        return MasterKill(recovered.time - wall, first - wall, steps, self._changed(before))
 
     def last_event(self) -> int:
         """The number of the journal's last event."""
@@ -215,7 +220,7 @@ class Disturbed:
             events = self.store.events()
         except AttributeError:
             return ""
-        return "\n".join(f"{e.seq} {e.time:.3f} {e.kind} {e.data}" for e in events[-40:] if e.kind != "committed")
+        return "\n".join(f"{e.seq} {e.time:.3f} {e.kind} {e.data}" for e in events[-40:])
 
     @staticmethod
     def _folder(runs: Path) -> Path | None:

@@ -8,6 +8,7 @@ from tests.simulation.model import SHARDS, RankKey, State
 
 from rolemesh.observer import Event, StepMetrics
 from rolemesh.protocol import agent as ag
+from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["INVARIANTS", "Checks"]
 INVARIANTS = (
     "a failed job tells its trail",
     "asks are answered",
+    "compaction forgets nothing",
     "each line once",
     "each shard once",
     "generations grow",
@@ -127,6 +129,12 @@ class Checks:
                         "sets are of one history",
                         f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
                     )
+
+    def replayed(self, kept: ms.Checkpoint, whole: ms.Checkpoint) -> None:
+        """A new master has read what is kept of the journal; `whole` is what all of it would have told."""
+        for name in kept.__struct_fields__:
+            if (mine := getattr(kept, name)) != (should := getattr(whole, name)):
+                self.world.fail("compaction forgets nothing", f"{name}: {mine} instead of {should}")
 
     def _launched(self, rank: dict[str, Any]) -> None:
         key = rank["role"], rank["rank"]

@@ -1,8 +1,11 @@
-"""A simulated master: the real `MasterMachine` and `replay`, a journal, and the errands that a shell runs for it."""
+"""A simulated master: the real `MasterMachine` and `Replay`, a journal that is compacted, and a shell's work."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rolemesh.cluster import AgentPlace
 from rolemesh.observer import Event
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Journal", "SimMaster", "Stale"]
 
 TICK_S = 0.2
+COMPACTED = 0.2
+"""How likely the journal is compacted after a turn."""
 
 
 class Stale(Exception):
@@ -29,20 +34,51 @@ class Journal:
         self.world = world
         self.epoch = 0
         self.events: list[Event] = []
+        self.committed: int | None = None
+        self._rng = random.Random(world.scenario.seed * 15485863 + 3)
+        self._history = ms.Replay(world.scenario.master_machine(0, ""))
+        self._head = b""
+        self._head_seq = 0
 
     def open(self) -> int:
         """A new master takes over; its epoch."""
         self.epoch += 1
         return self.epoch
 
-    def append(self, epoch: int, records: list[ms.Record]) -> None:
-        """Write a turn. Raises `Stale`."""
+    def append(self, epoch: int, effects: list[ms.Effect], committed: int) -> None:
+        """Write a turn, after which step `committed` is. Raises `Stale`."""
         if epoch != self.epoch:
             raise Stale
-        for record in records:
-            event = Event(len(self.events) + 1, epoch, self.world.now, record.kind, record.data)
-            self.events.append(event)
-            self.world.checks.recorded(event)
+        for effect in effects:
+            if isinstance(effect, ms.Record):
+                event = Event(len(self.events) + 1, epoch, self.world.now, effect.kind, effect.data)
+                self.events.append(event)
+                self._history.apply(event)
+                self.world.checks.recorded(event)
+            elif isinstance(effect, ms.Committed):
+                told = Event(len(self.events), epoch, self.world.now, "committed", {"step": effect.step})
+                self.world.checks.recorded(told)
+        self.committed = committed
+        self._history.commit(committed)
+        if self._rng.random() < COMPACTED:
+            self._head, self._head_seq = msgspec.json.encode(self._history.checkpoint()), len(self.events)
+
+    def replay(self, machine: ms.MasterMachine, now: float) -> None:
+        """Bring a new master's machine to where the journal ends, from what is kept of it."""
+        kept = ms.Replay(machine)
+        if self._head:
+            kept.restore(msgspec.json.decode(self._head, type=ms.Checkpoint))
+        self._apply(kept, self.events[self._head_seq :])
+        whole = ms.Replay(self.world.scenario.master_machine(0, ""))
+        self._apply(whole, self.events)
+        self.world.checks.replayed(kept.checkpoint(), whole.checkpoint())
+        kept.finish(now, self.world.now)
+
+    def _apply(self, history: ms.Replay, events: list[Event]) -> None:
+        for event in events:
+            history.apply(event)
+        if self.committed is not None:
+            history.commit(self.committed)
 
 
 class SimMaster:
@@ -66,7 +102,7 @@ class SimMaster:
         """Take up the job where the journal ends."""
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
-        ms.replay(self.machine, list(self.journal.events), world.now + self.clock, world.now)
+        self.journal.replay(self.machine, world.now + self.clock)
         self.machine.published = max(self.machine.published, len(world.checks.lines) - 1)
         self.handle(ms.Begin())
         world.at(TICK_S, self._tick)
@@ -102,25 +138,26 @@ class SimMaster:
             self._later += [event for event in events if not isinstance(event, ms.Tick)]
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
-        records = [effect for effect in effects if isinstance(effect, ms.Record)]
+        records = [effect for effect in effects if isinstance(effect, ms.Record | ms.Committed)]
+        kinds = [effect.kind if isinstance(effect, ms.Record) else "committed" for effect in records]
         dies = self.dies_at if records else ""
         if dies == "before":
-            self.world.note(f"master {self.epoch}", f"is killed before {[r.kind for r in records]} is written")
+            self.world.note(f"master {self.epoch}", f"is killed before {kinds} is written")
             self._killed()
             return
         if records:
             try:
-                self.journal.append(self.epoch, records)
+                self.journal.append(self.epoch, effects, self.machine.committed)
             except Stale:
                 self.world.note(f"master {self.epoch}", "is no longer the master")
                 self.die()
                 return
         if any(isinstance(effect, ms.Record) and effect.kind == "replanned" for effect in effects):
             self.lines.moved(rank.agent for rank in self.machine.ranks.values())
-        others = [effect for effect in effects if not isinstance(effect, ms.Record)]
+        others = [effect for effect in effects if not isinstance(effect, ms.Record | ms.Committed)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
-            self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {[r.kind for r in records]}")
+            self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {kinds}")
         for effect in others:
             self._do(effect)
         if dies:

@@ -148,12 +148,13 @@ def _says_everything_once(original: Any) -> Any:
     return send
 
 
-def _commit_is_not_replayed(original: Any) -> Any:
-    def apply(self: Any, kind: str, data: Any, now: float) -> None:
-        if kind != "committed":
-            original(self, kind, data, now)
+def _forgets_generations(original: Any) -> Any:
+    def checkpoint(self: Any) -> Any:
+        kept = original(self)
+        ranks = [msgspec.structs.replace(rank, generation=0) for rank in kept.ranks]
+        return msgspec.structs.replace(kept, ranks=ranks)
 
-    return apply
+    return checkpoint
 
 
 def _launch_is_not_replayed(original: Any) -> Any:
@@ -297,7 +298,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
              _method(Coordinator, "answered", _goes_back_too_far), 640),
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
-             lambda: patch.object(replay, "_apply", _commit_is_not_replayed(replay._apply))),
+             lambda: patch.object(replay.Replay, "commit", lambda self, step: None)),
+    Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
+             _method(replay.Replay, "checkpoint", _forgets_generations)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
              lambda: patch.object(replay, "_launched", _launch_is_not_replayed(None))),
     Mutation("a rank is started again under the generation it had", "generations grow", "agents",

@@ -24,7 +24,6 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PlacementE
 from rolemesh.failures import Failure, describe
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.imports import import_paths
-from rolemesh.master.context import JobContext
 from rolemesh.master.publication import DRAIN_S, Publication
 from rolemesh.observer import JobStatus, RunInfo
 from rolemesh.plugins.manager import JobPlugins
@@ -35,6 +34,7 @@ from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
 from rolemesh.rank.inline import InlineEngine
 from rolemesh.runs import JOB_FILE, RESULT_FILE, RUN_FILE, write_json
 from rolemesh.spec import JobFile
+from rolemesh.state import Store
 from rolemesh.workload import RankContext, Workload
 
 __all__ = ["run_inline"]
@@ -82,7 +82,8 @@ class _Inline:
             self._observers.create(name, chosen.record, chosen.cls, chosen.options, chosen.where)
         # Observers are told here, where a debugger may stop in them.
         self._publication = Publication(run_dir, JobPlugins(), lambda step, held: None)
-        self._context = JobContext(self._spec.state, run_dir, self._id)
+        self._store = Store.open(self._spec.state, run_dir, self._id)
+        self._epoch = self._store.claim()
         self._produced: dict[str, int] = {}
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
@@ -174,7 +175,7 @@ class _Inline:
         return JobStatus(
             self._spec.name,
             state,
-            self._context.epoch,
+            self._epoch,
             self._finished,
             self._spec.steps,
             self._started,
@@ -183,7 +184,7 @@ class _Inline:
         )
 
     def _journal(self, kind: str, data: dict[str, Any]) -> None:
-        events = self._context.append([(kind, data)])
+        events = self._store.append(self._epoch, [(time.time(), kind, data)])
         self._publication.add(events)
         for event in events:
             self._observers.broadcast("event", event=event)
@@ -228,5 +229,5 @@ class _Inline:
             log.warning(self._publication.give_up())
         self._observers.broadcast("job_ended", result=result)
         write_json(self._run_dir / RESULT_FILE, result)
-        self._context.close()
+        self._store.close()
         return result

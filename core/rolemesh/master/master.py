@@ -1,6 +1,8 @@
-"""The master: drives `MasterMachine` with a queue, a clock, the journal, plugins and a launcher of agents.
+"""The master: drives `MasterMachine` with an inbox, a clock, the journal, plugins and a launcher of agents.
 
 A master that is started again finds its predecessor's journal, takes the job over under the next epoch, and goes on.
+Its loop never waits for a disk or a database: a turn's records are written beside it, and until they are durable it
+takes no further turn, but beats, answers, and goes on telling agents what it has told them last.
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from typing import Any
 
 import msgspec
 import zmq
@@ -22,15 +24,17 @@ import zmq
 from rolemesh import faults
 from rolemesh.cluster import Launcher
 from rolemesh.control import CONTROL_FILE, Control
-from rolemesh.errors import StateError
 from rolemesh.jsonl import last_line
 from rolemesh.master.answers import Answers
 from rolemesh.master.clock import boot
-from rolemesh.master.context import JobContext
 from rolemesh.master.errands import Errands
+from rolemesh.master.inbox import Inbox
+from rolemesh.master.journal import Claimed, Journal
+from rolemesh.master.keepalive import Keepalive
 from rolemesh.master.plugins import MasterPlugins, created
 from rolemesh.master.publication import DRAIN_S, Publication
 from rolemesh.master.report import result_of, status_of
+from rolemesh.master.writer import Writer
 from rolemesh.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.plugins.background import Background
 from rolemesh.protocol import master as machine
@@ -46,6 +50,7 @@ __all__ = ["Master"]
 log = logging.getLogger("rolemesh.master")
 
 TICK_MS = 100
+SERVE_MS = 20
 RECENT_LINES = 4096
 
 
@@ -59,18 +64,22 @@ class Master:
         self.bundle = bundle
         self.run_dir = Path(bundle.config.run_dir)
         self._launcher = launcher
-        self._context = JobContext(bundle.state, self.run_dir, bundle.job_id)
-        plugins = MasterPlugins(bundle)
-        outline = msgspec.structs.replace(bundle.outline, epoch=self._context.epoch, clock=boot())
-        self._machine = machine.MasterMachine(outline, plugins.ladder, plugins.diagnosers)
-        machine.replay(self._machine, self._context.history, time.monotonic(), time.time())
-        self._inbox: SimpleQueue[machine.Event] = SimpleQueue()
+        self._plugins = MasterPlugins(bundle)
+        self._inbox = Inbox()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._errands = Errands(bundle, launcher, plugins.strategies, self._put)
-        self._started = self._context.history[0].time if self._context.history else time.time()
+        self._writer, self._files = Writer("journal", self._awake), Writer("files", self._awake)
+        self._journal = Journal(
+            bundle.state, self.run_dir, bundle.job_id, self._writer, lambda: machine.MasterMachine(bundle.outline)
+        )
+        self._keepalive = Keepalive(launcher)
+        self._errands = Errands(bundle, launcher, self._plugins.strategies, self._put)
+        earlier = Run(self.run_dir).control()
+        self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
+        self._started = self._earlier.started if self._earlier is not None else time.time()
+        self._machine = machine.MasterMachine(bundle.outline)
+        self._in_control = self._over = False
         graph = bundle.config.graph
-        written = int(last_line(self.run_dir / METRICS_FILE).get("step", -1)) if self._context.history else -1
-        self._lines = LineAssembler(graph, bundle.config.world_sizes, max(written, bundle.outline.origin_step))
+        self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name,
@@ -90,11 +99,14 @@ class Master:
             self._zmq,
             self._endpoint,
             status=self._status,
-            events=lambda: self._context.recent,
+            events=lambda: self._journal.recent,
             lines=lambda: self._recent,
             put=self._put,
             inject=self._inject,
         )
+        self._poller = zmq.Poller()
+        self._poller.register(self._answers.socket, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
@@ -103,29 +115,52 @@ class Master:
         left alone: the next master finds them.
         """
         try:
-            self._announce()
             self._launcher.open(self._received, self._lost)
-            if self._over:
-                self._finish()
-                return
-            self._put(machine.Begin())
-            poller = zmq.Poller()
-            poller.register(self._answers.socket, zmq.POLLIN)
-            poller.register(self._wake, zmq.POLLIN)
+            self._journal.claim(self._take_over, patient=self._earlier is not None)
+            self._serve(until=lambda: self._in_control)
             while not self._over:
-                ready = dict(poller.poll(TICK_MS))
-                if self._wake in ready:
-                    os.eventfd_read(self._wake)
-                self._launcher.beat()
-                if self._answers.socket in ready:
-                    self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
+                self._serve_once()
                 self._turn()
         finally:
             self._close()
 
-    @property
-    def _over(self) -> bool:
-        return self._machine.phase == "ended"
+    def _serve(self, until: Callable[[], bool], limit_s: float = float("inf")) -> None:
+        """Do all that does not need a turn of the machine, until `until` or for `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not until() and time.monotonic() < deadline:
+            self._serve_once(SERVE_MS)
+
+    def _serve_once(self, wait_ms: int = TICK_MS) -> None:
+        ready = dict(self._poller.poll(wait_ms))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        if self._in_control:
+            self._launcher.beat()
+        if self._answers.socket in ready:
+            self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
+        self._files.collect()
+        self._writer.collect()
+        if self._writer.busy or self._publication.full:
+            self._keepalive.repeat(time.monotonic())
+
+    def _take_over(self, found: Claimed) -> None:
+        """Go on where earlier masters have stopped, now that the journal is this one's."""
+        self._check_journal(found)
+        outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
+        self._machine = machine.MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
+        self._journal.history.continue_with(self._machine, time.monotonic(), time.time())
+        if (begun := self._journal.history.account.begun) is not None:
+            self._started = begun
+            written = int(last_line(self.run_dir / METRICS_FILE).get("step", -1))
+            published = max(written, self.bundle.outline.origin_step)
+            self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
+        self._announce(found)
+        self._in_control = True
+        if self._machine.phase == "ended":
+            self._finish()
+            return
+        effects = self._machine.turn([machine.Begin()], time.monotonic())
+        self._carry_out(effects)
 
     def _received(self, agent: str, message: bytes) -> None:
         try:
@@ -138,17 +173,16 @@ class Master:
     def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
         self._put(machine.AgentLost(agent, incarnation, why, node_lost))
 
-    def _check_journal(self) -> None:
+    def _check_journal(self, found: Claimed) -> None:
         """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
-        newest = self._context.history[-1].seq if self._context.history else 0
+        newest = self._journal.history.seq
         told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", 0))
-        earlier = Run(self.run_dir).control()
         if told > newest:
             what = f"the journal ends with event {newest}, but event {told} has been told already"
-        elif self._context.epoch == 1 and earlier is not None and earlier.job_id == self.bundle.job_id:
-            what = f"the master with pid {earlier.pid} had a journal, and it is gone"
-        elif earlier is not None and earlier.job_id != self.bundle.job_id:
-            what = f"another job ({earlier.job_id}, master {earlier.pid}) has taken the folder"
+        elif found.epoch == 1 and self._earlier is not None:
+            what = f"the master with pid {self._earlier.pid} had a journal, and it is gone"
+        elif (other := Run(self.run_dir).control()) is not None and other.job_id != self.bundle.job_id:
+            what = f"another job ({other.job_id}, master {other.pid}) has taken the folder"
         else:
             return
         raise JournalDamagedError(
@@ -157,9 +191,8 @@ class Master:
             remedy="restore the database from a backup, or start the job again with --resume",
         )
 
-    def _announce(self) -> None:
-        self._check_journal()
-        write_json(self.run_dir / RUN_FILE, self._run)
+    def _announce(self, found: Claimed) -> None:
+        fresh = self._earlier is None
         control = Control(
             self.bundle.config.name,
             self.bundle.job_id,
@@ -170,28 +203,28 @@ class Master:
             self.bundle.ray_address,
             "rolemesh" if self.bundle.backend == "ray" else "",
         )
-        write_json(self.run_dir / CONTROL_FILE, control)
+        for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
+            path = self.run_dir / name
+            self._files.submit(name, lambda path=path, content=content: write_json(path, content), patient=not fresh)  # type: ignore[misc]
+        if fresh:  # nobody knows of the job before
+            self._serve(until=lambda: not self._files.busy)
         self._observers.broadcast("job_started", run=self._run)
         self._publication.start()
-        if self._context.history:
-            # What the last master journalled and then had no time to tell anybody.
-            newest = self._context.history[-1].seq
-            told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", newest))
-            self._publication.add(event for event in self._context.history if event.seq > told)
+        # What the last master journalled and then had no time to tell anybody.
+        told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", self._journal.history.seq))
+        self._publication.add(event for event in found.stored.events if event.seq > told)
 
     def _put(self, event: machine.Event) -> None:
         self._inbox.put(event)
+        self._awake()
+
+    def _awake(self) -> None:
         os.eventfd_write(self._wake, 1)
 
     def _turn(self) -> None:
-        if self._publication.full:
-            return  # whatever is decided now would have to wait in memory for the disk
-        now = time.monotonic()
-        events: list[machine.Event] = []
-        with suppress(Empty):
-            while True:
-                events.append(self._inbox.get_nowait())
-        effects = self._machine.turn([*events, machine.Tick()], now)
+        if self._writer.busy or self._publication.full or self._over:
+            return  # nothing follows from what is not durable, or would have to wait in memory for the disk
+        effects = self._machine.turn([*self._inbox.take(), machine.Tick()], time.monotonic())
         if self._machine.coordinator.busy:
             self._lines.unsettled(self._machine.now)
         self._carry_out(effects)
@@ -199,13 +232,24 @@ class Master:
     def _carry_out(self, effects: list[machine.Effect]) -> None:
         """Journal first, in one transaction; then let the rest out, in order."""
         records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
-        self._publication.add(self._context.append(records))
-        if any(kind == "replanned" for kind, _ in records):
+        commits = any(isinstance(effect, machine.Committed) for effect in effects)
+        if records or commits:
+            self._journal.append(records, lambda events: self._release(events, effects), self._machine.committed)
+        elif any(isinstance(effect, machine.Publish) for effect in effects):
+            # A master that was stopped for a while would write lines that are there already.
+            self._journal.verify(lambda: self._release([], effects))
+        else:
+            self._release([], effects)
+
+    def _release(self, events: list[Event], effects: list[machine.Effect]) -> None:
+        """What a turn has led to, now that it is durable."""
+        self._publication.add(events)
+        if any(event.kind == "replanned" for event in events):
             self._lines.moved(rank.agent for rank in self._machine.ranks.values())
         for effect in effects:
             match effect:
                 case machine.ToAgent(agent, incarnation, message):
-                    self._launcher.send(agent, incarnation, m.encode(message))
+                    self._keepalive.send(agent, incarnation, message, time.monotonic())
                 case machine.StartAgents(agents):
                     self._errands.start(agents)
                 case machine.Attach(agents):
@@ -230,13 +274,12 @@ class Master:
                     self._publish(agent, metrics)
                 case machine.End():
                     self._finish()
-                case machine.Record():
+                case machine.Record() | machine.Committed():
                     pass
 
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
         lines = tuple(self._lines.add(agent, metrics, self._machine.now, self._machine.committed, wall=time.time()))
         if lines:
-            self._context.verify()  # a master that was stopped for a while would write lines that are there already
             self._recent.extend(lines)
             self._publication.add(lines)
 
@@ -249,21 +292,13 @@ class Master:
 
         Says why not, "" if it happens.
         """
+        if not self._in_control:
+            return "the master has not taken over yet"
         what, _, name = target.partition(":")
         if target == "master":
-            self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
-            match kind:
-                case "full":
-                    faults.fill([os.getpid()])
-                case "clock":
-                    faults.step_clock()
-                case "stall":
-                    self._publication.stall(faults.LASTING_S)
-                case _:
-                    os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+            self._journal_injected(kind, target, lambda: self._fail(kind))
         elif what == "node":
-            self._carry_out([machine.Record("injected", {"kind": kind, "target": target})])
-            self._launcher.lose(name)
+            self._journal_injected(kind, target, lambda: self._launcher.lose(name))
         elif what == "agent":
             if why := self._machine.why_not(name, "", -1):
                 return why
@@ -275,43 +310,63 @@ class Master:
             self._put(machine.InjectAsked(kind, role=role, rank=int(rank)))
         return ""
 
+    def _fail(self, kind: m.FaultKind) -> None:
+        """What a rehearsal does to this master."""
+        match kind:
+            case "full":
+                faults.fill([os.getpid()])
+            case "clock":
+                faults.step_clock()
+            case "stall":
+                self._publication.stall(faults.LASTING_S)
+            case _:
+                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+
+    def _journal_injected(self, kind: str, target: str, then: Callable[[], Any]) -> None:
+        def journalled(events: list[Event]) -> None:
+            self._release(events, [])
+            then()
+
+        self._journal.append([("injected", {"kind": kind, "target": target})], journalled)
+
     def _status(self) -> JobStatus:
-        warnings = filter(None, (self._publication.warning, *self._observers.warnings))
-        return status_of(self._machine, self.bundle, self._started, os.getpid(), socket.gethostname(), warnings)
+        warnings = (self._writer.warning, self._files.warning, self._publication.warning, *self._observers.warnings)
+        status = status_of(
+            self._machine, self.bundle, self._started, os.getpid(), socket.gethostname(), filter(None, warnings)
+        )
+        if not self._in_control:
+            return msgspec.structs.replace(status, state="recovering" if self._earlier is not None else "starting")
+        if self._machine.phase == "ended" and not self._over:  # that is not journalled yet
+            return msgspec.structs.replace(status, state="stopping")
+        return status
 
     def _finish(self) -> None:
-        self._launcher.stop()
+        """The job has ended, and that is journalled: end the agents, tell the observers, write the result."""
+        self._over = True
+        stopping = threading.Thread(target=self._launcher.stop, name="stop")
+        stopping.start()
+        self._serve(until=lambda: not stopping.is_alive())
         ended = time.time()
-        result = result_of(self._machine, self.bundle, self._journal(), ended - self._started)
+        result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started)
         self._publication.close()
-        self._serve_until(lambda: self._publication.wait(TICK_MS / 1000))
+        self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
         if unwritten := self._publication.give_up():
             log.warning(unwritten)
         self._observers.broadcast("job_ended", result=result)
         self._observers.close()
-        self._serve_until(lambda: self._observers.wait(TICK_MS / 1000) or self._observers.hang(DRAIN_S))
+        self._serve(until=lambda: self._observers.wait(0) or self._observers.hang(DRAIN_S), limit_s=DRAIN_S)
         for untold in self._observers.give_up():
             log.warning(untold)
-        write_json(self.run_dir / RESULT_FILE, result)
+        self._files.submit(RESULT_FILE, lambda: write_json(self.run_dir / RESULT_FILE, result))
+        self._serve(until=lambda: not self._files.busy)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
         self._answers.serve()
-
-    def _serve_until(self, done: Callable[[], bool]) -> None:
-        """Beat and answer until `done`, within reason."""
-        deadline = time.monotonic() + DRAIN_S
-        while not done() and time.monotonic() < deadline:
-            self._launcher.beat()
-            self._answers.serve()
-
-    def _journal(self) -> list[Event]:
-        try:
-            return self._context.all()
-        except StateError:
-            return []  # the result matters more than the account of what was lost
 
     def _close(self) -> None:
         if self._over:
             self._launcher.stop()
             (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
         self._zmq.destroy(linger=200)
-        self._context.close()
+        for writer in (self._writer, self._files):
+            writer.close()
+        self._journal.close()

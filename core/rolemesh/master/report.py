@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -11,8 +11,8 @@ import msgspec
 from rolemesh import failures
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.master.goodput import goodput, recoveries
-from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus
+from rolemesh.master.goodput import Account
+from rolemesh.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.master import MasterMachine, RankRecord
 
@@ -69,7 +69,7 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 
-def result_of(machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event], wall_s: float) -> dict[str, Any]:
+def result_of(machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float) -> dict[str, Any]:
     """The content of ``result.json``."""
     status = machine.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
@@ -89,8 +89,8 @@ def result_of(machine: MasterMachine, bundle: JobBundle, journal: Sequence[Event
         "restored_step": bundle.outline.origin_step,
         "persisted_step": machine.persisted,
         "refused_connections": sum(machine.refused.values()),
-        "recoveries": recoveries(journal),
-        "goodput": goodput(journal, wall_s),
+        "recoveries": account.recoveries(),
+        "goodput": account.goodput(wall_s),
     }
     if machine.failures and status != "done":
         result["failure"] = msgspec.to_builtins(failures.primary(machine.last_failures))

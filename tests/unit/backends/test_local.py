@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import zmq
 from tests.unit.backends import small_job
 
 from rolemesh.agent.keeper import remove_job, shm_folder
+from rolemesh.backends.local.question import master_comes
 
 
 class SmallJob:
@@ -29,9 +31,11 @@ class SmallJob:
         self.folder = Path(tempfile.mkdtemp(prefix="rmt-"))
         self.job = f"t{secrets.token_hex(3)}"
         command = [sys.executable, "-m", small_job.__name__, str(self.folder), self.job]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        self.errors = self.folder / "supervisor.log"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            )
         self.context = zmq.Context()
 
     def ask(self, *command: Any) -> Any:
@@ -277,6 +281,28 @@ def test_a_master_that_raises_is_started_again(job: SmallJob) -> None:
     job.master(1)
     job.ask("end")
     assert job.process.wait(10) == 0
+
+
+def test_an_agent_that_asks_is_told_of_a_master_that_stands_still_or_comes_and_of_none_behind_the_supervisor(
+    job: SmallJob,
+) -> None:
+    first = job.master(0)
+    os.kill(first, signal.SIGSTOP)
+    assert master_comes(job.folder)
+    job.master(1)
+    assert master_comes(job.folder)
+    job.process.kill()
+    job.process.wait()
+    assert not master_comes(job.folder)
+
+
+def test_a_process_that_the_machine_has_no_room_for_is_started_when_there_is(job: SmallJob) -> None:
+    first = job.master(0)
+    resource.prlimit(job.process.pid, resource.RLIMIT_NOFILE, (3, 1024))
+    os.kill(first, signal.SIGKILL)
+    job.until(lambda _: "a master cannot be started" in (job.errors.read_text()), "the supervisor has tried")
+    resource.prlimit(job.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    job.master(1)
 
 
 def test_a_killed_supervisor_takes_master_and_agents_along(job: SmallJob) -> None:

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh.master.goodput import goodput, recoveries
+import msgspec
+
+from rolemesh.master.goodput import Account
 from rolemesh.observer import Event
+
+
+def accounted(events: list[Event]) -> Account:
+    """Kept, and taken up again, after every event."""
+    account = Account()
+    for event in events:
+        account.apply(event)
+        account = msgspec.json.decode(msgspec.json.encode(account), type=Account)
+    return account
+
+
+def goodput(events: list[Event], wall_s: float) -> dict[str, Any]:
+    return accounted(events).goodput(wall_s)
+
+
+def recoveries(events: list[Event]) -> list[dict[str, Any]]:
+    return accounted(events).recoveries()
 
 
 def journal(*entries: tuple[float, str, dict[str, Any]], epochs: dict[int, int] | None = None) -> list[Event]:
@@ -106,3 +125,21 @@ def test_without_a_master_nothing_is_lost_but_it_is_said() -> None:
 def test_an_empty_journal_has_no_account() -> None:
     assert goodput([], 1.0)["share"] is None
     assert recoveries([]) == []
+
+
+def test_a_job_that_fails_very_often_has_the_same_account_of_bounded_size() -> None:
+    entries: list[tuple[float, str, dict[str, Any]]] = [(0.0, "job_started", {}), (1.0, "job_running", {})]
+    for number in range(1, 2001):
+        at = 10.0 * number
+        entries += [
+            (at, "failure", FAILURE),
+            (at, "recovery_planned", planned(number, "signal")),
+            (at + 0.5, "recovered", {"number": number}),
+            (at + 1.0, "regained", {"number": number}),
+        ]
+    account = Account()
+    for event in journal(*entries):
+        account.apply(event)
+    assert account.goodput(30_000.0)["lost_s"] == {"start": 1.0, "signal": 2000.0}
+    assert [one["number"] for one in account.recoveries()] == list(range(1501, 2001))
+    assert len(msgspec.json.encode(account)) < 200_000

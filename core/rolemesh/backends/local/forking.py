@@ -19,7 +19,7 @@ def fork(name: str, run: Callable[[], int], log: Path, keep: int = -1) -> int:
     """Run `run` in a new process, whose exit code it returns; returns the pid.
 
     The process has a session of its own, `log` as its output, no file but `keep` from its parent, and ends with it.
-    To be called from a parent's only thread.
+    To be called from a parent's only thread. Raises `OSError` if the machine has no room for a process.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -33,13 +33,17 @@ def fork(name: str, run: Callable[[], int], log: Path, keep: int = -1) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _keep_only(keep)
         Path("/proc/self/comm").write_text(name)
-        write_to(log)
+        with contextlib.suppress(OSError):  # no room for a log is no reason not to run
+            write_to(log)
         code = run()
     except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # Whatever happens here, a child must never go on with its parent's work.
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from rolemesh.agent.agent import Agent
 from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
+from rolemesh.backends.local.question import master_comes
 from rolemesh.backends.local.relay import Relay
 from rolemesh.backends.local.wire import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh.errors import PluginError
@@ -34,7 +35,7 @@ def run_agent(config: bytes, folder: Path) -> int:
     """Be an agent until the job is over on this node."""
     decoded = msgspec.msgpack.decode(config, type=AgentConfig)
     relay = Relay(agents_address(folder), agent_identity(decoded.agent, decoded.incarnation))
-    agent = Agent(decoded, relay.send)
+    agent = Agent(decoded, relay.send, lambda: master_comes(folder))
     relay.start(agent.deliver)
     agent.run()
     relay.stop()

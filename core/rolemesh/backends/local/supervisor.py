@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from rolemesh.backends.local.forking import fork, how_it_ended
+from rolemesh.backends.local.question import Answering
 from rolemesh.backends.local.wire import (
     Agents,
     AgentState,
@@ -45,6 +46,11 @@ STUCK_S = 30.0
 """A master whose loop does not turn for this long hangs, and is killed."""
 COME_UP_S = 60.0
 """How long a new master may take until its first beat."""
+POLL_S = 0.5
+STALL_S = 1.0
+"""A supervisor that has had no turn for longer cannot say how long others have been silent."""
+AGAIN_S = 1.0
+"""After this a process is forked again that the machine had no room for."""
 
 
 class MasterEntry(Protocol):
@@ -69,6 +75,11 @@ class _Master:
         self.beats = 0
         self.turns = 0
         self.stopping = False
+
+    def excuse(self, seconds: float) -> None:
+        """For so long nobody has listened."""
+        self.beaten += seconds
+        self.turned += seconds
 
     def hangs(self, now: float) -> bool:
         """Whether it has been silent for too long."""
@@ -105,6 +116,8 @@ class Supervisor:
         self._attempts = 0
         self._selector = selectors.DefaultSelector()
         self._due: float | None = 0.0
+        self._again: float | None = None
+        self._looked = time.monotonic()
         self.gave_up = ""
 
     def run(self) -> bool:
@@ -113,45 +126,69 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._selector.register(wake_read, selectors.EVENT_READ)
+        answering = Answering(self._folder)
+        self._selector.register(answering, selectors.EVENT_READ)
         finished: bool | None = None
         try:
             while finished is None:
                 if self._master is None and self._due is not None and time.monotonic() >= self._due:
                     self._start_master()
+                if self._again is not None and time.monotonic() >= self._again:
+                    self._again = None
+                    for agent in list(self._waiting):
+                        self._fork_waiting(agent)
                 for key, _ in self._selector.select(self._timeout()):
                     if key.fd == wake_read:
                         os.read(wake_read, 4096)
+                    elif key.fileobj is answering:
+                        answering.answer()
                     elif self._master is not None and key.fd == self._master.link.fileno():
                         self._read(self._master)
                 self._check_master()
                 finished = self._reap()
         finally:
+            answering.close()
             self._kill_all()
             signal.set_wakeup_fd(-1)
         return finished
 
     def _timeout(self) -> float:
         if self._master is None and self._due is not None:
-            return max(0.0, self._due - time.monotonic())
-        return 0.5
+            return min(POLL_S, max(0.0, self._due - time.monotonic()))
+        return POLL_S
 
     # ------------------------------------------------------------------------------------------------- the master
 
     def _start_master(self) -> None:
-        ours, theirs = socket.socketpair()
-        attempt, self._attempts, self._due = self._attempts, self._attempts + 1, None
+        attempt = self._attempts
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._start_later(error)
+            return
         link: Link[ToMaster] = Link(theirs, ToMaster)
 
         def run() -> int:
             return self._master_entry(self._start, link, self._folder, attempt)
 
-        pid = fork("rolemesh-master", run, self._log_of("master"), theirs.fileno())
-        theirs.close()
+        try:
+            pid = fork("rolemesh-master", run, self._log_of("master"), theirs.fileno())
+        except OSError as error:
+            ours.close()
+            self._start_later(error)
+            return
+        finally:
+            theirs.close()
+        self._attempts, self._due = attempt + 1, None
         # A master that does not read must not stop its supervisor.
         ours.setblocking(False)
         self._master = _Master(pid, Link(ours, ToSupervisor))
         self._selector.register(ours, selectors.EVENT_READ)
         self._tell(Agents(tuple(self._agents.values())))
+
+    def _start_later(self, error: OSError) -> None:
+        self._say(f"a master cannot be started: {error}; it is tried again")
+        self._due = time.monotonic() + AGAIN_S
 
     def _tell(self, message: ToMaster) -> None:
         if self._master is not None:
@@ -185,7 +222,12 @@ class Supervisor:
         return True
 
     def _check_master(self) -> None:
-        if self._master is not None and self._master.hangs(time.monotonic()):
+        now = time.monotonic()
+        stalled, self._looked = now - self._looked, now
+        if self._master is not None and stalled > STALL_S:
+            # This process, or the whole machine, has stood still: nobody else's silence.
+            self._master.excuse(stalled)
+        if self._master is not None and self._master.hangs(now):
             self._say(f"the master (pid {self._master.pid}) is silent; it is killed and started again")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._master.pid, signal.SIGKILL)
@@ -241,7 +283,12 @@ class Supervisor:
         def run() -> int:
             return self._agent_entry(spawn.config, self._folder)
 
-        pid = fork("rolemesh-agent", run, self._log_of(agent))
+        try:
+            pid = fork("rolemesh-agent", run, self._log_of(agent))
+        except OSError as error:
+            self._say(f"agent {agent} cannot be started: {error}; it is tried again")
+            self._waiting[agent], self._again = spawn, time.monotonic() + AGAIN_S
+            return
         self._agents[agent] = msgspec.structs.replace(self._agents[agent], pid=pid)
 
     def _kill(self, agent: str, incarnation: int) -> None:
@@ -249,7 +296,8 @@ class Supervisor:
         if state is None or state.incarnation != incarnation or state.status is not None:
             return
         if state.pid:
-            os.kill(state.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.pid, signal.SIGKILL)
         elif self._waiting.pop(agent, None) is not None:
             self._agent_gone(state, signal.SIGKILL)
 
@@ -289,4 +337,5 @@ class Supervisor:
                 os.waitpid(pid, 0)
 
     def _say(self, what: str) -> None:
-        print(f"supervisor: {what}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # its disk may be full
+            print(f"supervisor: {what}", file=sys.stderr, flush=True)

@@ -1,9 +1,11 @@
 """The master's side of the protocol: events in, effects out."""
 
+from rolemesh.protocol.master.checkpoint import Checkpoint
 from rolemesh.protocol.master.events import (
     AgentLost,
     Attach,
     Begin,
+    Committed,
     CompleteSet,
     Disown,
     Effect,
@@ -34,13 +36,15 @@ from rolemesh.protocol.master.events import (
 from rolemesh.protocol.master.ladder import Rung
 from rolemesh.protocol.master.machine import MasterMachine
 from rolemesh.protocol.master.records import AgentRecord, RankRecord
-from rolemesh.protocol.master.replay import replay
+from rolemesh.protocol.master.replay import Replay, replay
 
 __all__ = [
     "AgentLost",
     "AgentRecord",
     "Attach",
     "Begin",
+    "Checkpoint",
+    "Committed",
     "CompleteSet",
     "Disown",
     "Effect",
@@ -63,6 +67,7 @@ __all__ = [
     "Released",
     "Replan",
     "Replanned",
+    "Replay",
     "Rung",
     "SetCompleted",
     "StartAgents",

@@ -97,7 +97,7 @@ class Coordinator:
         machine, before = self.machine, self.recovery
         proposal = propose(found, machine.view(now), machine.ladder, machine.diagnosers, floor)
         escalated = floor > 0  # the failures are those of `before`, and their levels have been asked anew
-        machine.failures += found if not escalated else []
+        machine.remember(found if not escalated else ())
         self.latest = list(found)
         if proposal.plan is None:
             self.recovery = None
@@ -141,7 +141,7 @@ class Coordinator:
             rank.state = "halting"
             self._were[key] = max(rank.finished, self._were.get(key, -1))
         reached = tuple((*key, self._were[key]) for key in plan.restart)
-        machine.attempts.append(Attempt(plan.level, now, plan.restart, plan.reason, reached=reached))
+        machine.attempted(Attempt(plan.level, now, plan.restart, plan.reason, reached=reached))
         data = {
             "number": self.count,
             "attempt": proposal.attempt,
@@ -173,6 +173,15 @@ class Coordinator:
             self._regaining.remove(data["number"])
             if not self._regaining:
                 self._were.clear()
+
+    def kept(self) -> tuple[list[tuple[str, int, int]], list[int]]:
+        """For a checkpoint: where ranks had been, and the recoveries that have not got them there again."""
+        return [(*key, step) for key, step in self._were.items()], list(self._regaining)
+
+    def restored(self, count: int, reached: list[tuple[str, int, int]], regaining: list[int]) -> None:
+        """From a checkpoint: what `kept` has said, and the number of recoveries."""
+        self.count, self._regaining = count, list(regaining)
+        self._were = {(role, rank): step for role, rank, step in reached}
 
     def _close_attempt(self, outcome: Any, now: float) -> None:
         attempts = self.machine.attempts

@@ -13,6 +13,7 @@ __all__ = [
     "AgentLost",
     "Attach",
     "Begin",
+    "Committed",
     "CompleteSet",
     "Disown",
     "Effect",
@@ -223,6 +224,12 @@ class Record(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
+class Committed(msgspec.Struct, frozen=True):
+    """All ranks could be restored to `step`: journal that, as how far the job is rather than as an event."""
+
+    step: int
+
+
 class Publish(msgspec.Struct, frozen=True):
     """Metrics of ranks that an agent has merged."""
 
@@ -261,5 +268,16 @@ class End(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    StartAgents | Attach | KillAgent | ToAgent | Record | Publish | Replan | FindOrigin | FindSets | CompleteSet | End
+    StartAgents
+    | Attach
+    | KillAgent
+    | ToAgent
+    | Record
+    | Committed
+    | Publish
+    | Replan
+    | FindOrigin
+    | FindSets
+    | CompleteSet
+    | End
 )

@@ -20,7 +20,7 @@ from rolemesh.protocol.master.records import RankKey
 if TYPE_CHECKING:
     from rolemesh.protocol.master.machine import MasterMachine
 
-__all__ = ["HangWatch"]
+__all__ = ["Allowance", "HangWatch"]
 
 STACKS_S = 5.0
 """How long the verdict of a hang waits for the culprit's stacks."""
@@ -30,7 +30,7 @@ PATIENCE = 2.0
 """How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
 
 
-class _Allowance(msgspec.Struct):
+class Allowance(msgspec.Struct, frozen=True):
     """What an operator may take in `step`, where it was judged last, and in others: `base`. In seconds."""
 
     step: int
@@ -47,7 +47,7 @@ class HangWatch:
         self._looked = float("-inf")
         self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._spared: tuple[hang.HangVerdict, float] | None = None
-        self._allowed: dict[tuple[str, str], _Allowance] = {}
+        self._allowed: dict[tuple[str, str], Allowance] = {}
 
     def begin(self, now: float) -> None:
         """Everything moves: the job has just begun to run, or this master has."""
@@ -107,10 +107,18 @@ class HangWatch:
     def replayed(self, kind: str, data: dict[str, Any]) -> None:
         """After replay, and when it happens: what operators are allowed."""
         if kind == "hang" and data["next_s"]:
-            self._allowed[data["role"], data["operator"]] = _Allowance(data["step"], data["next_s"], data["base_s"])
+            self._allowed[data["role"], data["operator"]] = Allowance(data["step"], data["next_s"], data["base_s"])
         elif kind == "slow_operator":
             allowed = data["allowed_s"]
-            self._allowed[data["role"], data["operator"]] = _Allowance(data["step"], allowed, allowed)
+            self._allowed[data["role"], data["operator"]] = Allowance(data["step"], allowed, allowed)
+
+    def kept(self) -> list[tuple[str, str, Allowance]]:
+        """For a checkpoint: what operators are allowed."""
+        return [(role, operator, allowance) for (role, operator), allowance in self._allowed.items()]
+
+    def restored(self, allowed: list[tuple[str, str, Allowance]]) -> None:
+        """From a checkpoint: what `kept` has said."""
+        self._allowed = {(role, operator): allowance for role, operator, allowance in allowed}
 
     def _culprit(self) -> hang.HangVerdict:
         machine = self._machine

@@ -41,6 +41,9 @@ _SETS = ""
 """In the place of an agent's name: trouble of the master's own, with making sets whole."""
 OWNER_START_S = 15.0
 """How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
+MOST_FAILURES = 256
+MOST_ATTEMPTS = 2048
+"""How many failures and recoveries are remembered, of a job that has had more."""
 LINES_S = 15.0
 """How long a snapshot, and a finished job, wait for the lines of metrics before it: some may be lost for good."""
 ALIVE = ("up", "ready", "running")
@@ -263,7 +266,7 @@ class MasterMachine:
         if self.persisted == last > self.committed:
             # Replicas may be behind, but the last step is on disk.
             self.committed = last
-            effects.append(e.Record("committed", {"step": last}))
+            effects.append(e.Committed(last))
         return effects + self.stop("done", "", self.outline.stop_grace_s, now)
 
     # ----------------------------------------------------------------------------------------------- agents and ranks
@@ -462,7 +465,7 @@ class MasterMachine:
         effects: list[e.Effect] = []
         if committed > self.committed and self.phase == "running":
             self.committed = committed
-            effects.append(e.Record("committed", {"step": committed}))
+            effects.append(e.Committed(committed))
         if self.phase == "running":
             ahead = max(self.outline.grant, 2 * self.outline.snapshots.every if self.outline.snapshots.enabled else 1)
             # Ranks keep their lines of metrics in memory until these are written.
@@ -518,6 +521,16 @@ class MasterMachine:
     def held_back(self) -> bool:
         """Whether every rank waits at the end of its grant for a failure that a rehearsal is going to inject."""
         return self._limited and all(record.finished >= self.granted for record in self.ranks.values())
+
+    def remember(self, found: Iterable[Failure]) -> None:
+        """Failures that a decision has been made about; the oldest are forgotten."""
+        self.failures += found
+        del self.failures[:-MOST_FAILURES]
+
+    def attempted(self, attempt: Attempt) -> None:
+        """A recovery begins; the oldest ones, which no budget counts any more, are forgotten."""
+        self.attempts.append(attempt)
+        del self.attempts[:-MOST_ATTEMPTS]
 
     def roll_back(self, origin: Origin) -> None:
         """The whole job goes on from `origin`: a new timeline, in which nothing after it has happened."""

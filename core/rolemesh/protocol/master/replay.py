@@ -1,6 +1,7 @@
 """A master's machine from its journal: what an earlier master has decided, up to the last transition that it wrote.
 
-What agents and ranks do now is not in the journal: they report it to whoever speaks with the newest epoch.
+What agents and ranks do now is not in the journal: they report it to whoever speaks with the newest epoch. Of a long
+journal only the newest events are kept; a `Checkpoint` stands for those before.
 """
 
 from __future__ import annotations
@@ -13,83 +14,150 @@ import msgspec
 from rolemesh.cluster import AgentPlace
 from rolemesh.failures import Attempt, Failure, RecoveryPlan
 from rolemesh.observer import Event
+from rolemesh.protocol.master.checkpoint import Checkpoint, KeptAgent, KeptAttempt, KeptRank, Moment, Unfinished
 from rolemesh.protocol.master.events import Move
-from rolemesh.protocol.master.machine import MasterMachine
+from rolemesh.protocol.master.machine import MOST_ATTEMPTS, MasterMachine
 from rolemesh.protocol.master.records import AgentRecord, RankRecord
 from rolemesh.protocol.master.resume import Origin
 
-__all__ = ["replay"]
-
-
-class _Clock:
-    """Times of earlier masters, by the clock of this one: theirs may have been another machine's, or another boot's.
-
-    Then wall times tell how long ago it was, as well as they can; what seems to be still to come counts as now.
-    """
-
-    def __init__(self, mine: str, now: float, wall: float) -> None:
-        self._mine, self._now, self._wall = mine, now, wall
-        self._theirs = ""
-
-    def follow(self, event: Event) -> None:
-        """Each master says at its begin which clock it goes by."""
-        if event.kind in ("job_started", "master_recovered"):
-            self._theirs = event.data["clock"]
-
-    def at(self, event: Event) -> float:
-        """When it was."""
-        if self._theirs == self._mine:
-            return min(float(event.data["at"]), self._now)
-        return self._now - max(0.0, self._wall - event.time)
+__all__ = ["Replay", "replay"]
 
 
 def replay(machine: MasterMachine, journal: Iterable[Event], now: float, wall: float) -> None:
-    """Bring a fresh machine to where the journal ends. Nothing happens if that is empty; then `Begin` as usual.
-
-    `now` is of the machine's monotonic clock, `JobOutline.clock`; `wall` is the time of day at that moment.
-    """
-    clock = _Clock(machine.outline.clock, now, wall)
-    unfinished: tuple[int, RecoveryPlan, int, float] | None = None
-    open_failures: list[Failure] = []
+    """Bring a fresh machine to where the whole `journal` ends; see `Replay.finish`."""
+    history = Replay(machine)
     for event in journal:
-        data = event.data
-        clock.follow(event)
+        history.apply(event)
+    history.finish(now, wall)
+
+
+class Replay:
+    """Brings a fresh machine to where the journal ends: `restore`, `apply` each event, `commit`, `finish`.
+
+    Without `finish` it can go on for ever, beside a master: its `checkpoint` is then what stands for all events so far.
+    """
+
+    def __init__(self, machine: MasterMachine) -> None:
+        self.machine = machine
+        self._clock = ""
+        self._attempts: list[KeptAttempt] = []
+        self._unfinished: Unfinished | None = None
+        self._open: list[Failure] = []
+
+    def apply(self, event: Event) -> None:
+        """The next event."""
+        machine, data = self.machine, event.data
+        if event.kind in ("job_started", "master_recovered"):
+            self._clock = data["clock"]  # each master says at its begin which clock it goes by
+        machine.hangs.replayed(event.kind, data)
         machine.coordinator.replayed(event.kind, data)
         machine.hangs.replayed(event.kind, data)
         match event.kind:
             case "recovery_planned":
                 plan = msgspec.convert(data["plan"], RecoveryPlan)
-                begun = clock.at(event)
-                unfinished = (data["number"], plan, data["attempt"], begun)
+                begun = self._moment(event)
+                self._unfinished = Unfinished(data["number"], plan, data["attempt"], begun)
                 machine.coordinator.count = data["number"]
-                machine.failures += open_failures
-                open_failures = []
-                _close(machine, "failed", begun)
+                machine.remember(self._open)
+                self._open = []
+                self._close("failed", begun)
                 reached = tuple((role, rank, step) for role, rank, step in data["were"])
-                machine.attempts.append(Attempt(plan.level, begun, plan.restart, plan.reason, reached=reached))
+                attempt = Attempt(plan.level, data["at"], plan.restart, plan.reason, reached=reached)
+                self._attempts.append(KeptAttempt(attempt, begun))
+                del self._attempts[:-MOST_ATTEMPTS]
             case "recovered" | "recovery_failed":
-                _close(machine, "recovered" if event.kind == "recovered" else "failed", clock.at(event))
-                unfinished = None if event.kind == "recovered" else unfinished
+                self._close("recovered" if event.kind == "recovered" else "failed", self._moment(event))
+                self._unfinished = None if event.kind == "recovered" else self._unfinished
                 for name in data.get("restarted", ()):
                     role, _, rank = name.rpartition("/")
                     machine.ranks[role, int(rank)].state = "running"
             case "failure":
-                open_failures.append(msgspec.convert(data["failure"], Failure))
+                self._open.append(msgspec.convert(data["failure"], Failure))
             case _:
-                _apply(machine, event.kind, data, now)
-    if machine.phase in ("starting", "running"):
+                _apply(machine, event.kind, data)
+
+    def commit(self, step: int) -> None:
+        """`step` is committed. How far that is is not an event, so it may be told once, at the end."""
+        self.machine.committed = step
+        for record in self.machine.ranks.values():
+            record.safe, record.finished = max(record.safe, step), max(record.finished, step)
+
+    def finish(self, now: float, wall: float) -> None:
+        """The journal ends here: the machine goes on with what was under way.
+
+        `now` is of the machine's monotonic clock, `JobOutline.clock`; `wall` is the time of day at that moment.
+        """
+        machine = self.machine
+        machine.attempts = [each.by(machine.outline.clock, now, wall) for each in self._attempts]
+        if machine.phase not in ("starting", "running"):
+            return
         # What failed in a rank its agent reports again; that an agent is gone nobody else says.
-        for failure in open_failures:
+        for failure in self._open:
             if failure.cause in ("agent_lost", "node_lost"):
                 machine.coordinator.remember(failure, now)
         for record in machine.ranks.values():
             if machine.phase == "starting" and record.state == "running":
                 record.state = "ready"
-        if unfinished is not None:
-            machine.coordinator.again(*unfinished, now)
+        if (left := self._unfinished) is not None:
+            begun = left.begun.by(machine.outline.clock, now, wall)
+            machine.coordinator.again(left.number, left.plan, left.attempt, begun, now)
+
+    def _moment(self, event: Event) -> Moment:
+        return Moment(self._clock, float(event.data["at"]), event.time)
+
+    def _close(self, outcome: Any, at: Moment) -> None:
+        if self._attempts and not self._attempts[-1].attempt.outcome:
+            last = self._attempts[-1]
+            closed = msgspec.structs.replace(last.attempt, outcome=outcome)
+            self._attempts[-1] = msgspec.structs.replace(last, attempt=closed, ended=at)
+
+    def checkpoint(self) -> Checkpoint:
+        """What stands for all that has been applied."""
+        machine = self.machine
+        reached, regaining = machine.coordinator.kept()
+        return Checkpoint(
+            phase=machine.phase,
+            status=machine.status,
+            message=machine.message,
+            grace_s=machine.grace_s,
+            owned=machine.owned,
+            never_started=machine.never_started,
+            committed=machine.committed,
+            persisted=machine.persisted,
+            timeline=machine.timeline,
+            origin=machine.origin,
+            agents=[KeptAgent.of(agent) for agent in machine.agents.values()],
+            ranks=[KeptRank.of(rank) for rank in machine.ranks.values()],
+            refused=[(agent, incarnation, count) for (agent, incarnation), count in machine.refused.items()],
+            failures=machine.failures,
+            attempts=self._attempts,
+            clock=self._clock,
+            allowed=machine.hangs.kept(),
+            count=machine.coordinator.count,
+            reached=reached,
+            regaining=regaining,
+            unfinished=self._unfinished,
+            open=self._open,
+        )
+
+    def restore(self, kept: Checkpoint) -> None:
+        """Begin where `kept` was made."""
+        machine = self.machine
+        for name in ("phase", "status", "message", "grace_s", "owned", "never_started", "committed", "persisted"):
+            setattr(machine, name, getattr(kept, name))
+        machine.timeline, machine.origin = kept.timeline, kept.origin
+        machine.agents |= {agent.place.agent: agent.record() for agent in kept.agents}
+        for rank in kept.ranks:
+            rank.onto(machine.ranks[rank.role, rank.rank])
+        machine.refused = {(agent, incarnation): count for agent, incarnation, count in kept.refused}
+        machine.failures, self._attempts = list(kept.failures), list(kept.attempts)
+        machine.hangs.restored(kept.allowed)
+        self._clock = kept.clock
+        machine.coordinator.restored(kept.count, kept.reached, kept.regaining)
+        self._unfinished, self._open = kept.unfinished, list(kept.open)
 
 
-def _apply(machine: MasterMachine, kind: str, data: dict[str, Any], now: float) -> None:
+def _apply(machine: MasterMachine, kind: str, data: dict[str, Any]) -> None:
     match kind:
         case "job_started":
             machine.phase = "starting"
@@ -120,10 +188,6 @@ def _apply(machine: MasterMachine, kind: str, data: dict[str, Any], now: float) 
                     record.state = "failed"
         case "agent_stopped":
             machine.agents[data["agent"]].state = "stopped"
-        case "committed":
-            machine.committed = data["step"]
-            for record in machine.ranks.values():
-                record.safe = record.finished = max(record.safe, data["step"])
         case "persisted":
             machine.persisted = data["step"]
         case "connections_refused":
@@ -176,8 +240,3 @@ def _launched(machine: MasterMachine, started: dict[str, Any]) -> None:
 def _move(record: RankRecord, move: Move) -> None:
     record.agent = move.agent
     record.launch = move.applied(record.launch)
-
-
-def _close(machine: MasterMachine, outcome: Any, at: float) -> None:
-    if machine.attempts and not machine.attempts[-1].outcome:
-        machine.attempts[-1] = msgspec.structs.replace(machine.attempts[-1], outcome=outcome, ended_at=at)

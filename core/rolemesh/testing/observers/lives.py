@@ -34,7 +34,6 @@ EVENTS: dict[str, dict[str, Any]] = {
     "rank_up": {"role": "actor", "rank": 0, "generation": 0, "pid": 11, "node": "node-0"},
     "rank_ready": {"role": "actor", "rank": 0, "generation": 0, "setup_s": 0.5},
     "job_running": {"at": 1.0},
-    "committed": {"step": 1},
     "persisted": {"step": 1},
     "snapshot_trouble": {"agent": "node-0/0", "message": "the disk is full"},
     "snapshot_trouble_over": {"agent": "node-0/0"},

@@ -1,0 +1,116 @@
+"""Journal: every transition of a job is an event in the store before its effects leave the master."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolemesh.master.history import History
+from rolemesh.master.writer import Writer
+from rolemesh.observer import Event
+from rolemesh.protocol import master as machine
+from rolemesh.state import Store, Stored
+
+__all__ = ["Claimed", "Journal"]
+
+RECENT = 4096
+"""Events in memory, for those who watch."""
+KEPT = 1000
+"""Events that stay in the store when it is compacted; once there are twice as many it is."""
+WHAT = "the journal"
+
+
+class Claimed(NamedTuple):
+    """What a new master finds: its epoch, and what is kept of what earlier ones have journalled."""
+
+    epoch: int
+    stored: Stored
+
+
+class Journal:
+    """The journal of one job, and the recent events in memory for those who watch.
+
+    The store is used by `writer` only, so the loop never waits for it. `fresh` makes a machine as the job's first
+    master began with; `history` follows the journal with it, and stands for it when it is compacted.
+    """
+
+    history: History
+
+    def __init__(
+        self, url: str, run_dir: Path, job_id: str, writer: Writer, fresh: Callable[[], machine.MasterMachine]
+    ) -> None:
+        self._open = partial(Store.open, url, run_dir, job_id)
+        self._writer = writer
+        self._fresh = fresh
+        self._store: Store | None = None
+        self._epoch = 0
+        self._head_seq = 0
+        self.recent: deque[Event] = deque(maxlen=RECENT)
+
+    def claim(self, then: Callable[[Claimed], None], *, patient: bool) -> None:
+        """Take the job over, with all that earlier masters have journalled. Raises, in `collect`, if it is damaged.
+
+        Of a job that has just been started (not `patient`) it is an error if the store cannot be reached.
+        """
+
+        def take_over() -> Claimed:
+            self._store = self._store or self._open()
+            return Claimed(self._store.claim(), self._store.read())
+
+        def claimed(found: Claimed) -> None:
+            self._epoch, self._head_seq = found.epoch, found.stored.head_seq
+            self.history = History(self._fresh, found.stored)
+            self.recent.extend(found.stored.events[-RECENT:])
+            then(found)
+
+        self._writer.submit(WHAT, take_over, claimed, patient=patient)
+
+    def append(
+        self,
+        entries: list[tuple[str, dict[str, Any]]],
+        then: Callable[[list[Event]], None],
+        committed: int | None = None,
+    ) -> None:
+        """Journal transitions, and which step is committed if that has changed, in one transaction.
+
+        `then` gets the transitions as events. If another master has taken over, `collect` raises.
+        """
+        now = time.time()
+        store = self._claimed
+
+        def appended(events: list[Event]) -> None:
+            self.recent.extend(events)
+            self.history.apply(events, committed)
+            self._compact()
+            then(events)
+
+        stamped = [(now, kind, data) for kind, data in entries]
+        self._writer.submit(WHAT, lambda: store.append(self._epoch, stamped, committed), appended)
+
+    def _compact(self) -> None:
+        """Let the history stand for what is old, so that no master ever has to read more than some thousand events."""
+        seq = self.history.seq
+        if seq - self._head_seq < KEPT:
+            return
+        self._head_seq = seq
+        head, store = self.history.head(), self._claimed
+        self._writer.submit(WHAT, lambda: store.compact(self._epoch, seq, head, KEPT))
+
+    def verify(self, then: Callable[[], None]) -> None:
+        """Call `then` if this is still the newest master; if not, `collect` raises `JournalFencedError`."""
+        store = self._claimed
+        self._writer.submit(WHAT, lambda: store.verify(self._epoch), lambda _: then())
+
+    def close(self) -> None:
+        """Close the store. After the writer."""
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def _claimed(self) -> Store:
+        assert self._store is not None, "claim() comes first"
+        return self._store

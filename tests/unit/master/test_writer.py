@@ -1,0 +1,121 @@
+"""Writes beside the master's loop: in order, again and again while they may pass, and never twice."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh.master.inbox import KEPT, Inbox
+from rolemesh.master.writer import Writer
+from rolemesh.protocol import master as machine
+from rolemesh.protocol import messages as m
+from rolemesh.state import SQLITE_FILE, JournalFencedError, Store
+
+
+class Loop:
+    """A writer, and a loop that collects when it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = threading.Event()
+        self.writer = Writer("test", self.woken.set)
+
+    def until_done(self) -> None:
+        while self.writer.busy:
+            assert self.woken.wait(20)
+            self.woken.clear()
+            self.writer.collect()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.writer.close()
+
+
+def test_what_may_pass_is_tried_again_in_order_and_said_meanwhile(loop: Loop) -> None:
+    tried: list[str] = []
+    warned: list[str] = []
+    done: list[str] = []
+
+    def full() -> str:
+        tried.append("a")
+        warned.append(loop.writer.warning)
+        if len(tried) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return "a"
+
+    loop.writer.submit("the file", full, done.append)
+    loop.writer.submit("the file", lambda: tried.append("b") or "b", done.append)  # type: ignore[func-returns-value]
+    loop.until_done()
+    assert (tried, done) == (["a", "a", "a", "b"], ["a", "b"])
+    assert warned[0] == ""
+    assert "the file cannot be written: [Errno 28] No space left" in warned[1]
+    assert loop.writer.warning == ""
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "gone"), JournalFencedError("another"), ValueError()]
+)
+def test_what_waiting_does_not_cure_is_raised_in_the_loop_and_nothing_is_written_after_it(
+    loop: Loop, error: Exception
+) -> None:
+    after: list[Any] = []
+
+    def fails() -> None:
+        raise error
+
+    loop.writer.submit("it", fails, after.append)
+    loop.writer.submit("it", lambda: None, after.append)
+    with pytest.raises(type(error)):
+        loop.until_done()
+    assert after == []
+
+
+def test_an_append_waits_for_a_lock_and_is_refused_once_another_epoch_has_taken_over(
+    loop: Loop, tmp_path: Path
+) -> None:
+    written: list[Any] = []
+    with Store.open("sqlite", tmp_path, "job") as store:
+        epoch = store.claim()
+        with closing(sqlite3.connect(tmp_path / SQLITE_FILE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            loop.writer.submit("the journal", lambda: store.append(epoch, [(1.0, "job_started", {})]), written.append)
+            while not loop.writer.warning:
+                assert not loop.woken.wait(0.05)
+            assert "lock" in loop.writer.warning
+            other.execute("ROLLBACK")
+        loop.until_done()
+        assert [event.seq for event in written[0]] == [1]
+        with Store.open("sqlite", tmp_path, "job") as successor:
+            successor.claim()
+        loop.writer.submit("the journal", lambda: store.append(epoch, [(1.0, "job_running", {})]), written.append)
+        with pytest.raises(JournalFencedError):
+            loop.until_done()
+
+
+def report(seq: int) -> machine.FromAgent:
+    return machine.FromAgent("a", m.Report("a", 1, seq, "n", "h", 1, "", 1, -1, (), (), ()))
+
+
+def test_a_long_wait_for_a_turn_keeps_the_newest_reports_and_every_loss() -> None:
+    inbox = Inbox()
+    lost = [machine.AgentLost("b", n, "gone") for n in range(3)]
+    for seq in range(1000):
+        inbox.put(report(seq))
+        inbox.put(machine.OwnerSeen())
+        if seq % 400 == 0:
+            inbox.put(lost[seq // 400])
+    kept = inbox.take()
+    seqs = [event.message.seq for event in kept if isinstance(event, machine.FromAgent)]  # type: ignore[union-attr]
+    assert seqs == list(range(1000 - KEPT, 1000))
+    assert [event for event in kept if isinstance(event, machine.AgentLost)] == lost
+    assert len(kept) == KEPT + len(lost) + 1
+    assert inbox.take() == []
