@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.backends.ray.line import STALE_S, Place, ahead
+from rolemesh.backends.ray.line import STALE_S, Living, Place, ahead
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError
@@ -18,7 +18,7 @@ from rolemesh.room import find_room
 from rolemesh.workload import NoOptions
 
 
-def place(job: str, priority: int = 0, since: float = 0.0, beat: float = 100.0) -> Place:
+def place(job: str, priority: int = 0, since: float = 0.0, beat: int = 1) -> Place:
     return Place(job, priority, since, beat, job)
 
 
@@ -28,19 +28,23 @@ def names(places: Sequence[Place]) -> list[str]:
 
 def test_the_highest_priority_goes_first_then_who_came_first() -> None:
     line = [place("late", 1, 9.0), place("early", 1, 1.0), place("low", 0, 0.0), place("high", 2, 50.0)]
-    assert names(ahead(line, place("low", 0, 0.0), 100.0)) == ["high", "early", "late"]
-    assert ahead(line, place("high", 2, 50.0), 100.0) == []
+    assert names(ahead(line, place("low", 0, 0.0))) == ["high", "early", "late"]
+    assert ahead(line, place("high", 2, 50.0)) == []
 
 
-def test_who_does_not_renew_its_place_loses_it() -> None:
-    gone = place("gone", 9, beat=100.0 - STALE_S)
-    assert ahead([gone], place("mine"), 100.0) == []
+def test_who_does_not_renew_its_place_loses_it_whatever_its_clock_says() -> None:
+    living = Living()
+    assert names(living.among([place("a", since=1e12), place("b", since=-1e12)], 100.0)) == ["a", "b"]
+    later = [place("a", since=1e12, beat=2), place("b", since=-1e12)]
+    assert names(living.among(later, 100.0 + STALE_S)) == ["a", "b"]
+    assert names(living.among(later, 100.0 + 1.5 * STALE_S)) == ["a"]
+    assert names(living.among([place("b", since=-1e12, beat=2)], 100.0 + 9 * STALE_S)) == ["b"]
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), min_size=1, max_size=6))
 def test_exactly_one_is_first(line: list[tuple[int, int]]) -> None:
     places = [place(str(i), priority, float(since)) for i, (priority, since) in enumerate(line)]
-    assert sum(not ahead(places, mine, 100.0) for mine in places) == 1
+    assert sum(not ahead(places, mine) for mine in places) == 1
 
 
 class Scripted:

@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from rolemesh.backends.ray import launcher as launchers
-from rolemesh.backends.ray.actors import rouse_master
+from rolemesh.backends.ray.actors import MasterWatch
 from rolemesh.backends.ray.launcher import RayLauncher
 from rolemesh.backends.ray.names import NAMESPACE, agent_actors, master_name, placement_groups
 from rolemesh.backends.ray.nodes import living_nodes
@@ -39,6 +39,9 @@ class SmallMaster:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def silent_s(self) -> float:
+        return 0.0
 
 
 class SmallAgent:
@@ -229,10 +232,11 @@ def test_what_cannot_be_reserved_starts_nothing_and_is_given_back(
 
 def test_a_stopped_master_is_roused_and_one_that_has_just_started_is_not(hands: Hands) -> None:
     first = ray.get(hands.master.pid.remote())
-    assert rouse_master(hands.job, come_up_s=60.0)
-    assert ray.get(hands.master.pid.remote()) == first
+    watch = MasterWatch(hands.job, come_up_s=60.0)
+    assert watch.rouse()
+    assert ray.get(hands.master.pid.remote()) == first, "one that answers is left alone, whatever clocks say"
     os.kill(first, signal.SIGSTOP)
-    assert rouse_master(hands.job, come_up_s=0.0)
+    assert watch.rouse()
 
     def another() -> int:
         try:

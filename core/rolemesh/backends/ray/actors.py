@@ -27,12 +27,16 @@ from rolemesh.run_lock import hold
 from rolemesh.runs import LOGS_DIR
 from rolemesh.state import JournalDamagedError
 
-__all__ = ["AgentActor", "MasterActor", "rouse_master"]
+__all__ = ["AgentActor", "MasterActor", "MasterWatch"]
 
 STRIKES_FILE = ".master-strikes"
 LAST_WORD_S = 2.0
 COME_UP_S = 15.0
 """How long a new master may be silent before an agent has it killed."""
+ANSWER_S = 2.0
+"""How long an agent waits for a master to say that it is there."""
+STUCK_S = 30.0
+"""A master whose loop does not turn for this long hangs, and is killed."""
 
 
 class MasterActor:
@@ -63,7 +67,7 @@ class MasterActor:
     def _failed(self, error: BaseException, lived_s: float) -> None:
         """Return if no other master is to try; else leave it to Ray to start one."""
         log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
-        with log.open("a") as out:
+        with suppress(OSError), log.open("a") as out:  # its disk may be full
             out.write("".join(traceback.format_exception(error)))
         in_control = self._launcher.turns > 0
         why = str(error)
@@ -71,7 +75,8 @@ class MasterActor:
             restarts = Restarts(int(self._strikes.read_text()) if self._strikes.exists() else 0)
             delay = restarts.died(lived_s=lived_s, in_control=in_control, by_signal=False)
             if delay is not None:
-                self._strikes.write_text(str(restarts.strikes))
+                with suppress(OSError):
+                    self._strikes.write_text(str(restarts.strikes))
                 time.sleep(delay)
                 os._exit(1)
             why = f"the master failed {restarts.strikes} times in a row; the last time: {why}"
@@ -81,6 +86,10 @@ class MasterActor:
     def received(self, agent: str, message: bytes) -> None:
         """An agent's message."""
         self._launcher.arrived(agent, message)
+
+    def silent_s(self) -> float:
+        """How long the master's loop has not turned; 0 before it has for the first time: it may wait for its store."""
+        return self._launcher.silent_s()
 
     def pid(self) -> int:
         """The process of the actor."""
@@ -105,7 +114,8 @@ class AgentActor:
             with suppress(Exception):
                 self._last = master.received.remote(decoded.agent, message)
 
-        self._agent = Agent(decoded, send, lambda: rouse_master(self._job, COME_UP_S))
+        masters = MasterWatch(self._job, COME_UP_S)
+        self._agent = Agent(decoded, send, masters.rouse)
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 
     def _run(self) -> None:
@@ -135,16 +145,44 @@ class AgentActor:
         self._asked.set()
 
 
-def rouse_master(job: str, come_up_s: float) -> bool:
-    """Kill a master that says nothing, so that Ray starts it again; returns whether there is, or will be, a master.
+class MasterWatch:
+    """What an agent knows of its job's master as a process.
 
-    Not one that Ray is starting already, or has started within `come_up_s` seconds: several agents may call this at
-    once, and on a busy machine a new master needs time before it speaks to them.
+    Whether one is new is decided by this agent's own clock, from when it first saw the process: clocks of different
+    nodes may differ by more than a master may take to come up.
     """
-    handle = master_actor(job)
-    if handle is None:
-        return False
-    at = state_of(handle)
-    if at.alive and at.age_s > come_up_s:
-        slay(handle)
-    return True
+
+    def __init__(self, job: str, come_up_s: float) -> None:
+        self._job, self._come_up_s = job, come_up_s
+        self._seen: tuple[int, float] = 0, 0.0
+        with suppress(Exception):
+            if (handle := master_actor(job)) is not None and (at := state_of(handle)).alive:
+                self._seen = at.pid, float("-inf")  # it has started this agent, so it has come up
+
+    def rouse(self) -> bool:
+        """Kill a master that hangs, so that Ray starts it again; returns whether there is, or will be, a master.
+
+        Not one that says that it is there, and waits for its store, nor one that Ray is starting already, or that has
+        been there for less than `come_up_s` seconds: several agents may ask at once, and on a busy machine a new master
+        needs time before it speaks to them.
+        """
+        handle = master_actor(self._job)
+        if handle is None:
+            return False
+        at = state_of(handle)
+        if not at.alive:
+            return True
+        if at.pid != self._seen[0]:
+            self._seen = at.pid, time.monotonic()
+        if time.monotonic() - self._seen[1] > self._come_up_s and _hangs(handle):
+            slay(handle)
+        return True
+
+
+def _hangs(master: Any) -> bool:
+    try:
+        return float(ray.get(master.silent_s.remote(), timeout=ANSWER_S)) > STUCK_S
+    except ray.exceptions.GetTimeoutError:
+        return True
+    except ray.exceptions.RayError:
+        return False  # it has just died, which Ray sees by itself

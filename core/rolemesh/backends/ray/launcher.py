@@ -61,6 +61,7 @@ class RayLauncher:
         self._stopped = threading.Event()
         self._received: Received | None = None
         self.turns = 0
+        self._turned = 0.0
 
     def open(self, received: Received, lost: Lost) -> None:
         """See `rolemesh.cluster.Launcher`."""
@@ -197,6 +198,11 @@ class RayLauncher:
     def beat(self) -> None:
         """See `rolemesh.cluster.Launcher`: here the agents notice a master that has fallen silent."""
         self.turns += 1
+        self._turned = time.monotonic()
+
+    def silent_s(self) -> float:
+        """How long ago `beat` was called last; 0 if it never was."""
+        return time.monotonic() - self._turned if self.turns else 0.0
 
     def lose(self, node: str) -> bool:
         """See `rolemesh.cluster.Launcher`: Ray's nodes are not ours to take away."""

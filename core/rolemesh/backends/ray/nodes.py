@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
@@ -71,13 +70,12 @@ def node_is_gone(node_id: str) -> bool:
 
 
 class ActorState:
-    """What Ray knows of an actor's process. `age_s` is how long it has been in its state."""
+    """What Ray knows of an actor's process."""
 
     def __init__(self, table: dict[str, Any]) -> None:
         self.alive = table.get("State") == "ALIVE"
         self.pid = int(table.get("Pid") or 0)
         self.node = str(table.get("Address", {}).get("NodeID", ""))
-        self.age_s = time.time() - float(table.get("Timestamp") or 0.0) / 1000
 
 
 def state_of(handle: Any) -> ActorState:
