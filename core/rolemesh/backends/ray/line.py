@@ -34,8 +34,11 @@ class Place(msgspec.Struct, frozen=True):
 
 def ahead(places: Iterable[Place], mine: Place) -> list[Place]:
     """Those whose turn it is before `mine`, the first one first."""
-    order = lambda place: (-place.priority, place.since, place.ticket)  # noqa: E731
-    return sorted((p for p in places if p.ticket != mine.ticket and order(p) < order(mine)), key=order)
+    return sorted((p for p in places if p.ticket != mine.ticket and _order(p) < _order(mine)), key=_order)
+
+
+def _order(place: Place) -> tuple[int, float, str]:
+    return -place.priority, place.since, place.ticket
 
 
 class Living:
