@@ -124,7 +124,8 @@ class Writer:
     def look(self, x) -> None:
         import torch
 
-        assert torch.equal(x, torch.arange(self.ctx.step, self.ctx.step + self.size)), "this is not what was sent"
+        want = torch.arange(self.ctx.step, self.ctx.step + self.size, 512)  # one number of each page
+        assert torch.equal(x[::512], want), "this is not what was sent"
         self.sum += int(x[-1])
 
     def snapshot(self):

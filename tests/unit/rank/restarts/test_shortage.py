@@ -72,6 +72,33 @@ def test_ten_thousand_retained_values_take_their_size_and_no_descriptors(village
     job.done()
 
 
+def holds(rank):
+    """Descriptors, maps and resident KiB of a rank."""
+    pid = rank.process.pid
+    status = Path(f"/proc/{pid}/status").read_text()
+    resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    return open_files(rank), Path(f"/proc/{pid}/maps").read_text().count("\n"), resident
+
+
+@pytest.mark.parametrize("size", [20, 840], ids=["in frames", "in slots"])
+def test_twenty_thousand_steps_take_what_the_first_took(village, size):
+    plan = SnapshotPlan(enabled=True, every=50)
+    made = two(size)
+    job = village(pair(credits=16), made, stateful=STATEFUL, steps=20_000, snapshots=plan, metrics_every=500)
+    job.start()
+    job.finished("trainer", 4000)
+    before = {key: holds(rank) for key, rank in job.ranks.items()}
+    job.finished("trainer", 19_900)
+    for key, rank in job.ranks.items():
+        (files, maps, resident), (files_before, maps_before, resident_before) = holds(rank), before[key]
+        assert files <= files_before + 2, key
+        assert maps <= maps_before + 100, key
+        assert resident <= resident_before * 1.05 + 2048, key
+    assert len(job.files("log-*")) < 40
+    assert len(job.files("slot-*")) < 1000
+    job.done()
+
+
 def test_a_rank_that_finds_memory_full_waits_for_what_commits_free(village):
     plan = SnapshotPlan(enabled=True, every=4)
     made = two(MB // 48, trainer=0.01)
