@@ -103,13 +103,17 @@ def new_file(path: Path, size: int, what: str, remedy: str, *, spare: bool = Tru
             raise TransportError(
                 f"a file in shared memory cannot be made: {error.strerror}", where=str(path)
             ) from error
-        full = NoSharedMemory(
-            f"no shared memory for {size / (1 << 20):.3g} MiB{what}: {error.strerror}",
-            where=str(path),
-            remedy=f"give /dev/shm more room (docker --shm-size), {remedy}",
-        )
-        full.nbytes = size
-        raise full from error
+        raise _full(error, path, size, what, remedy) from error
+
+
+def _full(error: OSError, path: Path, size: int, what: str, remedy: str) -> NoSharedMemory:
+    full = NoSharedMemory(
+        f"no shared memory for {size / (1 << 20):.3g} MiB{what}: {error.strerror}",
+        where=str(path),
+        remedy=f"give /dev/shm more room (docker --shm-size), {remedy}",
+    )
+    full.nbytes = size
+    return full
 
 
 class Period:
@@ -237,11 +241,18 @@ class SlotPool:
                     f"slot {slot.name} is gone: {error.strerror}", where=str(path), remedy="see who cleans /dev/shm"
                 ) from error
             try:
-                found = map_shared(fd, slot.capacity, writable=True)
+                found = self.persist(lambda: self._mapped(fd, path, slot.capacity))
             finally:
                 os.close(fd)
             self._maps.put(slot.name, found)
         return found
+
+    def _mapped(self, fd: int, path: Path, capacity: int) -> Bytes:
+        try:
+            return map_shared(fd, capacity, writable=True)
+        except OSError as error:
+            self._maps.clear()
+            raise _full(error, path, capacity, "", "or raise vm.max_map_count") from error
 
     def trim(self, step: int, now: float) -> None:
         """Give back what has not been needed for a while; everything free, where memory is short."""

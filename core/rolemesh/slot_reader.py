@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rolemesh.codec import Buffer, Received
 from rolemesh.errors import TransportError
@@ -13,6 +14,8 @@ from rolemesh.mapping import Bytes, MapCache, PrivateMap, map_shared
 from rolemesh.shm import MAPS, Period, aligned_size, is_short, views_of
 
 __all__ = ["SlotReader"]
+
+M = TypeVar("M")
 
 PRIVATE_MAPS = 256
 """Slots with large tensors that have a map to write to, beside the one that all see."""
@@ -54,27 +57,17 @@ class SlotReader:
     def private(self, name: str) -> Bytes:
         """The bytes of slot `name`, to write to: nobody else sees that, nor does who reads the slot again."""
         known = self._private.pop(name, None)
-        if known is not None and known.is_lent:
-            known = None  # its reader keeps it, and what was written there
-        if known is None:
+        if known is None or known.is_lent:  # then its reader keeps it, and what was written there
             while len(self._private) >= PRIVATE_MAPS:
                 del self._private[next(iter(self._private))]
-            fd, size = self._open_file(name)
-            try:
-                known = _Private(PrivateMap(fd, size))
-            finally:
-                os.close(fd)
+            known = _Private(self._map(name, PrivateMap))
         self._private[name] = known
         return known.lend()
 
     def _open(self, name: str) -> Bytes:
-        fd, size = self._open_file(name)
-        try:
-            return map_shared(fd, size, writable=False)
-        finally:
-            os.close(fd)
+        return self._map(name, lambda fd, size: map_shared(fd, size, writable=False))
 
-    def _open_file(self, name: str) -> tuple[int, int]:
+    def _map(self, name: str, make: Callable[[int, int], M]) -> M:
         if "/" in name or name.startswith("."):
             raise TransportError(f"slot name {name!r} leaves the job's directory")
         try:
@@ -83,7 +76,21 @@ class SlotReader:
             raise TransportError(
                 f"slot {name} is gone: {error.strerror}", where=str(self._directory), remedy="its producer has died"
             ) from error
-        return fd, os.fstat(fd).st_size
+        try:
+            size = os.fstat(fd).st_size
+            try:
+                return make(fd, size)
+            except OSError:
+                self.close()  # as many maps as the kernel allows: perhaps they are ours
+                return make(fd, size)
+        except OSError as error:
+            raise TransportError(
+                f"slot {name} cannot be mapped: {error.strerror}",
+                where=str(self._directory),
+                remedy="a workload that keeps what it gets keeps its memory: copy it; or raise vm.max_map_count",
+            ) from error
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Forget the maps; those that are still viewed live on until the views go."""

@@ -9,6 +9,7 @@ import torch
 
 from rolemesh import mapping
 from rolemesh.codec import decode, encode
+from rolemesh.errors import TransportError
 from rolemesh.mapping import PrivateMap
 from rolemesh.shm import SlotPool, aligned_size
 from rolemesh.slot_reader import SlotReader
@@ -114,3 +115,10 @@ def test_a_forked_child_may_read_and_write_too(edge):
         os._exit(0 if (int(got[0]), int(got[1]), int(again[0]), int(again[1])) == (5, 7, 1, 1) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert (int(got[0]), int(got[1])) == (5, 1)
+
+
+def test_a_slot_that_somebody_has_emptied_is_an_error_and_no_crash(edge):
+    edge.send(tensor(1))
+    os.truncate(edge.reader._directory / edge.slot.name, 0)
+    with pytest.raises(TransportError, match="cannot be mapped"):
+        edge.take()
