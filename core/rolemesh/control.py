@@ -19,6 +19,7 @@ import zmq
 from rolemesh.errors import RolemeshError
 from rolemesh.failures import FaultKind
 from rolemesh.observer import Event, JobStatus, StepMetrics
+from rolemesh.paging import open_regular
 
 __all__ = [
     "BEYOND",
@@ -211,7 +212,8 @@ class ControlClient:
     def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
         """To the present master. To one that is only slow the connection stays: a new one would be slow as well."""
         try:
-            master = _decode_control(self._path.read_bytes())
+            with open_regular(self._path) as file:
+                master = _decode_control(file.read())
         except (FileNotFoundError, NotADirectoryError):
             raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
         except (OSError, msgspec.MsgspecError, ValueError) as error:

@@ -129,6 +129,7 @@ class _Session:
         self._observers = observers
         self._owner = owner
         self._latest = latest
+        self._ended = False
         self._client = ControlClient(run.path, ANSWER_S)
         self._event, self._step = (0, -1) if latest is None else (BEYOND, BEYOND)
 
@@ -188,6 +189,7 @@ class _Session:
 
     def _finish(self, result: dict[str, Any]) -> None:
         """The last news came after the last question."""
+        self._ended = True
         if self._event == BEYOND:
             self._begin(0, -1)
         with suppress(RolemeshError):  # the result is known: that the last events cannot be shown must not hide it
@@ -197,8 +199,13 @@ class _Session:
             self._pass_on(lines)
         self._observers.broadcast("job_ended", result=result)
 
+    def _settle(self) -> None:
+        """Let slow observers catch up; but the owner of a job must ask again before its lease is over."""
+        if self._ended or not self._owner:
+            self._observers.settle()
+
     def _tell(self, events: Sequence[Event]) -> None:
-        self._observers.settle()
+        self._settle()
         for event in events:
             self._event = event.seq
             self._observers.broadcast("event", event=event)
@@ -206,5 +213,5 @@ class _Session:
     def _pass_on(self, lines: Sequence[StepMetrics]) -> None:
         if lines:
             self._step = lines[-1].step
-            self._observers.settle()
+            self._settle()
             self._observers.broadcast("steps_finished", metrics=tuple(lines))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.observer import Event, RoleTimes, StepMetrics
-from rolemesh.paging import start_after
+from rolemesh.paging import open_regular, start_after
 
 __all__ = ["LineFile", "Numbered", "event_line", "last_line", "metrics_line", "read_metrics"]
 
@@ -54,7 +54,7 @@ def read_metrics(path: Path, after: int = -1) -> Iterator[StepMetrics]:
     A line that is none, because the file was damaged, is passed over; a warning in the log says which.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError:
         return
     with file:
@@ -76,7 +76,7 @@ def read_metrics(path: Path, after: int = -1) -> Iterator[StepMetrics]:
 def last_line(path: Path) -> dict[str, Any]:
     """The last whole line of a JSON lines file, {} if there is none. What is no JSON is passed over."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _last_line(file.fileno())
     except FileNotFoundError:
         return {}

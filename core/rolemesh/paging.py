@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -10,12 +12,21 @@ from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["PAGE", "PAGE_BYTES", "pages", "start_after"]
+__all__ = ["PAGE", "PAGE_BYTES", "open_regular", "pages", "start_after"]
 
 PAGE = 512
 PAGE_BYTES = 4 << 20
 BLOCK = 1 << 16
 """A stretch of a file that is read rather than halved."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it. Raises `OSError`, also for a pipe or a device in its place, which would let us wait."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return open(fd, "rb")
 
 
 def pages(path: Path, key: str, after: int, count: int = PAGE) -> Iterator[list[bytes]]:
@@ -25,7 +36,7 @@ def pages(path: Path, key: str, after: int, count: int = PAGE) -> Iterator[list[
     there is no file.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     with file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 from rolemesh.control import CONTROL_FILE, Control, ControlClient, MasterGoneError
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, StateError, nearest, raise_all
 from rolemesh.observer import JobStatus, RunInfo
+from rolemesh.paging import open_regular
 from rolemesh.run_lock import is_held
 from rolemesh.state import Store
 
@@ -126,8 +126,8 @@ class Run:
 
         path = self.path / JOB_FILE
         try:
-            data, places = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        except FileNotFoundError:
+            data, places = parse_yaml(_content(path).decode(errors="replace"), str(path))
+        except (FileNotFoundError, NotADirectoryError):
             return default
         expansion = Expansion(os.environ, places)
         value = expansion.expand((data or {}).get(key, default), (key,))
@@ -179,6 +179,9 @@ def statuses(runs: list[Run], timeout_s: float = 2.0) -> list[JobStatus | None]:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it or the old file."""
     data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    for left in path.parent.glob(f".{path.name}.*"):
+        # A writer was killed in the middle of it, or was stopped and must not go on where this one has written.
+        left.unlink(missing_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -186,6 +189,11 @@ def write_json(path: Path, value: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)  # or a power cut may take the new name back
+        finally:
+            os.close(folder)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -208,24 +216,25 @@ def _changed(path: Path) -> float:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(_regular(path), type=kind)
+        return msgspec.json.decode(_content(path), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise RolemeshError(
-            f"the file cannot be read: {error.strerror or error}",
-            where=str(path),
-            remedy="look at its permissions, or remove the run's folder if it is of no use",
-        ) from error
     except (msgspec.MsgspecError, ValueError) as error:
         raise RolemeshError(
             f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
         ) from error
 
 
-def _regular(path: Path) -> bytes:
-    """The content of a file; whoever puts a pipe or a device in its place lets nobody wait."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
-        return file.read()
+def _content(path: Path) -> bytes:
+    """What is in the file. Raises `FileNotFoundError`, `NotADirectoryError`, or `RolemeshError` with a remedy."""
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise RolemeshError(
+            f"the file cannot be read: {error.strerror or error}",
+            where=str(path),
+            remedy="look at its permissions, or remove the run's folder if it is of no use",
+        ) from error

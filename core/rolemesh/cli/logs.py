@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,14 @@ import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
+from rolemesh.paging import open_regular
 from rolemesh.runs import LOGS_DIR, Run, find_run, runs_folder
 
 __all__ = ["Tail", "command", "log_files"]
 
 POLL_S = 0.1
 BLOCK = 1 << 16
+LONGEST = 1 << 20
 ALIVE_EVERY_S = 1.0
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
 
@@ -78,18 +81,25 @@ class Tail:
     """Reads the lines that a file has got since the last time."""
 
     def __init__(self, path: Path, last: int | None = None) -> None:
-        self._file = path.open("rb")
+        self._file = open_regular(path)
         self._rest = b""
         if last is not None:
             self._skip(last)
 
-    def lines(self, *, rest: bool = False) -> list[str]:
-        """The complete new lines, and with `rest` also what stands behind the last newline."""
-        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+    def lines(self, *, rest: bool = False) -> Iterator[str]:
+        """The complete new lines, and with `rest` also what stands behind the last newline.
+
+        However much there is, no more than a block is held; a line that is longer than some of them comes in pieces.
+        """
+        while data := self._file.read(BLOCK):
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            yield from map(_text, whole)
+            if len(self._rest) > LONGEST:
+                yield _text(self._rest)
+                self._rest = b""
         if rest and self._rest:
-            whole.append(self._rest)
+            yield _text(self._rest)
             self._rest = b""
-        return [line.decode(errors="replace").rstrip("\r") for line in whole]
 
     def close(self) -> None:
         """Close the file."""
@@ -109,6 +119,10 @@ class Tail:
             if at < 0:
                 break
         self._file.seek(position + (at + 1 if last else len(data)))
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")
 
 
 class _Printer:

@@ -66,6 +66,9 @@ class Counting:
         self.steps: list[int] = []
         self.told = threading.Event()
 
+    def each(self) -> dict[str, Counting]:
+        return {"counting": self}
+
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         if hook == "event":
             self.events.append(arguments["event"].seq)

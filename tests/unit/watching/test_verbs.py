@@ -277,10 +277,10 @@ def test_a_tail_begins_with_the_last_lines(tmp_path: Path, text: str, last: int)
     path.write_text(text)
     tail = Tail(path, last)
 
-    assert tail.lines(rest=True) == (text.splitlines()[-last:] if last else [])
+    assert list(tail.lines(rest=True)) == (text.splitlines()[-last:] if last else [])
     with path.open("a") as file:
         file.write("more\n")
-    assert tail.lines() == ["more"]
+    assert list(tail.lines()) == ["more"]
     tail.close()
 
 
@@ -290,7 +290,7 @@ def test_a_tail_of_a_long_file_is_right_across_blocks(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
     tail = Tail(path, 5000)
 
-    assert tail.lines() == lines[-5000:]
+    assert list(tail.lines()) == lines[-5000:]
     tail.close()
 
 
