@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
 
-from tests.e2e.harness import Job
-from tests.e2e.ladder import LADDER, SLOW, ended_well, launched, of_kind, pids
+import pytest
+from tests.e2e.harness import Job, until
+from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
 
+from rolemesh.digest import digest
 from rolemesh.state import SQLITE_FILE
 
 Make = Callable[..., Job]
@@ -36,3 +43,48 @@ def test_a_journal_that_is_locked_for_longer_than_a_lease_costs_nothing_and_the_
     ended_well(job, process)
     assert launched(job) == []
     assert of_kind(job, "agent_lost", "rolled_back") == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own for the runs of the job ``squares``."""
+    folder = tmp_path / "squares" / "runs"
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no byte."""
+    path = folder / "fills-the-disk"
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+    return path
+
+
+def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_master_dies_meanwhile(
+    small_disk: Path, make_job: Make
+) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW, f"lease_s={LEASE_S}")
+    before = job.running(10)
+    filler = fill(small_disk)
+    warned = until(lambda: (status := job.status()) and status.warnings, 30, "somebody says so")
+    assert "No space" in " ".join(warned) or "full" in " ".join(warned)
+    os.kill(before.master_pid, signal.SIGKILL)
+    until(lambda: (status := job.status()) and status.epoch > before.epoch, 30, "the next master has taken over")
+    since = time.monotonic()
+    until(lambda: time.monotonic() > since + 1.2 * LEASE_S and job.status(), 30, "more than a lease")
+    filler.unlink()
+    assert pids(job.running(20)) == pids(before)
+    ended_well(job, process)
+    assert launched(job) == []
+    assert of_kind(job, "agent_lost", "rolled_back") == []
+    state = digest({"total": total(STEPS), "calls": STEPS})
+    assert job.result()["state_sha256"]["sink"] == sha256(state.encode()).hexdigest()

@@ -8,8 +8,9 @@ from typing import Any
 
 from rolemesh.control import CONTROL_FILE
 from rolemesh.errors import EXIT_FAILED
+from rolemesh.master.reserve import wait_and_write
 from rolemesh.protocol.job import JobBundle
-from rolemesh.runs import LOGS_DIR, RESULT_FILE, Run, write_json
+from rolemesh.runs import LOGS_DIR, Run
 
 __all__ = ["give_up"]
 
@@ -32,5 +33,5 @@ def give_up(bundle: JobBundle, why: str) -> None:
             "plugins": bundle.plugins,
             "run_dir": str(run_dir),
         }
-        write_json(run_dir / RESULT_FILE, result)
+        wait_and_write(run_dir, result)
         (run_dir / CONTROL_FILE).unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from rolemesh import faults
 from rolemesh.cluster import Launcher
 from rolemesh.control import CONTROL_FILE, Control
 from rolemesh.jsonl import last_line
+from rolemesh.master import reserve
 from rolemesh.master.answers import Answers
 from rolemesh.master.clock import boot
 from rolemesh.master.errands import Errands
@@ -203,6 +204,7 @@ class Master:
             self.bundle.ray_address,
             "rolemesh" if self.bundle.backend == "ray" else "",
         )
+        self._files.submit("the room for the result", lambda: reserve.take(self.run_dir))
         for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
             path = self.run_dir / name
             self._files.submit(name, lambda path=path, content=content: write_json(path, content), patient=not fresh)  # type: ignore[misc]
@@ -357,7 +359,7 @@ class Master:
         self._serve(until=lambda: self._observers.wait(0) or self._observers.hang(DRAIN_S), limit_s=DRAIN_S)
         for untold in self._observers.give_up():
             log.warning(untold)
-        self._files.submit(RESULT_FILE, lambda: write_json(self.run_dir / RESULT_FILE, result))
+        self._files.submit(RESULT_FILE, lambda: reserve.write_result(self.run_dir, result))
         self._serve(until=lambda: not self._files.busy)
         # Whoever asked while the agents were being ended would wait for an answer until its time-out.
         self._answers.serve()

@@ -1,0 +1,61 @@
+"""Room for a job's result, taken while there is some: so that its end is written down on a disk that is full by then."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rolemesh.master.writer import FIRST_PAUSE_S, LONGEST_PAUSE_S, may_pass
+from rolemesh.runs import RESULT_FILE, write_json
+
+__all__ = ["take", "wait_and_write", "write_result"]
+
+RESERVE_FILE = ".reserve"
+RESERVE_BYTES = 256 << 10
+
+log = logging.getLogger("rolemesh.master")
+
+
+def take(run_dir: Path) -> None:
+    """Take the room in the run's folder. Without room for it nothing happens."""
+    with suppress(OSError):
+        descriptor = os.open(run_dir / RESERVE_FILE, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+def write_result(run_dir: Path, result: dict[str, Any]) -> None:
+    """Write ``result.json``, into the room that was taken if there is no other. Raises `OSError` if it cannot be."""
+    try:
+        write_json(run_dir / RESULT_FILE, result)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+        write_json(run_dir / RESULT_FILE, result)
+    (run_dir / RESERVE_FILE).unlink(missing_ok=True)
+
+
+def wait_and_write(run_dir: Path, result: dict[str, Any]) -> None:
+    """`write_result`, again and again until it is written, for who has nothing else to do."""
+    pause, said = FIRST_PAUSE_S, ""
+    while True:
+        try:
+            write_result(run_dir, result)
+        except OSError as error:
+            if not may_pass(error):
+                raise
+            if str(error) != said:
+                log.warning("%s cannot be written: %s; it is tried again until it can", run_dir / RESULT_FILE, error)
+            said = str(error)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        else:
+            return
