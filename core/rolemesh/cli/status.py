@@ -31,9 +31,10 @@ def command(
 ) -> None:
     """Show how jobs are: all of them in a table, or one with its master, agents and ranks.
 
-    The state is 'new', 'starting', 'running' or 'stopping' while the job's master answers, 'done', 'failed' or
-    'interrupted' when it has ended, 'silent' if its master does not answer but the job's processes live, 'dead' if
-    they do not and there is no result either, and 'unreadable' if a file of the run is damaged or another user's.
+    The state is 'new', 'starting', 'running' or 'stopping' while the job's master answers, and 'recovering' while a new
+    one waits for the journal; 'done', 'failed' or 'interrupted' when it has ended, 'silent' if its master does not
+    answer but the job's processes live, 'dead' if they do not and there is no result either, and 'unreadable' if a file
+    of the run is damaged or another user's.
 
     Exit code: 0, or 2 if there is no such job.
 

@@ -1,4 +1,4 @@
-"""Room for a job's result, taken while there is some: so that its end is written down on a disk that is full by then."""
+"""Room for a job's result, taken while there is some: its end can be written on a disk that is full by then."""
 
 from __future__ import annotations
 
