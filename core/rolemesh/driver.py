@@ -27,13 +27,14 @@ from rolemesh.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     BackendError,
+    JobFailedError,
     JobFileError,
 )
 from rolemesh.failures import job_failed
 from rolemesh.follow import ANSWER_S, PATIENCE_S, follow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.growth import Growth, with_own
+from rolemesh.growth import Growth, with_own, without
 from rolemesh.placement import PlacementPlan
 from rolemesh.planning import (
     check_placed,
@@ -56,6 +57,7 @@ from rolemesh.rehearsal.spec import Rehearsal, parse
 from rolemesh.resuming import check_pickles, find_origin, find_source
 from rolemesh.room import Shared, find_room
 from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
+from rolemesh.snapshots import disk
 from rolemesh.spec import JobFile, load
 
 if TYPE_CHECKING:
@@ -219,18 +221,32 @@ def _rehearse(options: RunOptions, prepared: Prepared, run_dir: Path) -> int:
 
 
 def _run(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None = None) -> int:
-    """One run, or as many as it takes: a job whose elastic roles can grow goes on with more ranks."""
+    """One run, or as many as it takes: a job whose elastic roles can grow goes on with more ranks, and one that has
+    failed because it has lost nodes with fewer."""
+    gone: frozenset[str] = frozenset()
     while True:
-        code, grows = _run_once(options, asked, run_dir, rehearsal)
-        if not grows:
+        try:
+            code, again = _run_once(options, asked, run_dir, rehearsal, gone)
+        except _NodesLost as lost:
+            gone, again = gone | lost.nodes, True
+        if not again:
             return code
         # What this command's own job has written a moment ago is no stranger's.
         options = dataclasses.replace(options, resume=str(run_dir), trust_pickles=True)
 
 
-def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None) -> tuple[int, bool]:
+class _NodesLost(Exception):
+    """A job has failed because these nodes are gone, and can go on without them."""
+
+    def __init__(self, nodes: frozenset[str]) -> None:
+        self.nodes = nodes
+
+
+def _run_once(
+    options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Rehearsal | None, gone: frozenset[str]
+) -> tuple[int, bool]:
     """The exit code, and whether the job was stopped only to go on with more ranks. `asked` is the job as it was asked
-    for, with its elastic roles."""
+    for, with its elastic roles; the nodes in `gone` were lost. Raises `_NodesLost` where fewer ranks would do."""
     prepared = asked
 
     def on(cluster: ClusterView) -> PlacementPlan:
@@ -239,10 +255,10 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
         return plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
 
     if not options.address:
-        check_placed(on(_nodes(options)), prepared.job)
+        check_placed(on(without(_nodes(options), gone)), prepared.job)
     backend: Backend | None = None
     try:
-        backend = _open(options)
+        backend = _open(options, gone)
         cluster = backend.cluster()
         if rehearsal is not None and "node" in rehearsal.targets and len(cluster.nodes) < 2:
             raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
@@ -285,6 +301,9 @@ def _run_once(options: RunOptions, asked: Prepared, run_dir: Path, rehearsal: Re
             growth = _growth(asked, prepared, plan, backend, run_dir)
             try:
                 code = _watch(prepared, run_dir, backend)
+            except JobFailedError:
+                _raise_if_fewer_would_do(asked, prepared, backend, run_dir)
+                raise
             finally:
                 grows = growth is not None and growth.stop()
             return code, grows and code == EXIT_INTERRUPTED
@@ -323,6 +342,25 @@ def _growth(asked: Prepared, prepared: Prepared, plan: PlacementPlan, backend: B
     return growth
 
 
+def _raise_if_fewer_would_do(asked: Prepared, prepared: Prepared, backend: Backend, run_dir: Path) -> None:
+    """Raise `_NodesLost` if the job has failed after it has lost nodes, and its elastic roles fit on what is left."""
+    ranges = elastic_roles(asked.job)
+    lost = frozenset((Run(run_dir).result() or {}).get("lost_nodes", ()))
+    if not ranges or not lost or disk.newest_complete(run_dir) < 0:
+        return
+    cluster = without(backend.cluster(), lost)
+
+    def fits(sizes: Mapping[str, int]) -> bool:
+        return has_room(asked.job, asked.selection, asked.graph, cluster, sizes)
+
+    before = {role: int(prepared.job.spec.roles[role].world_size) for role in ranges}
+    sizes = largest(ranges, fits)
+    if sizes != before and all(sizes[role] <= before[role] for role in ranges) and fits(sizes):
+        told = ", ".join(f"{role} {before[role]} → {size}" for role, size in sizes.items() if size != before[role])
+        print(f"{', '.join(sorted(lost))} lost: {told}, from the newest snapshot on disk", file=sys.stderr)
+        raise _NodesLost(lost)
+
+
 def _origin(options: RunOptions, reference: str, prepared: Prepared, runs: Path) -> tuple[str, int]:
     """Folder and step of the snapshot to start from."""
     roles = prepared.selection.roles
@@ -348,11 +386,11 @@ def _nodes(options: RunOptions) -> ClusterView:
     return parse_nodes(options.nodes) if options.nodes else this_machine()
 
 
-def _open(options: RunOptions) -> Backend:
+def _open(options: RunOptions, gone: frozenset[str]) -> Backend:
     if options.backend == "local":
         from rolemesh.backends.local import LocalBackend
 
-        return LocalBackend(_nodes(options))
+        return LocalBackend(without(_nodes(options), gone))
     try:
         from rolemesh.backends.ray import RayBackend
     except ModuleNotFoundError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,10 +14,15 @@ from rolemesh.control import ControlClient, MasterGoneError
 from rolemesh.placement import PlacementPlan
 from rolemesh.snapshots import disk
 
-__all__ = ["Growth", "with_own"]
+__all__ = ["Growth", "with_own", "without"]
 
 LOOK_S = 1.0
 """How often the nodes are looked at. What is seen twice in a row counts, so nodes that join together count together."""
+
+
+def without(cluster: ClusterView, nodes: Collection[str]) -> ClusterView:
+    """What is left of a cluster that has lost these nodes."""
+    return ClusterView(tuple(node for node in cluster.nodes if node.id not in nodes))
 
 
 def with_own(free: ClusterView, plan: PlacementPlan) -> ClusterView:

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from tests.e2e.harness import Job, until
+from tests.e2e.ladder import LADDER, SLOW, STEPS, total
+
+from rolemesh.control import ControlClient
+from rolemesh.snapshots import disk
 
 ELASTIC = "roles.work.world_size={min: 1, max: 3}"
 WHERE = "roles.work.resources.custom.grow=1"
@@ -25,6 +29,23 @@ def test_a_role_that_may_have_fewer_ranks_starts_with_what_there_is(make_job: Ca
     too_small = job.run("roles.work.world_size={min: 3, max: 4}", "roles.work.resources.cpu=0.8")
     assert too_small.returncode == 2
     assert "rank 2 cannot be placed" in too_small.stderr
+
+
+def test_a_job_that_loses_a_node_goes_on_with_fewer_ranks(make_job: Callable[..., Job]) -> None:
+    job = make_job(backend=("--backend", "local", "--nodes", "2x(cpu=1)"), extra=LADDER)
+    work = ("roles.work.world_size={min: 1, max: 2}", "roles.work.resources.cpu=0.8")
+    process = job.start(*SLOW, *work, "failover=[{use: process}, {use: job}]")
+    until(lambda: disk.newest_complete(job.run_dir) > 0, 60, "a snapshot on disk")
+    assert ranks_of_work(job) == 2
+    nodes = {rank.node for rank in job.running().ranks if rank.role == "work"}
+    with ControlClient(job.run_dir) as client:
+        client.inject("kill", f"node:{max(nodes)}")
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert f"{max(nodes)} lost: work 2 → 1" in said
+    assert ranks_of_work(job) == 1
+    assert job.result()["restored_step"] > 0
+    assert job.metrics()[-1]["reward"] == total(STEPS)
 
 
 def test_a_collective_role_cannot_be_elastic(make_job: Callable[..., Job]) -> None:

@@ -153,6 +153,8 @@ class SimAgent:
                 self._forget(effect)
             case ag.RouseMaster():
                 world.at(world.between(0.01, 0.5), self._rouse)
+            case ag.Quit():
+                self.end("it was told to end, and nobody has come for its ranks")
             case ag.CleanUp():
                 world.note(self.label, "cleans up and ends")
                 world.wipe(self.node, self.name)

@@ -261,6 +261,16 @@ def _ends_without_a_word(original: Any) -> Any:
     return propose
 
 
+def _leaves_without_a_word(original: Any) -> Any:
+    def handle(self: Any, event: Any, now: float) -> Any:
+        if isinstance(event, ag.Leave):
+            self.stopping = True
+            return [*self._kill_all(), *self._clean_up_if_empty()]
+        return original(self, event, now)
+
+    return handle
+
+
 def _forgets_what_was_proved(original: Any) -> Any:
     def moved(self: Any, key: Any, now: float) -> Any:
         self._spared = None
@@ -326,6 +336,11 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              _method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
+    Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
+             lambda: _all(_method(Coordinator, "leaves", lambda original: lambda self, agent, ranks, now: [])(),
+                          patch.object(ag, "LEAVE_S", 0.5), _without("_commit"))),
+    Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
+             _method(ag.AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from rolemesh.observer import Event
+from rolemesh.protocol import agent as ag
 from rolemesh.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -127,6 +128,16 @@ class Nemesis:
         if not live:
             return False
         self.rng.choice(live).end("the nemesis kills it")
+        return True
+
+    def _leave(self, world: World) -> bool:
+        """SIGTERM to an agent."""
+        live = [agent for agent in world.backend.agents.values() if agent.alive and not agent.frozen]
+        if not live:
+            return False
+        agent = self.rng.choice(live)
+        world.note("nemesis", f"tells {agent.label} to end")
+        agent.handle(ag.Leave())
         return True
 
     def _freeze_agent(self, world: World) -> bool:

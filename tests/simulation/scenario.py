@@ -40,6 +40,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "stall": {"stall": 3},
     "passing": {"famine": 1},
     "slow": {},
+    "leave": {"leave": 3},
+    "leaving": {"leave": 3, "rank": 1, "agent": 1, "master": 1, "node": 0.5},
     "stalls": {"stall": 2, "rank": 2, "agent": 1, "master": 1},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
@@ -48,7 +50,7 @@ TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
     "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
-    "slow",
+    "slow", "leave", "leaving",
 )  # fmt: skip
 
 
@@ -80,11 +82,11 @@ class Scenario:
         self.start_failures = rng.choice((0, 0, 0.05)) if self.family in ("all", "storm", "process") else 0
         if self.family == "lost":
             self.pace, self.copy_s = rng.choice((0.02, 0.1)), rng.choice((0.2, 1.0))  # copies are behind
-        several = self.family in ("nodes", "lost", "back", "all", "storm", "agents") or rng.random() < 0.5
+        several = self.family in ("nodes", "lost", "back", "all", "storm", "agents", "leaving") or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
         self.room = -(-len(self.job.keys) // count)
         self._nodes = [f"n{i}" for i in range(count)]
-        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "back", "all") else 0
+        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "back", "all", "leaving") else 0
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
         likely = {"nodes": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
@@ -175,6 +177,8 @@ class Scenario:
         levels = set(world.checks.levels)
         if self.family in ("calm", "stall") and levels:
             world.fail("nothing restarts without a failure", f"{levels}")
+        if self.family == "leave" and levels - {"leaving"}:
+            world.fail("nothing restarts without a failure", f"{levels}: an agent that leaves is none")
         if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
             world.fail("who works comes through", f"{world.checks.kinds['hang']} verdicts")
         if self.family in ("process", "master") and levels - {"process"}:

@@ -76,7 +76,7 @@ class Agent:
             address=self._memory.address,
             timeline=self._memory.timeline,
         )
-        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused] = SimpleQueue()
+        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused | machine.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,11 @@ class Agent:
         else:
             self._put(machine.FromMaster(decoded))
 
-    def _put(self, event: machine.FromMaster | machine.MasterRoused) -> None:
+    def leave(self) -> None:
+        """Somebody wants this agent to end; from any thread, or a signal handler."""
+        self._put(machine.Leave())
+
+    def _put(self, event: machine.FromMaster | machine.MasterRoused | machine.Leave) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
@@ -112,8 +116,11 @@ class Agent:
         """Serve until the job is over on this node; everything that the job had here is then gone.
 
         What is raised is this agent's end, and nothing is cleaned up: its process must end with it, as if it had been
-        killed. Its janitor ends the ranks, and what they left in memory is there for the next incarnation.
+        killed. Its janitor ends the ranks, and what they left in memory is there for the next incarnation. SIGTERM is
+        heard in the main thread only.
         """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: self.leave())
         self._poller.register(self._reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         for role in self.config.warm:
@@ -223,6 +230,8 @@ class Agent:
                 self._fail(effect)
             case machine.RouseMaster():
                 threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
+            case machine.Quit():
+                os._exit(0)
             case machine.CleanUp():
                 self._clean_up()
 

@@ -34,6 +34,9 @@ def sentence(event: Event) -> str | None:
             return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
         case "waiting_for_nodes":
             return f"waiting up to {data['wait_s']:g} s for a place: {data['missing']}"
+        case "agent_leaving":
+            ranks = f"; {', '.join(data['ranks'])} start again elsewhere, or there" if data["ranks"] else ""
+            return f"agent {data['agent']} on node {data['node']} was told to end{ranks}"
         case "hang":
             return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
         case "slow_operator":

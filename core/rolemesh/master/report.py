@@ -88,6 +88,7 @@ def result_of(machine: MasterMachine, bundle: JobBundle, account: Account, wall_
         "run_dir": bundle.config.run_dir,
         "restored_step": bundle.outline.origin_step,
         "persisted_step": machine.persisted,
+        "lost_nodes": sorted({agent.place.node for agent in machine.agents.values() if agent.node_lost}),
         "refused_connections": sum(machine.refused.values()),
         "recoveries": account.recoveries(),
         "goodput": account.goodput(wall_s),

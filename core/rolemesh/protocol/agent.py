@@ -30,7 +30,9 @@ __all__ = [
     "FromMaster",
     "FromRank",
     "Kill",
+    "Leave",
     "MasterRoused",
+    "Quit",
     "RankDied",
     "RankExited",
     "RouseMaster",
@@ -51,6 +53,9 @@ EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
 TERMINATE_SHARE = 0.5
 """Of the time that a rank has to stop: after this share of it the operator that it is in gets a SIGTERM."""
+LEAVE_S = 20.0
+"""How long an agent that was told to end waits for its master to bring its ranks elsewhere: a node that is drained, or
+taken back, usually has half a minute."""
 METRICS_AGAIN_S = 2.0
 """After this metrics that the master has not confirmed are sent again."""
 
@@ -65,6 +70,10 @@ class MasterRoused(msgspec.Struct, frozen=True):
     """The answer to `RouseMaster`: whether there is a master, or will be one, which is worth `lease_s` seconds more."""
 
     comes: bool
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Somebody wants this agent to end: SIGTERM. The master is told, and takes its ranks away in good order."""
 
 
 class FromRank(msgspec.Struct, frozen=True):
@@ -137,7 +146,7 @@ class Sampled(msgspec.Struct, frozen=True):
     given_up: int = -1
 
 
-Event: TypeAlias = FromMaster | MasterRoused | FromRank | RankExited | Fetched | StacksTaken | Sampled
+Event: TypeAlias = FromMaster | MasterRoused | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -222,12 +231,28 @@ class RouseMaster(msgspec.Struct, frozen=True):
     """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRoused`."""
 
 
+class Quit(msgspec.Struct, frozen=True):
+    """End at once and leave everything where it is: the agent's next incarnation takes it over."""
+
+
 class CleanUp(msgspec.Struct, frozen=True):
     """All ranks are gone: remove the job's files from this node and end."""
 
 
 Effect: TypeAlias = (
-    Fork | Fetch | ToRank | ToMaster | Kill | Terminate | RankDied | Fail | TakeStacks | Forget | RouseMaster | CleanUp
+    Fork
+    | Fetch
+    | ToRank
+    | ToMaster
+    | Kill
+    | Terminate
+    | RankDied
+    | Fail
+    | TakeStacks
+    | Forget
+    | RouseMaster
+    | Quit
+    | CleanUp
 )
 
 _State: TypeAlias = Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -278,7 +303,7 @@ class AgentMachine:
         self._heard = float("-inf")
         self._roused = self._promised = float("-inf")
         self._asking = False
-        self._kill_at = self._terminate_at = float("inf")
+        self._kill_at = self._terminate_at = self._quit_at = float("inf")
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Advance | None = None
         """How far everything is, in the present timeline."""
@@ -305,6 +330,10 @@ class AgentMachine:
                 self._asking = False
                 self._promised = now if comes else float("-inf")
                 return []
+            case Leave():
+                if self._quit_at == float("inf"):
+                    self._quit_at, self._urgent = now + LEAVE_S, True
+                effects = []
             case FromRank(message):
                 effects = self._from_rank(message)
             case RankExited():
@@ -584,6 +613,8 @@ class AgentMachine:
             patience_s = TERMINATE_SHARE * (self._kill_at - now)
             alive = [(key, rank.launch.generation) for key, rank in self.ranks.items() if rank.alive]
             effects += [Terminate(*key, generation, patience_s) for key, generation in alive]
+        if now >= self._quit_at and not self.stopping:
+            effects.append(Quit())
         return effects
 
     # ------------------------------------------------------------------------------------------------------- reports
@@ -612,7 +643,7 @@ class AgentMachine:
             self.wire.version if self.wire is not None else -1,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
-            self._last.making, self._last.refused, self._last.given_up,
+            self._last.making, self._last.refused, self._last.given_up, self._quit_at < float("inf"),
         )  # fmt: skip
 
     def _seen(self, key: RankKey, rank: _Rank) -> m.RankReport:

@@ -279,7 +279,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write. `timeline` is that
     of everything in memory, see `Launch`. `making` are the environments of roles that are being made, and how far that
     is. `refused` counts the connections that this incarnation and its ranks have refused, because they had not the
-    job's key.
+    job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to be brought elsewhere.
     """
 
     agent: str
@@ -300,6 +300,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     making: tuple[str, ...] = ()
     refused: int = 0
     given_up: int = -1
+    leaving: bool = False
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):

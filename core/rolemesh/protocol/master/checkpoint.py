@@ -28,15 +28,16 @@ class KeptAgent(msgspec.Struct, frozen=True):
     pid: int
     host: str
     node_lost: bool
+    leaving: bool = False
 
     @classmethod
     def of(cls, agent: AgentRecord) -> KeptAgent:
         """What is kept of `agent`."""
-        return cls(agent.place, agent.state, agent.incarnation, agent.pid, agent.host, agent.node_lost)
+        return cls(agent.place, agent.state, agent.incarnation, agent.pid, agent.host, agent.node_lost, agent.leaving)
 
     def record(self) -> AgentRecord:
         """The agent again."""
-        return AgentRecord(self.place, self.state, self.incarnation, self.pid, self.host, self.node_lost)
+        return AgentRecord(self.place, self.state, self.incarnation, self.pid, self.host, self.node_lost, self.leaving)
 
 
 class KeptRank(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ failure ─▶ diagnosis ─▶ ladder ─▶ halting ─▶ (origin) ─▶ (pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -27,6 +28,8 @@ REPORTED_S = 1.0
 """A report that comes so long after something happened was sent after it: messages are under way for less."""
 ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
+LEAVING = "leaving"
+"""In the place of a level's name: ranks are brought away from an agent that was told to end."""
 ASK_AGAIN_S = 2.0
 """How often a place is looked for while there is none."""
 
@@ -112,23 +115,49 @@ class Coordinator:
             return effects + machine.stop("failed", what, 0.0, now)
         plan = proposal.plan
         if before is not None:
-            self._close_attempt("failed", now)
-            left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
-            everything = "disk" in (plan.source, before.plan.source) and bool(left)
-            source = "disk" if plan.source == "disk" or everything else "memory"
-            group = machine.view(now).group
-            wanted = {mate for key in (*plan.restart, *left) for mate in group(*key)}
-            restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, wanted)
-            plan = msgspec.structs.replace(plan, restart=restart, source=source)
+            plan = self._merged(plan, before, now)
             if not escalated:
-                plan = msgspec.structs.replace(
-                    plan,
-                    avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
-                    wait_s=max(before.plan.wait_s, plan.wait_s),
-                    delay_s=max(before.not_before - now, plan.delay_s),
-                )
+                plan = _with_limits(plan, before, now)
                 found = [*before.failures, *found]
         return self._begin(plan, found, proposal, now)
+
+    def leaves(self, agent: AgentRecord, ranks: Sequence[RankKey], now: float) -> list[e.Effect]:
+        """An agent was told to end: bring these ranks of it elsewhere. No level is asked, and none is charged for it.
+
+        Without copies on other nodes its next incarnation on the same node has them.
+        """
+        machine, before, place = self.machine, self.recovery, agent.place
+        if not machine.ladder:
+            message = "its agent was told to end, and the job has no failover level"
+            return self.failed(Failure("agent_lost", node=place.node, message=message), now)
+        group = machine.view(now).group
+        restart = _ordered(machine.ranks, {mate for key in ranks for mate in group(*key)})
+        reason = f"agent {place.agent} was told to end"
+        away = (place.node,) if machine.outline.snapshots.replicas else ()
+        plan = RecoveryPlan(LEAVING, restart, avoid=away, reason=reason)
+        found: list[Failure] = []
+        if before is not None:
+            level = before.plan.level if before.failures else LEAVING
+            plan = _with_limits(msgspec.structs.replace(self._merged(plan, before, now), level=level), before, now)
+            found = before.failures
+        return self._begin(plan, found, Proposal(plan, (reason,), (), attempt=0), now)
+
+    def brings_back(self, keys: Sequence[RankKey]) -> bool:
+        """Whether the recovery that is under way starts all of these ranks again, and has not begun to."""
+        at = self.recovery
+        return not keys or (at is not None and at.phase != "launching" and set(keys) <= set(at.restart))
+
+    def _merged(self, plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPlan:
+        """A plan that takes in what `before` has not brought back yet, which is given up."""
+        machine = self.machine
+        self._close_attempt("failed", now)
+        left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
+        everything = "disk" in (plan.source, before.plan.source) and bool(left)
+        source: Literal["memory", "disk"] = "disk" if plan.source == "disk" or everything else "memory"
+        group = machine.view(now).group
+        wanted = {mate for key in (*plan.restart, *left) for mate in group(*key)}
+        restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, wanted)
+        return msgspec.structs.replace(plan, restart=restart, source=source)
 
     def _begin(self, plan: RecoveryPlan, found: list[Failure], proposal: Proposal, now: float) -> list[e.Effect]:
         machine = self.machine
@@ -141,14 +170,16 @@ class Coordinator:
             rank.state = "halting"
             self._were[key] = max(rank.finished, self._were.get(key, -1))
         reached = tuple((*key, self._were[key]) for key in plan.restart)
-        machine.attempted(Attempt(plan.level, now, plan.restart, plan.reason, reached=reached))
+        if proposal.attempt:
+            machine.attempted(Attempt(plan.level, now, plan.restart, plan.reason, reached=reached))
+        causes: list[str] = list(dict.fromkeys(failure.cause for failure in found))
         data = {
             "number": self.count,
             "attempt": proposal.attempt,
             "plan": msgspec.to_builtins(plan),
             "failures": [failures.describe(failure) for failure in found],
             "were": reached,
-            "causes": list(dict.fromkeys(failure.cause for failure in found)),
+            "causes": causes or [plan.level],
             "trail": list(proposal.trail),
             "at": now,
         }
@@ -199,11 +230,12 @@ class Coordinator:
                 "recovery_failed", {"number": recovery.number, "level": recovery.plan.level, "why": why, "at": now}
             )
         ]
-        floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)
-        found = recovery.failures or [
-            Failure("exit", *key, message="it was being brought back when the master died")
-            for key in recovery.restart[:1]
-        ]
+        if recovery.plan.level == LEAVING:
+            floor, what = 0, f"its agent was told to end, and it could not be brought elsewhere: {why}"
+        else:
+            floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)
+            what = "it was being brought back when the master died"
+        found = recovery.failures or [Failure("exit", *key, message=what) for key in recovery.restart[:1]]
         return effects + self._plan(found, floor, now, why)
 
     # ---------------------------------------------------------------------------------------------------- carrying out
@@ -280,6 +312,13 @@ class Coordinator:
         return [e.Replan(tuple(sorted(avoid)))]
 
     def _no_place(self, recovery: Recovery, why: str, now: float) -> list[e.Effect]:
+        drained = {agent.place.node for agent in self.machine.agents.values() if agent.leaving}
+        if drained & set(recovery.plan.avoid):
+            # Its next incarnation is better than none: the node may stay.
+            avoid = tuple(node for node in recovery.plan.avoid if node not in drained)
+            recovery.plan = msgspec.structs.replace(recovery.plan, avoid=avoid)
+            recovery.asked = float("-inf")
+            return [e.Record("suspects_used", {"number": recovery.number, "nodes": sorted(drained), "missing": why})]
         waited = now - recovery.since
         if waited >= recovery.plan.wait_s:
             machine = self.machine
@@ -319,7 +358,9 @@ class Coordinator:
         machine = self.machine
         needed = {machine.ranks[key].agent for key in recovery.restart}
         missing = [
-            name for name in machine.agents if name in needed and machine.agents[name].state in ("wanted", "lost")
+            name
+            for name, agent in machine.agents.items()
+            if name in needed and (agent.state in ("wanted", "lost") or agent.leaving)
         ]
         if missing:
             return machine.start_agents(missing, now)
@@ -429,6 +470,16 @@ class Coordinator:
 
     def _enter(self, recovery: Recovery, phase: Any, now: float) -> None:
         recovery.phase, recovery.since = phase, now
+
+
+def _with_limits(plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPlan:
+    """A plan that avoids what `before` avoids, and waits no less."""
+    return msgspec.structs.replace(
+        plan,
+        avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
+        wait_s=max(before.plan.wait_s, plan.wait_s),
+        delay_s=max(before.not_before - now, plan.delay_s),
+    )
 
 
 def _reported(agent: AgentRecord, key: RankKey) -> Any:

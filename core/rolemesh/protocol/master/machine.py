@@ -17,7 +17,7 @@ from rolemesh import failures
 from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.master import events as e
-from rolemesh.protocol.master.commands import KEEPALIVE_S, Commands, halt_of, launch_of, wire_of
+from rolemesh.protocol.master.commands import KEEPALIVE_S, Commands, copies_go_to, halt_of, launch_of, wire_of
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.hangs import HangWatch
 from rolemesh.protocol.master.ladder import Diagnose, Rung
@@ -207,6 +207,7 @@ class MasterMachine:
             agent = self.agents[name]
             agent.incarnation += 1
             agent.state, agent.heard, agent.seq, agent.report = "starting", now, -1, None
+            agent.leaving = False
             starts.append(e.Incarnation(agent.place, agent.incarnation))
             data = {"agent": name, "incarnation": agent.incarnation, "node": agent.place.node}
             effects.append(e.Record("agent_started", data | {"resources": agent.place.resources}))
@@ -317,7 +318,16 @@ class MasterMachine:
             if text not in self._making.get(name, ()):
                 effects.append(e.Record("environment", {"agent": name, "node": report.node, "message": text}))
         self._making[name] = report.making
-        return effects
+        return effects + (self._leaves(agent, now) if report.leaving and not agent.leaving else [])
+
+    def _leaves(self, agent: AgentRecord, now: float) -> list[e.Effect]:
+        """An agent was told to end: its ranks are brought elsewhere before, which is no failure."""
+        agent.leaving = True
+        name, node = agent.place.agent, agent.place.node
+        here = [key for key, record in self.ranks.items() if record.agent == name]
+        data = {"agent": name, "incarnation": agent.incarnation, "node": node, "ranks": [f"{r}/{n}" for r, n in here]}
+        effects: list[e.Effect] = [e.Record("agent_leaving", data)]
+        return effects + (self.coordinator.leaves(agent, here, now) if here else [])
 
     def _refusals(self, agent: AgentRecord, count: int) -> list[e.Effect]:
         """Journal that an agent has refused connections: the first, and each time their number has doubled."""
@@ -406,17 +416,19 @@ class MasterMachine:
         agent.state, agent.node_lost, agent.report = "lost", node_lost, None
         node = agent.place.node
         data = {"agent": name, "incarnation": incarnation, "node": node, "why": why, "node_lost": node_lost}
-        effects: list[e.Effect] = [e.Record("agent_lost", data)]
+        on_it = [key for key, record in self.ranks.items() if record.agent == name]
+        left = agent.leaving and self.coordinator.brings_back(on_it)
+        agent.leaving = False
+        effects: list[e.Effect] = [e.Record("agent_left", data) if left else e.Record("agent_lost", data)]
         if self.phase == "stopping":
             return effects + self._end_if_gone()
-        on_it = [f"{role}/{n}" for (role, n), record in self.ranks.items() if record.agent == name]
-        if not on_it:
+        if not on_it or left:
             return effects  # all that is lost is the copies it had
         for record in self.ranks.values():
             if record.agent == name and record.state != "halting":
                 record.state = "failed"
         cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
-        message = f"{why}; its ranks were {', '.join(on_it)}"
+        message = f"{why}; its ranks were {', '.join(f'{role}/{n}' for role, n in on_it)}"
         return effects + self.coordinator.failed(Failure(cause, node=node, message=message), now, silent_s)
 
     def _start_failed(self, why: str, agents: tuple[str, ...], now: float) -> list[e.Effect]:
@@ -574,6 +586,8 @@ class MasterMachine:
                 effects += self._commands.send(agent, m.Halt(epoch, halts), now)
             if launches := launch_of(agent, ranks):
                 effects += self._commands.send(agent, m.Launch(epoch, self.timeline, launches), now)
+            if agent.leaving and not ranks and self.coordinator.recovery is None:
+                effects += self._commands.send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"), now)
             if self._wire is not None and agent.report.wired < self._wire.version:
                 effects += self._commands.send(agent, self._wire, now)
         return effects
@@ -591,7 +605,7 @@ class MasterMachine:
 
     def _rewire(self) -> None:
         generations = tuple((key, record.launch.generation) for key, record in self.ranks.items())
-        homes = tuple((name, agent.incarnation) for name, agent in self.agents.items() if agent.state == "up")
+        homes = tuple((name, agent.incarnation) for name, agent in self.agents.items() if copies_go_to(agent))
         if (generations, homes) == self._wired_for:
             return
         wire = wire_of(self.outline.epoch, self.outline.epoch * 1_000_000 + self._wires + 1, self.ranks, self.agents)

@@ -19,7 +19,10 @@ RankState: TypeAlias = Literal["starting", "up", "ready", "running", "done", "fa
 
 
 class AgentRecord(msgspec.Struct):
-    """An agent: `incarnation` is the number of its latest start, `heard` when it last said something."""
+    """An agent: `incarnation` is the number of its latest start, `heard` when it last said something.
+
+    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them.
+    """
 
     place: AgentPlace
     state: AgentState = "wanted"
@@ -27,6 +30,7 @@ class AgentRecord(msgspec.Struct):
     pid: int = 0
     host: str = ""
     node_lost: bool = False
+    leaving: bool = False
     heard: float = 0.0
     seq: int = -1
     report: m.Report | None = None

@@ -49,7 +49,6 @@ class Replay:
         machine, data = self.machine, event.data
         if event.kind in ("job_started", "master_recovered"):
             self._clock = data["clock"]  # each master says at its begin which clock it goes by
-        machine.hangs.replayed(event.kind, data)
         machine.coordinator.replayed(event.kind, data)
         machine.hangs.replayed(event.kind, data)
         match event.kind:
@@ -62,9 +61,10 @@ class Replay:
                 self._open = []
                 self._close("failed", begun)
                 reached = tuple((role, rank, step) for role, rank, step in data["were"])
-                attempt = Attempt(plan.level, data["at"], plan.restart, plan.reason, reached=reached)
-                self._attempts.append(KeptAttempt(attempt, begun))
-                del self._attempts[:-MOST_ATTEMPTS]
+                if data["attempt"]:
+                    attempt = Attempt(plan.level, data["at"], plan.restart, plan.reason, reached=reached)
+                    self._attempts.append(KeptAttempt(attempt, begun))
+                    del self._attempts[:-MOST_ATTEMPTS]
             case "recovered" | "recovery_failed":
                 self._close("recovered" if event.kind == "recovered" else "failed", self._moment(event))
                 self._unfinished = None if event.kind == "recovered" else self._unfinished
@@ -177,15 +177,21 @@ def _apply(machine: MasterMachine, kind: str, data: dict[str, Any]) -> None:
             place = AgentPlace(data["agent"], data["node"], dict(data["resources"]))
             agent = machine.agents.setdefault(place.agent, AgentRecord(place))
             agent.place, agent.incarnation, agent.state, agent.node_lost = place, data["incarnation"], "starting", False
+            agent.leaving = False
         case "agent_up":
             agent = machine.agents[data["agent"]]
             agent.state, agent.pid, agent.host = "up", data["pid"], data["host"]
         case "agent_lost":
             agent = machine.agents[data["agent"]]
-            agent.state, agent.node_lost = "lost", data["node_lost"]
+            agent.state, agent.node_lost, agent.leaving = "lost", data["node_lost"], False
             for record in machine.ranks.values():
                 if record.agent == data["agent"]:
                     record.state = "failed"
+        case "agent_leaving":
+            machine.agents[data["agent"]].leaving = True
+        case "agent_left":
+            agent = machine.agents[data["agent"]]
+            agent.state, agent.node_lost, agent.leaving = "lost", data["node_lost"], False
         case "agent_stopped":
             machine.agents[data["agent"]].state = "stopped"
         case "persisted":
