@@ -111,8 +111,8 @@ def test_an_incarnation_kills_what_is_left_of_earlier_ones_before_it_runs(job: s
     os.kill(stopped.process.pid, 19)
     keeper = AgentKeeper(job, "node0", 2, 0.0)
     try:
-        assert stopped.process.wait(1) == -9
-        assert gone(stopped.child)
+        assert stopped.process.wait(10) == -9
+        until(lambda: gone(stopped.child), "its child has been killed")
         until(lambda: not stopped.tmp.exists(), "its janitor has done its part")
         assert keeper.shm.exists()
     finally:

@@ -169,7 +169,7 @@ def test_starting_the_next_incarnation_ends_the_one_before(hands: Hands) -> None
     old = hands.start("a", 1, nodes()[0], cpu=2.0)
     os.kill(old, signal.SIGSTOP)
     hands.start("a", 2, nodes()[0], cpu=2.0)
-    assert gone(old)
+    until(lambda: gone(old), "the incarnation before has been killed")
     hands.launcher.start([start("a", 2, nodes()[0], cpu=2.0)])
     hands.launcher.send("a", 2, b"still you?")
     hands.hears("a/2 hears still you?")
@@ -245,7 +245,7 @@ def test_a_stopped_master_is_roused_and_one_that_has_just_started_is_not(hands: 
             return 0
 
     assert until(another, "the master is back") != first
-    assert gone(first)
+    until(lambda: gone(first), "the stopped master has been killed")
 
 
 def test_agents_that_speak_to_a_master_that_is_not_there_go_on(hands: Hands) -> None:
