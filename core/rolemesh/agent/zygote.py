@@ -23,9 +23,10 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rolemesh.agent import parcels
+from rolemesh.agent.output import write_to
 from rolemesh.agent.refusals import refused
 
-__all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessage", "die_with_parent", "write_to"]
+__all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessage", "die_with_parent"]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
@@ -89,14 +90,6 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def write_to(log: str | os.PathLike[str]) -> None:
-    """From now on this process's output is appended to the file `log`."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
 
 
 def main() -> None:
@@ -178,7 +171,6 @@ def _become_rank(request: Fork, control: socket.socket, wake: tuple[int, int]) -
             os.close(fd)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         write_to(request.log)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.environ.update(request.env)
         from rolemesh.rank.main import main as rank_main
 

@@ -47,6 +47,7 @@ class Node:
         """`operators`: role → the operator that it calls in each step. `shm`: the size of a `/dev/shm` of its own."""
         self.root, self.epoch, self.timeline = root, 1, 0
         root.mkdir(exist_ok=True)
+        self.run_dir = settings.get("run_dir", root)
         (root / "work.py").write_text(source)
         self.job_id = settings.get("job_id") or secrets.token_hex(4)
         self.steps = settings.get("steps", 1000)
@@ -54,7 +55,7 @@ class Node:
         calls = tuple(OpCall(i, role, op, f"{role}.{op}", None) for i, (role, op) in enumerate(operators.items()))
         keys = CurveKeys(*(key.decode() for _ in range(2) for key in zmq.curve_keypair()))
         job = JobConfig(
-            "node", self.job_id, self.steps, 7, str(root), str(root), LogicalGraph("node", calls, ()),
+            "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
             dict.fromkeys(operators, settings.get("size", 1)), 1, True, 1 << 30, SHM, SHM, False, keys,
             settings.get("snapshots", SnapshotPlan(enabled=True)), settings.get("stateful", ()),
         )  # fmt: skip
@@ -152,7 +153,7 @@ class Node:
         self.deliver(m.Stop(self.epoch, grace_s))
 
     def log(self, role: str, rank: int = 0) -> str:
-        path = self.root / "logs" / f"{role}-{rank}.log"
+        path = self.run_dir / "logs" / f"{role}-{rank}.log"
         return path.read_text() if path.exists() else ""
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -108,7 +109,15 @@ def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attem
         control.send(msgspec.msgpack.encode(answer))
 
 
+def refuse_forks(*_: object) -> None:
+    """From now on the system refuses this process a fork, as it does where pids.max is reached."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    os.setresuid(65534, 65534, 0)
+
+
 def main() -> int:
+    signal.signal(signal.SIGUSR1, refuse_forks)
+    signal.signal(signal.SIGUSR2, lambda *_: os.setresuid(0, 0, 0))
     folder, job = Path(sys.argv[1]), sys.argv[2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start = SupervisorStart(job.encode(), NODES)

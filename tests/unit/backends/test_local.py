@@ -130,6 +130,26 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights for a moment")
+def test_where_no_process_can_be_made_agents_and_masters_are_waited_for(job: SmallJob) -> None:
+    def uid() -> int:
+        return Path(f"/proc/{job.process.pid}").stat().st_uid
+
+    first = job.master(0)
+    survivor = job.started("a")
+    job.process.send_signal(signal.SIGUSR1)
+    job.until(lambda _: uid() == 65534, "the supervisor has lost its rights")
+    job.ask("start", "b", 1, "node-1")
+    os.kill(first, signal.SIGKILL)
+    job.until(lambda _: gone(first), "the master is reaped")
+    job.process.send_signal(signal.SIGUSR2)
+    job.master(1)
+    job.ask("attach", {"a": [1, "node-0"], "b": [1, "node-1"]})
+    job.hears(1, "b", "1 counts")
+    assert not gone(survivor)
+    assert job.losses() == []
+
+
 def test_a_killed_master_is_followed_by_another_that_hears_the_same_agents(job: SmallJob) -> None:
     first = job.master(0)
     pid = job.started("a")

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.agent.keeper import Keeper, remove_job
+from rolemesh.agent.limits import raise_limits
 from rolemesh.backends.giving_up import give_up
 from rolemesh.backends.local.processes import run_agent, run_master
 from rolemesh.backends.local.supervisor import Supervisor
@@ -23,6 +24,7 @@ PRELOAD = ("sqlalchemy", "sqlalchemy.dialects.sqlite", "psutil")
 
 
 def main() -> int:
+    raise_limits()
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=SupervisorStart)
     bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -10,7 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rolemesh.agent.zygote import die_with_parent, write_to
+from rolemesh.agent.output import write_to
+from rolemesh.agent.zygote import die_with_parent
 
 __all__ = ["fork", "how_it_ended"]
 

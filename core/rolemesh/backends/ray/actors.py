@@ -15,6 +15,7 @@ import ray
 
 from rolemesh.agent.agent import Agent
 from rolemesh.agent.keeper import Keeper
+from rolemesh.agent.limits import raise_limits
 from rolemesh.backends.giving_up import give_up
 from rolemesh.backends.ray.launcher import RayLauncher
 from rolemesh.backends.ray.names import master_actor, remove_reservations
@@ -43,6 +44,7 @@ class MasterActor:
     """The master. Ray starts it again when its process dies, however it dies: the journal says where it was."""
 
     def __init__(self, bundle: bytes) -> None:
+        raise_limits()
         self._job = msgspec.msgpack.decode(bundle, type=JobBundle)
         self._again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._self = ray.get_runtime_context().current_actor
@@ -100,6 +102,7 @@ class AgentActor:
     """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
 
     def __init__(self, config: bytes, master: Any) -> None:
+        raise_limits()
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         self._job = decoded.job.name
         # Between two masters it is the agents that keep the job alive.
@@ -123,7 +126,8 @@ class AgentActor:
             self._agent.run()
         except BaseException:
             # As if it had been killed: its janitor and the next incarnation see to the rest.
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             os._exit(1)
         if self._last is not None:
             with suppress(Exception):

@@ -1,0 +1,61 @@
+"""What a process prints, in a file: a disk that is full costs it lines, and neither the process nor its operator."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+__all__ = ["write_to"]
+
+
+def write_to(log: str | os.PathLike[str]) -> None:
+    """From now on this process's output is appended to the file `log`; what does not fit is dropped and counted."""
+    try:
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    sys.stdout, sys.stderr = _stream(1, sys.stdout), _stream(2, sys.stderr)
+
+
+def _stream(fd: int, like: TextIO) -> TextIO:
+    raw = io.BufferedWriter(_Lossy(fd))
+    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, line_buffering=True)
+
+
+class _Lossy(io.RawIOBase):
+    """A descriptor that takes whatever is written. Once there is room again it says how much is missing."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lost = 0
+        self._why = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._lost and self._put(f"\n[{self._lost} bytes of output are missing here: {self._why}]\n".encode()):
+            self._lost = 0
+        if not self._lost:
+            view = view[self._put(view) :]
+        self._lost += len(view)
+        return memoryview(data).nbytes
+
+    def _put(self, data: bytes | memoryview) -> int:
+        """How many bytes of `data` could be written."""
+        at = 0
+        try:
+            while at < len(data):
+                at += os.write(self._fd, data[at:])
+        except OSError as error:
+            self._why = error.strerror or str(error)
+        return at
