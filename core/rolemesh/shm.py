@@ -229,6 +229,26 @@ class SlotPool:
             self.free_bytes += slot.capacity
             self._free.setdefault(slot.capacity, []).append(slot)
 
+    def forget_lost(self) -> None:
+        """Forget the free slots whose files somebody has removed."""
+        for capacity, free in list(self._free.items()):
+            left = [slot for slot in free if (self.directory / slot.name).exists()]
+            self.free_bytes -= capacity * (len(free) - len(left))
+            self._free[capacity] = left
+            self._least.pop(capacity, None)
+
+    def rescue(self, slot: Slot) -> Slot:
+        """The slot, or a new one with what it holds if somebody has removed its file. Raises `TransportError`."""
+        if (self.directory / slot.name).exists():
+            return slot
+        content = self.map(slot)
+        copy = self.acquire(slot.capacity)
+        np.copyto(self.map(copy)[: slot.capacity], content[: slot.capacity])
+        self._used.discard(slot.name)
+        self.used_bytes -= slot.capacity
+        self._maps.drop(slot.name)
+        return copy
+
     def map(self, slot: Slot) -> Bytes:
         """The bytes of one of these slots. Raises `TransportError` if its file is gone."""
         found = self._maps.get(slot.name)

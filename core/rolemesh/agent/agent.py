@@ -150,7 +150,7 @@ class Agent:
             return
         for death in self._nursery.turn():
             self._gone(death)
-        self._reserve.fill()
+        self._look_after_folder()
         for launch, error in self._memory.fetched():
             self._do(machine.Fetched(launch.role, launch.rank, launch.generation, error))
         for stacks in self._stacks.results():
@@ -168,6 +168,18 @@ class Agent:
             self._dropped(error)
         else:
             self._do(machine.FromRank(report))
+
+    def _look_after_folder(self) -> None:
+        """Make the folder again if somebody has removed it, so that ranks can go on to make snapshots there."""
+        if self._keeper.lost:
+            LOG.warning("somebody has removed %s; it is made again", self._keeper.shm)
+            try:
+                self._keeper.renew()
+                self._reserve.forget()
+                self._memory.renew(self._machine.timeline, self._reserve.make)
+            except (OSError, RolemeshError) as error:
+                LOG.warning("it cannot be made: %s", error)
+        self._reserve.fill()
 
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
         for death in self._nursery.read(control):

@@ -82,7 +82,22 @@ class AgentKeeper(Keeper):
             self._own()
             super().__init__(job_id, agent, incarnation, (str(self.shm), self._token, str(hold_s)))
 
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has removed `shm`, or put another folder there."""
+        try:
+            return self.shm.stat().st_ino != self._inode
+        except OSError:
+            return True
+
+    def renew(self) -> None:
+        """Make `shm` again. Raises `OSError` if there is no room, `BackendError` if somebody else's folder is there."""
+        with _locked(self.shm):
+            self._own()
+            self._open.append(janitor.guard(str(self.shm)))
+
     def _own(self) -> None:
+        self._inode = self.shm.stat().st_ino
         here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s)
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 

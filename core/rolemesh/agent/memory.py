@@ -37,6 +37,7 @@ class NodeMemory:
         self._replicas = Replicas(config, shm, self.timeline) if replicas else None
         self._others = False
         self._covered = -1
+        self._lost: set[RankKey] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
         self._fetches: dict[RankKey, m.RankLaunch] = {}
 
@@ -50,6 +51,12 @@ class NodeMemory:
         """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
         found = [self._persister.trouble] if self._persister is not None else []
         found += [self._replicas.trouble] if self._replicas is not None else []
+        if self._lost:
+            names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
+            found.append(
+                f"snapshots of {names} are gone from memory: somebody has emptied {self._shm}, as systemd does at the "
+                "logout of a user without lingering (loginctl enable-linger); the next ones are made anew"
+            )
         for (role, rank), memory in self._ranks.items():
             if (step := memory.refused) >= 0:
                 found.append(
@@ -86,8 +93,14 @@ class NodeMemory:
         if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
             self._of((role, rank)).pin(resume)  # its part of the set may have been lost
 
+    def renew(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
+        """The folder was removed, and is there again, empty: what is made in it is of `timeline`."""
+        self._left.clear()
+        make(self._shm / TIMELINE, str(timeline).encode())
+
     def ended(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone: the snapshots that it has left."""
+        self._lost.discard((role, rank))
         return self._of((role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
@@ -99,6 +112,10 @@ class NodeMemory:
         """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
         if snapshot < 0 or not self._plan.enabled:
             return -1
+        if not self._of((role, rank)).intact(snapshot):
+            self._lost.add((role, rank))
+            return -1
+        self._lost.discard((role, rank))
         if self._persister is not None:
             self._persister.look(role, rank)
         if self._replicas is None or not self._others:

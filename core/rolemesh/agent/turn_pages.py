@@ -33,7 +33,7 @@ class TurnPages:
             self._of.pop(member, None)
             return ""
         path = self._folder / f"turns-{hashlib.blake2b(repr(launch.turns).encode(), digest_size=8).hexdigest()}"
-        if path not in self._pages:
+        if path not in self._pages or not path.exists():
             self._pages[path] = TurnPage.create(path, launch.turns, self._reserve.make)
         self._of[member] = (self._pages[path], launch.generation)
         self._pages[path].write(member, Row(STARTING))

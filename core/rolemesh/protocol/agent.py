@@ -317,6 +317,11 @@ class AgentMachine:
         self._urgent = True
         self._last = Sampled()
 
+    @property
+    def timeline(self) -> int:
+        """Of all that is made in this node's memory from now on."""
+        return self._timeline
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
         if self.ended:

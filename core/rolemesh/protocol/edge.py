@@ -127,6 +127,11 @@ class OutEdgeState(Generic[T]):
             self._generations[consumer] = generation
             self._from[consumer] = NEVER
 
+    @property
+    def kept(self) -> tuple[Kept[T], ...]:
+        """All that may be needed again, in the order in which it was sent."""
+        return tuple(self._kept)
+
     def ask(self, consumer: int, generation: int, from_step: int, released: int) -> list[Kept[T]]:
         """`consumer` lacks all from `from_step` on and has released all up to `released`: what to send, in order.
 

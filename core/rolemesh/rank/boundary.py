@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from time import monotonic_ns
 
@@ -22,6 +23,7 @@ from rolemesh.workload import State, Workload
 
 __all__ = ["Boundary", "Group", "write_snapshot"]
 
+_LOG = logging.getLogger(__name__)
 POLL_S = 0.001
 """How often the boards of the group are looked at while one of its ranks is behind."""
 
@@ -82,6 +84,10 @@ class Boundary:
         """All of `step` is done. Raises `Stopping`, `SnapshotError`, and what the workload's ``snapshot`` raises."""
         if not self._plan.due(step, self._steps):
             return
+        if self._log.lost:
+            _LOG.warning("somebody has emptied shared memory (%s); what is needed of it is made again", self._log.where)
+            self._memory.clear()  # they name places in a log that is gone
+            self._ports.log_again(self._log)
         if step == self._steps - 1:
             self._meter.end(step)
         self._meter.boundary(step)

@@ -142,6 +142,20 @@ class Ports:
         self.endpoint.pool.trim(at, now)
         self.endpoint.reader.trim(at, now)
 
+    def log_again(self, log: OutLog) -> None:
+        """The files of what was sent are gone: write what is kept anew. Raises `TransportError` for a value of which
+        this process has no copy either."""
+        pool = self.endpoint.pool
+        pool.forget_lost()
+        log.begin_again()
+        for payload in {id(kept.item): kept.item for way in self.ways for kept in way.state.kept}.values():
+            if payload is not None:
+                payload.log = -1
+                if payload.slot is not None:
+                    payload.slot = pool.rescue(payload.slot)
+        for way in self.ways:
+            way.log_again(log)
+
     def pin(self, steps: Sequence[int]) -> None:
         """The snapshots of these steps are being persisted: what crosses them is kept."""
         for way in self.ways:

@@ -118,6 +118,11 @@ class Way:
         if first < 0:
             payload.log = at
 
+    def log_again(self, log: OutLog) -> None:
+        """Write what is kept to a log that has been begun again."""
+        for kept in self.state.kept:
+            self._write(log, kept.item, kept.step, kept.chunk, kept.last, kept.consumers)
+
     def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Send a chunk (None: the mark that no more come) to `consumers`."""
         stamp = (last, self._id, self._rank, self._generation, step, chunk)

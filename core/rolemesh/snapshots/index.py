@@ -64,10 +64,11 @@ class Index:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._map: mmap.mmap | None = None
+        self._file = -1, -1
 
     def entries(self) -> list[Entry]:
         """Those that are complete, in no order."""
-        mapped = self._map or self._open(create=False)
+        mapped = self._mapped(create=False)
         if mapped is None:
             return []
         raw = mapped[_FIRST:_LAST]
@@ -82,12 +83,12 @@ class Index:
     @property
     def refused(self) -> int:
         """The first step of which there was no room for a snapshot, since the last one that found some; -1 for none."""
-        mapped = self._map or self._open(create=False)
+        mapped = self._mapped(create=False)
         return int(_CHECK.unpack_from(mapped, _REFUSED_AT)[0]) - 1 if mapped is not None else -1
 
     def refuse(self, step: int) -> None:
         """There is no room for a snapshot of `step`. Raises `OSError` if there is none for the index either."""
-        mapped = self._map or self._open(create=True)
+        mapped = self._mapped(create=True)
         assert mapped is not None
         if self.refused < 0:
             _CHECK.pack_into(mapped, _REFUSED_AT, step + 1)
@@ -99,7 +100,7 @@ class Index:
 
     def add(self, step: int, log: int, slot: int, size: int, *, persist: bool, kept: int) -> None:
         """Write an entry, at once complete. Then only the newest `kept` and those that must stay are left."""
-        mapped = self._map or self._open(create=True)
+        mapped = self._mapped(create=True)
         assert mapped is not None
         entries = self.entries()
         taken = {entry.place for entry in entries}
@@ -125,22 +126,39 @@ class Index:
     def remove(self, entry: Entry) -> None:
         """The snapshot is gone from now on."""
         mapped = self._map
-        assert mapped is not None
+        if mapped is None:
+            return  # the file is gone, and the snapshot with it
         mapped[entry.place + _CHECK_AT : entry.place + _PIN_AT] = _CHECK.pack(0)
 
     def pin(self, entry: Entry, on: bool) -> None:
         """Whether the entry waits for being persisted."""
-        assert self._map is not None
-        self._map[entry.place + _PIN_AT] = on
+        if self._map is not None:
+            self._map[entry.place + _PIN_AT] = on
 
     def hold(self, entry: Entry, holder: int, on: bool) -> None:
         """Whether `holder` reads the entry's slot."""
-        assert self._map is not None
-        self._map[entry.place + _HOLD_AT + holder] = on
+        if self._map is not None:
+            self._map[entry.place + _HOLD_AT + holder] = on
 
     def close(self) -> None:
         """Forget the map."""
         self._map = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the file that is mapped here is no longer the one at its path: somebody has removed it."""
+        if self._map is None:
+            return False
+        try:
+            at = os.stat(self._path)
+        except OSError:
+            return True
+        return (at.st_dev, at.st_ino) != self._file
+
+    def _mapped(self, *, create: bool) -> mmap.mmap | None:
+        if self.lost:
+            self._map = None
+        return self._map or self._open(create=create)
 
     def _open(self, *, create: bool) -> mmap.mmap | None:
         if create:
@@ -150,7 +168,9 @@ class Index:
         except FileNotFoundError:
             return None
         try:
-            if os.fstat(fd).st_size < _BYTES:
+            at = os.fstat(fd)
+            self._file = at.st_dev, at.st_ino
+            if at.st_size < _BYTES:
                 if not create:
                     return None
                 os.posix_fallocate(fd, 0, _BYTES)

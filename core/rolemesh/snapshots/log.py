@@ -203,6 +203,23 @@ class OutLog:
                 self.nbytes -= segment.size
         self._segments = kept
 
+    @property
+    def where(self) -> Path:
+        """The folder of the files."""
+        return self._directory
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has removed the files."""
+        return not (self._segments[0].path.exists() and self._current.path.exists())
+
+    def begin_again(self) -> None:
+        """Forget what was written: its files are gone. What is still needed is to be written again."""
+        for segment in self._segments:
+            segment.path.unlink(missing_ok=True)
+        self._segments, self.nbytes = [], 0
+        self._begin(self._current.number + 1, 0)
+
     def awaits_commit(self, step: int) -> bool:
         """Whether the commit of `step`, and the lines up to it being published, would free something here."""
         oldest = self._segments[0]

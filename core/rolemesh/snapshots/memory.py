@@ -82,6 +82,13 @@ class MemorySnapshots:
         self._lent[entry.slot] = weakref.ref(mapped)
         return MemorySnapshot(StateFile(mapped, str(path)).state(), entry.log)
 
+    def intact(self, step: int) -> bool:
+        """Whether the snapshot of `step`, or a later one, is there, with its file."""
+        newest = max(self._index.entries(), key=lambda entry: entry.serial, default=None)
+        if newest is None or newest.step < step:
+            return False
+        return newest.slot == STATELESS or self._path(newest.slot).exists()
+
     def image(self, step: int) -> Image | None:
         """Where the snapshot of `step` lies, or None. Compare `serial` afterwards: it may have been replaced."""
         entry = self._index.find(step)
@@ -107,6 +114,7 @@ class MemorySnapshots:
         `TypeError` for a state that cannot be stored, and `NoRoom` if there is no memory for it: then all that was
         there still is, and `refused` says so until there is room.
         """
+        self._forget_lost()
         if persist:
             self._make_room()
         try:
@@ -185,6 +193,16 @@ class MemorySnapshots:
         self._index.add(step, log, slot, size, persist=False, kept=KEPT)
 
     # -------------------------------------------------------------------------------------------------- within
+
+    def _forget_lost(self) -> None:
+        """Files that somebody has removed are made again; what they held is gone."""
+        if self._index.lost:
+            self.close()
+        for number in [number for number, slot in self._slots.items() if slot.lost]:
+            for entry in self._index.entries():
+                if entry.slot == number:
+                    self._index.remove(entry)
+            self._drop_slot(number)
 
     def _make_room(self) -> None:
         """Of those that wait for a disk that is too slow, the newest stays."""
@@ -266,6 +284,11 @@ class _Slot:
         self._size = 0
         self._capacity = 0
         self._array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has removed the file."""
+        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
     def reserve(self, size: int) -> None:
         """Have room for `size` bytes; what is there is not touched. Raises `NoRoom`."""
