@@ -62,7 +62,8 @@ class LocalLauncher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._agents: dict[str, AgentState] = {}
-        self._told: set[tuple[str, int]] = set()
+        self._told: dict[str, int] = {}
+        """The newest incarnation of each agent whose loss has been told."""
         self._turns = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -243,9 +244,9 @@ class LocalLauncher:
 
     def _tell_lost(self, state: AgentState, lost: set[str]) -> None:
         with self._lock:
-            if (state.agent, state.incarnation) in self._told:
+            if self._told.get(state.agent, -1) >= state.incarnation:
                 return
-            self._told.add((state.agent, state.incarnation))
+            self._told[state.agent] = state.incarnation
         if state.node in lost:
             remove_agent(self._job, state.agent)
             self._lost(state.agent, state.incarnation, f"node {state.node} is lost", True)

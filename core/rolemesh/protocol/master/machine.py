@@ -99,7 +99,7 @@ class MasterMachine:
         self._making: dict[str, tuple[str, ...]] = {}
         self._stragglers = StragglerWatch()
         self.refused: dict[tuple[str, int], int] = {}
-        """Connections that each incarnation of an agent, and its ranks, have refused."""
+        """Connections that each agent's newest incarnation, and its ranks, have refused; as -1 all earlier ones."""
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         """The effects of one event at time `now` (seconds of any monotonic clock)."""
@@ -335,11 +335,17 @@ class MasterMachine:
         before = self.refused.get(key, 0)
         if count <= before:
             return []
-        self.refused[key] = count
+        self.refuse(*key, count)
         if count.bit_length() == before.bit_length():
             return []
         data = {"agent": agent.place.agent, "incarnation": agent.incarnation, "node": agent.place.node, "count": count}
         return [e.Record("connections_refused", data)]
+
+    def refuse(self, agent: str, incarnation: int, count: int) -> None:
+        """So many connections an incarnation of an agent has refused so far."""
+        self.refused[agent, incarnation] = count
+        for key in [key for key in self.refused if key[0] == agent and 0 <= key[1] < incarnation]:
+            self.refused[agent, -1] = self.refused.get((agent, -1), 0) + self.refused.pop(key)
 
     def _rank(self, record: RankRecord, seen: m.RankReport, now: float) -> list[e.Effect]:
         before = record.report

@@ -197,7 +197,7 @@ def _apply(machine: MasterMachine, kind: str, data: dict[str, Any]) -> None:
         case "persisted":
             machine.persisted = data["step"]
         case "connections_refused":
-            machine.refused[data["agent"], data["incarnation"]] = data["count"]
+            machine.refuse(data["agent"], data["incarnation"], data["count"])
         case "rolled_back":
             machine.roll_back(Origin(data["folder"], data["step"]))
         case "replanned":
