@@ -190,6 +190,7 @@ class LocalLauncher:
             poller.register(source, zmq.POLLIN)
         dropped = Dropped("the master's socket for agents")
         exits = [message.agent for message in first if isinstance(message, Exited)]
+        lost: set[str] = set()
         while True:
             ready = dict(poller.poll(LOOK_MS))
             while router in ready and router.poll(0):
@@ -212,7 +213,8 @@ class LocalLauncher:
                 if messages is None:  # The kernel kills this process with its supervisor.
                     os._exit(1)
                 exits += [message.agent for message in messages if isinstance(message, Exited)]
-            lost = lost_nodes(self._folder)
+            with contextlib.suppress(OSError):  # no descriptor left, for now: what was known holds
+                lost = lost_nodes(self._folder)
             self._empty(lost)
             if not router.poll(0):  # What they said last comes before their end.
                 for state in exits:
