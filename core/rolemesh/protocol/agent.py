@@ -390,6 +390,10 @@ class AgentMachine:
             return []
         self._timeline = timeline
         self.advance = None
+        # No report says any more that it is here: a rank that comes back must not be restored from it.
+        for rank in self.ranks.values():
+            rank.snapshots = ()
+        self._last = msgspec.structs.replace(self._last, stored=(), persisted=())
         return [Forget(timeline)]
 
     def _launch(self, launch: m.RankLaunch) -> list[Effect]:

@@ -187,3 +187,25 @@ def test_a_rank_whose_environment_could_not_be_made_says_so() -> None:
     (rank,) = report.ranks
     assert rank.failure is not None
     assert (rank.failure.cause, rank.failure.traceback) == ("environment", "| why")
+
+
+def test_what_is_forgotten_is_reported_no_more_not_even_of_a_rank_that_was_halted_here() -> None:
+    machine = started()
+    machine.handle(ag.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 0.1)
+    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.2)
+    machine.handle(ag.RankExited(*WORK, signal=9, snapshots=(4, 5)), 0.3)
+    (before,) = reports(machine.handle(ag.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 5.0))
+    assert (before.ranks[0].snapshots, before.stored) == ((4, 5), (m.Stored("other", 0, (4, 5)),))
+    effects = machine.handle(ag.FromMaster(m.Advance(1, 1, -1, 3)), 9.0)
+    (after,) = reports(effects)
+    assert of(effects, ag.Forget) == [ag.Forget(1)]
+    assert (after.timeline, after.ranks[0].state, after.ranks[0].snapshots, after.stored) == (1, "gone", (), ())
+
+
+def test_an_agent_that_is_told_to_end_says_so_at_once_and_quits_when_nobody_comes_for_its_ranks() -> None:
+    machine = started(lease_s=60.0)
+    (report,) = reports(machine.handle(ag.Leave(), 1.0))
+    assert report.leaving
+    assert of(machine.handle(ag.Sampled(), ag.LEAVE_S), ag.Quit) == []
+    machine.handle(ag.Leave(), ag.LEAVE_S)
+    assert of(machine.handle(ag.Sampled(), 1.0 + ag.LEAVE_S), ag.Quit) == [ag.Quit()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolemesh.cluster import AgentPlace
+from rolemesh.failures import RecoveryPlan
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.observer import Event
 from rolemesh.protocol import master as ms
@@ -219,3 +220,24 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
     assert machine.phase == "running"
     found = alone(machine, 6.0, 3.0 + TROUBLE_S + 0.1)
     assert found["job_stopping"]["status"] == "done"
+
+
+def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to() -> None:
+    machine = job(snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
+    everybody = ms.Rung("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
+    machine.ladder = (everybody,)
+    running(machine)
+    machine.handle(ms.Published(9), 2.0)
+    part = m.Persisted("work", 0, 1, {"work/rank-0-of-1.safetensors": (1, "y")})
+
+    def reported(now: float, state: Any) -> list[ms.Effect]:
+        rank = m.RankReport("work", 0, 0, state, 100, finished=1, safe=1)
+        report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (rank,), (), (part,))
+        return machine.handle(ms.FromAgent("a0", report), now)
+
+    machine.handle(ms.FromAgent("a0", m.Report("a0", 1, 2100, "n0", "h", 1, "", 1, -1, (
+        m.RankReport("work", 0, 0, "failed", 100, finished=1, safe=1),))), 2.1)  # fmt: skip
+    gone = m.Report("a0", 1, 2200, "n0", "h", 1, "", 1, -1, (m.RankReport("work", 0, 0, "gone"),))
+    effects = machine.handle(ms.FromAgent("a0", gone), 2.2)
+    assert ms.FindOrigin() in effects
+    assert not any(isinstance(effect, ms.CompleteSet) for effect in reported(2.3, "gone"))

@@ -53,6 +53,11 @@ class Coordinator:
         return self.recovery is not None or bool(self._pending)
 
     @property
+    def seeks_origin(self) -> bool:
+        """Whether it is being looked for where the job goes back to: no other set may become whole meanwhile."""
+        return self.recovery is not None and self.recovery.phase == "origin"
+
+    @property
     def waiting(self) -> str:
         """What a recovery waits for before anything starts, in words; "" if it does not."""
         at, left = self.recovery, 0.0

@@ -503,7 +503,7 @@ class MasterMachine:
             return []
         parts = self._parts.setdefault(part.step, {})
         parts[part.role, part.rank] = part
-        if len(parts) < len(self.ranks) or self._completing >= part.step:
+        if len(parts) < len(self.ranks) or self._completing >= part.step or self.coordinator.seeks_origin:
             return []
         every = self.outline.metrics_every
         if self.coordinator.busy or self._held:
