@@ -16,7 +16,6 @@ from rolemesh.rank.meter import Meter
 from rolemesh.rank.shortage import Shortage
 from rolemesh.rank.takeover import Inheritance
 from rolemesh.shm import NoSharedMemory, is_full
-from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
 from rolemesh.workload import State, Workload
@@ -101,10 +100,11 @@ class Boundary:
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
             state = self._workload.snapshot()
         persist = self._plan.persisted(step, self._steps)
-        if self._write(step, state, persist):
-            fields[SNAPSHOT] = step
-            if persist:
-                self._pin()
+        # Never left out: producers that keep as much as they may wait for the commit of this step.
+        write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
+        fields[SNAPSHOT] = step
+        if persist:
+            self._pin()
 
     def advanced(self, advance: Advance) -> None:
         """The agent has told how far everything is."""
@@ -116,24 +116,6 @@ class Boundary:
             self._resent = True
             lines = [line for line in self._inherited.lines if line.step > advance.published]
             self._meter.resend(lines)
-
-    def _write(self, step: int, state: State | None, persist: bool) -> bool:
-        """Take the snapshot; False if there is no shared memory for it now, and the rank may go on without it.
-
-        It may where what it has is enough: the commit waits then, and the ranks before it keep what it may ask for.
-        Ranks of a group wait, since the others wait for their snapshots before they overwrite what it has in common
-        with them; and so does everybody after the last step, of which there must be one.
-        """
-        if self._group is not None or step == self._steps - 1:
-            write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
-            return True
-        try:
-            self._memory.write(step, state, log=self._log.position, persist=persist)
-        except NoRoom as error:
-            if not is_full(error.__cause__):
-                raise
-            return False
-        return True
 
     def _pin(self) -> None:
         self._pins = self._memory.pinned()
@@ -161,7 +143,7 @@ def write_snapshot(
     def write() -> None:
         try:
             memory.write(step, state, log=log, persist=persist)
-        except SnapshotError as error:
+        except NoRoom as error:
             if not is_full(error.__cause__):
                 raise
             raise NoSharedMemory(error.what, where=error.where, remedy=error.remedy) from error
