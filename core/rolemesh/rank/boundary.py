@@ -87,6 +87,7 @@ class Boundary:
             _LOG.warning("somebody has emptied shared memory (%s); what is needed of it is made again", self._log.where)
             self._memory.clear()  # they name places in a log that is gone
             self._ports.log_again(self._log)
+            self._meter.log_again()
         if step == self._steps - 1:
             self._meter.end(step)
         self._meter.boundary(step)

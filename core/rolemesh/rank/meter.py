@@ -141,6 +141,13 @@ class Meter:
         """Send all lines there are."""
         self._send(monotonic_ns())
 
+    def log_again(self) -> None:
+        """The files of the log are gone: what the agent has not got yet is written anew, and sent."""
+        if self._log is not None:
+            for line in self._lines:
+                self._log.line(line.step, encode(line))
+        self.flush()
+
     def _send(self, now_ns: int) -> None:
         self._sent_ns = now_ns
         if self._lines:

@@ -184,3 +184,18 @@ def test_a_rehearsed_fault_ends_the_rank_at_once_or_in_its_next_operator(village
     job.failures.clear()
     job.kill(("trainer", 0))
     job.done()
+
+
+@pytest.mark.parametrize("role", ["data", "rollout", "trainer"])
+def test_a_rank_whose_memory_was_emptied_is_restored_from_what_was_made_since(village, role):
+    graph = flow()
+    want = calm(village, graph, classes())
+    job = village(graph, classes(), stateful=STATEFUL, steps=STEPS)
+    job.start()
+    job.finished(role, 6)
+    for path in [path for path in job.shm.rglob("*") if path.is_file()]:
+        path.unlink()
+    emptied = max(known.board.read().finished for known in job.ranks.values())
+    job.until(lambda: job.committed > emptied)
+    job.kill((role, 0))
+    assert (job.done(), job.metrics()) == want
