@@ -6,6 +6,7 @@ master at most a page of news is read and passed on, however long the job is.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from rolemesh.plugins.background import Background, Teller
 from rolemesh.runs import Run
 
 __all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
+
+log = logging.getLogger("rolemesh.follow")
 
 ANSWER_S = 1.0
 """How long one question waits for its answer; a master that ends in between never gives one."""
@@ -73,7 +76,11 @@ def follow(
     finally:
         session.close()
         relay.close()
-    relay.wait(DRAIN_S)
+    deadline = time.monotonic() + DRAIN_S
+    while not (relay.wait(0.1) or relay.hang(DRAIN_S)) and time.monotonic() < deadline:
+        pass
+    for untold in relay.give_up():
+        log.warning(untold)
     return result
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from rolemesh.errors import RehearsalError
 from rolemesh.observer import AgentStatus, JobStatus, RankStatus
+from rolemesh.rehearsal.injector import Injector
 from rolemesh.rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
 from rolemesh.rehearsal.spec import Rehearsal
 
@@ -57,3 +60,15 @@ def test_a_failure_has_hit_when_its_target_is_another_one() -> None:
     assert has_hit(Fault("disk", "agent:node0"), before, before)
     assert not has_hit(Fault("zygote", "agent:node0"), before, status(rank(0), rank(1), pid=8))
     assert has_hit(Fault("zygote", "agent:node0"), before, again)
+
+
+def test_fewer_failures_than_were_asked_for_are_an_error(tmp_path: Path) -> None:
+    injector = Injector(Rehearsal(kills=3), tmp_path)
+    injector.injected = [Fault("kill", "work/0")]
+    with pytest.raises(RehearsalError, match="only 1 of the 3 failures of the rehearsal have hit something") as found:
+        injector.check()
+    assert found.value.exit_code == 1
+    injector.injected *= 3
+    injector.check()
+    injector.start()
+    assert injector.stop() == injector.injected
