@@ -5,6 +5,7 @@ When they are written, and by whom, is not decided here: `rolemesh.master.public
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ log = logging.getLogger("rolemesh.jsonl")
 
 RESERVED = ("step", "steps", "time", "operators", "roles", "staleness", "records")
 TAIL = 1 << 16
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+"""What some file systems over a network answer to `fsync`, for ever."""
 
 Numbered = tuple[int, bytes]
 """A line with its number, which grows from line to line: an event's `seq`, the step of metrics."""
@@ -115,7 +118,7 @@ class LineFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
             if data:
-                os.fdatasync(self._fd)
+                _sync(self._fd)
         except OSError:
             if data:
                 # After a failed fsync nobody knows which pages the disk has, and the next fsync would not tell.
@@ -138,14 +141,10 @@ class LineFile:
         """Open the file if it is not, cut off what is torn or in doubt, and see how far it goes."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)  # a file that is new is not in its folder after a power cut
-            finally:
-                os.close(folder)
+            _sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
         self._cut_failed()
         self._cut_torn()
-        os.fdatasync(self._fd)  # what an earlier master has written, and maybe not waited for
+        _sync(self._fd)  # what an earlier master has written, and maybe not waited for
         self._size = os.fstat(self._fd).st_size
         found = _last_line(self._fd).get(self._key)
         if isinstance(found, int):
@@ -170,6 +169,26 @@ class LineFile:
             end = end - chunk + found + 1
         if end != size:
             os.ftruncate(self._fd, end)
+
+
+def _sync(fd: int) -> None:
+    """Wait until the disk has the file, where the file system knows of such a thing."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        _sync(folder)
+    finally:
+        os.close(folder)
 
 
 def _last_line(fd: int) -> dict[str, Any]:
