@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -171,10 +171,10 @@ class LineFile:
             os.ftruncate(self._fd, end)
 
 
-def _sync(fd: int) -> None:
+def _sync(fd: int, sync: Callable[[int], None] = os.fdatasync) -> None:
     """Wait until the disk has the file, where the file system knows of such a thing."""
     try:
-        os.fdatasync(fd)
+        sync(fd)
     except OSError as error:
         if error.errno not in NO_SYNC:
             raise
@@ -186,7 +186,7 @@ def _sync_folder(path: Path) -> None:
     except PermissionError:
         return
     try:
-        _sync(folder)
+        _sync(folder, os.fsync)
     finally:
         os.close(folder)
 
