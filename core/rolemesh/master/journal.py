@@ -35,17 +35,25 @@ class Journal:
     """The journal of one job, and the recent events in memory for those who watch.
 
     The store is used by `writer` only, so the loop never waits for it. `fresh` makes a machine as the job's first
-    master began with; `history` follows the journal with it, and stands for it when it is compacted.
+    master began with; `history` follows the journal with it, and stands for it when it is compacted. `written` says up
+    to which event ``events.jsonl`` goes.
     """
 
     history: History
 
     def __init__(
-        self, url: str, run_dir: Path, job_id: str, writer: Writer, fresh: Callable[[], machine.MasterMachine]
+        self,
+        url: str,
+        run_dir: Path,
+        job_id: str,
+        writer: Writer,
+        fresh: Callable[[], machine.MasterMachine],
+        written: Callable[[], int],
     ) -> None:
         self._open = partial(Store.open, url, run_dir, job_id)
         self._writer = writer
         self._fresh = fresh
+        self._written = written
         self._store: Store | None = None
         self._epoch = 0
         self._head_seq = 0
@@ -98,7 +106,9 @@ class Journal:
             return
         self._head_seq = seq
         head, store = self.history.head(), self._claimed
-        self._writer.submit(WHAT, lambda: store.compact(self._epoch, seq, head, KEPT))
+        # What events.jsonl does not have yet, a new master must be able to write there.
+        keep = KEPT + max(0, seq - self._written())
+        self._writer.submit(WHAT, lambda: store.compact(self._epoch, seq, head, keep))
 
     def verify(self, then: Callable[[], None]) -> None:
         """Call `then` if this is still the newest master; if not, `collect` raises `JournalFencedError`."""

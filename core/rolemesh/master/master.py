@@ -70,7 +70,12 @@ class Master:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer, self._files = Writer("journal", self._awake), Writer("files", self._awake)
         self._journal = Journal(
-            bundle.state, self.run_dir, bundle.job_id, self._writer, lambda: machine.MasterMachine(bundle.outline)
+            bundle.state,
+            self.run_dir,
+            bundle.job_id,
+            self._writer,
+            lambda: machine.MasterMachine(bundle.outline),
+            lambda: self._publication.told,
         )
         self._keepalive = Keepalive(launcher)
         self._errands = Errands(bundle, launcher, self._plugins.strategies, self._put)
@@ -352,6 +357,7 @@ class Master:
         result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started)
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
+        self._serve(until=lambda: self._publication.wait(0) or not self._publication.patient)
         if unwritten := self._publication.give_up():
             log.warning(unwritten)
         self._observers.broadcast("job_ended", result=result)

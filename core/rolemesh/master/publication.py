@@ -6,6 +6,7 @@ is full, or gone for a while, is waited for here, in a thread of its own.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -24,8 +25,10 @@ log = logging.getLogger("rolemesh.master")
 PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 """Between two tries of a write that fails: doubled from the first to the second."""
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+"""Why a write fails that succeeds one day: at the job's end it is waited for as long as it takes."""
 DRAIN_S = 60.0
-"""How long the disk may take, at the job's end, for what is not written yet."""
+"""How long anything else may take, at the job's end, for what is not written yet."""
 MOST_WAITING = 16384
 """Events and lines that may wait for the disk. Then the master makes no further ones: ranks wait in their grant."""
 
@@ -53,7 +56,7 @@ class Publication:
         self._closing = False
         self._stall_s = 0.0
         self._given_up = threading.Event()
-        self._failing: tuple[float, str] | None = None
+        self._failing: tuple[float, str, int | None] | None = None
         self._thread = threading.Thread(target=self._serve, name="publication", daemon=True)
 
     def start(self) -> None:
@@ -67,6 +70,16 @@ class Publication:
             self._news.notify()
 
     @property
+    def told(self) -> int:
+        """The number of the last event that is on disk, as far as this process knows."""
+        return self._events.last
+
+    @property
+    def patient(self) -> bool:
+        """Writing fails for a reason that goes by: there is no room, or the disk does not answer as it should."""
+        return self._failing is not None and self._failing[2] in PASSING
+
+    @property
     def full(self) -> bool:
         """So much waits for the disk that nothing should be added for now."""
         return len(self._waiting) + self._taken > MOST_WAITING
@@ -77,7 +90,7 @@ class Publication:
         failing = self._failing
         if failing is None:
             return ""
-        since, error = failing
+        since, error, _ = failing
         return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
 
     def stall(self, seconds: float) -> None:
@@ -151,7 +164,7 @@ class Publication:
             except OSError as error:
                 if self._failing is None:
                     log.warning("%s cannot be written, and is tried again: %s", file.path, error)
-                    self._failing = (time.monotonic(), str(error))
+                    self._failing = (time.monotonic(), str(error), error.errno)
                     self._written(-1, True)
                 if self._given_up.wait(pause):
                     return False
