@@ -35,7 +35,7 @@ class NodeMemory:
             self._persister.start()
         replicas = self._plan.enabled and self._plan.replicas
         self._replicas = Replicas(config, shm, self.timeline) if replicas else None
-        self._others = False
+        self._others = self._alone = False
         self._covered = -1
         self._lost: set[RankKey] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
@@ -50,7 +50,13 @@ class NodeMemory:
     def trouble(self) -> str:
         """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
         found = [self._persister.trouble] if self._persister is not None else []
-        found += [self._replicas.trouble] if self._replicas is not None else []
+        if self._replicas is not None:
+            found.append(
+                "snapshots.replicas is 1, but no other node has an agent of this job: nothing is copied, and snapshots "
+                "in memory are lost with this node"
+                if self._alone
+                else self._replicas.trouble
+            )
         if self._lost:
             names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
             found.append(
@@ -78,7 +84,7 @@ class NodeMemory:
 
     def peers(self, agents: dict[str, str]) -> None:
         """These are all agents' addresses."""
-        self._others = len(agents) > 1
+        self._others, self._alone = len(agents) > 1, len(agents) == 1
         if self._replicas is not None:
             self._replicas.peers(agents)
 

@@ -17,6 +17,7 @@ from rolemesh.agent.part import HOLDER, Part, Removed
 from rolemesh.errors import RolemeshError
 from rolemesh.protocol.messages import Persisted
 from rolemesh.snapshots import disk
+from rolemesh.snapshots.layout import SnapshotError
 from rolemesh.snapshots.memory import MemorySnapshots
 
 __all__ = ["Persister"]
@@ -144,6 +145,7 @@ class Persister:
         """A rank starts again after `step`, as `generation`: what it had pinned later is void."""
         with self._changed:
             self._generations[role, rank] = generation
+            self._failed_at = min(self._failed_at, step)  # later sets may be written after all
             self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
 
     def forget_timeline(self, timeline: int) -> None:
@@ -222,14 +224,14 @@ class Persister:
         role, rank, step = job.key
         part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
         try:
-            whole = part.write(self._directory, self._check)
-        except Removed:
-            if disk.newest_complete(self._run_dir) < step:
-                self._give_up(job, "its folder was removed while it was being written")
+            try:
+                whole = part.write(self._directory, self._check)
+            except Removed as error:
+                if disk.newest_complete(self._run_dir) < step:
+                    raise SnapshotError("its folder was removed while it was being written") from error
+                with self._changed:
+                    self._failed.append(job)  # a newer set is complete: nobody needs this one any more
                 return
-            with self._changed:
-                self._failed.append(job)  # a newer set is complete: nobody needs this one any more
-            return
         except Exception as error:
             if not self._stop:
                 self._give_up(job, _reason(error))

@@ -18,9 +18,10 @@ from rolemesh.protocol.messages import Stored
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots
 
-__all__ = ["Image", "Part", "ReplicaStore", "Stamp", "describe"]
+__all__ = ["KEPT", "Image", "Part", "ReplicaStore", "Stamp", "describe"]
 
 KEPT = 2
+"""Images of each rank that are kept: those that came last."""
 STATE = "state"
 _HEAD = "image"
 _FOLDER = re.compile(r"([A-Za-z_]\w*)-(\d+)")

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh.agent.replica_pull import DONE, IMAGE, OFFER, PIECE, REFUSED, Offer, Pull
-from rolemesh.agent.replica_store import Image, ReplicaStore, Stamp, describe
+from rolemesh.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
 from rolemesh.protocol.messages import Stored
 from rolemesh.snapshots.memory import MemorySnapshots
 
@@ -59,8 +59,8 @@ class Replication:
     def __init__(self, shm: Path, address: str, send: Send, timeline: int = 0) -> None:
         self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
         self._store = ReplicaStore(shm)
-        self.replicated: dict[RankKey, tuple[int, Stamp]] = {}
-        """The newest step of each rank of which the next agent has had a copy, and which snapshot of it that was."""
+        self._acknowledged: dict[RankKey, tuple[tuple[int, Stamp], ...]] = {}
+        """The copies of each rank that the next agent has, in the order in which they came there."""
         self.ended: list[tuple[str, int, str]] = []
         """Fetches that have ended: role, rank, and "" or what went wrong."""
         self._next = ""
@@ -95,7 +95,7 @@ class Replication:
         """The agent at `address` gets the copies from now on; "" for none."""
         if address != self._next:
             self._next = address
-            self.replicated.clear()  # what the other one had may be lost with it
+            self._acknowledged.clear()  # what the other one had may be lost with it
             self._uncopied.clear()
             for key in list(self._offers):
                 self._end_offer(key)
@@ -110,18 +110,18 @@ class Replication:
         self._lives[key] = generation, step
         self._newest.pop(key, None)
         self._uncopied.pop(key, None)
-        if key in self.replicated:
-            copied = self.copied(role, rank, self.timeline, generation, step)
-            self.replicated[key] = copied, (self.timeline, generation, 0)
+        self._acknowledged[key] = tuple(each for each in self._acknowledged.get(key, ()) if each[0] <= step)
         if key in self._offers:
             self._end_offer(key)
 
     def copied(self, role: str, rank: int, timeline: int, generation: int, resume: int) -> int:
-        """The newest step of which another agent has had a copy, as `generation`, restored to `resume`, counts it."""
-        step, (of_timeline, of_generation, _) = self.replicated.get((role, rank), (-1, (timeline, generation, 0)))
-        if of_timeline != timeline:
-            return -1
-        return step if of_generation == generation else min(step, resume)
+        """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
+        valid = [
+            step
+            for step, (of_timeline, of_generation, _) in self._acknowledged.get((role, rank), ())
+            if of_timeline == timeline and (of_generation == generation or step <= resume)
+        ]
+        return max(valid, default=-1)
 
     def fetch(self, address: str, role: str, rank: int, step: int, now: float) -> None:
         """Bring the rank's snapshot of `step` from the agent at `address`, or from here, into this node's memory."""
@@ -146,7 +146,7 @@ class Replication:
             self._end_offer(key)
         for key in list(self._pulls):
             self._drop_pull(key)
-        self.replicated.clear()
+        self._acknowledged.clear()
         self._newest.clear()
         self._described.clear()
         self._not_before.clear()
@@ -166,8 +166,8 @@ class Replication:
                 self._uncopied[key] = f"the agent at {self._next} does not take it"
                 self._end_offer(key)
         for key, step in list(self._newest.items()) if self._next else ():
-            new = key not in self._offers and step > self.replicated.get(key, (-1,))[0]
-            if new and self._may("offer", key, now):
+            copied = max((each for each, _ in self._acknowledged.get(key, ())), default=-1)
+            if key not in self._offers and step > copied and self._may("offer", key, now):
                 try:
                     self._begin_offer(key, step, now)
                 except Exception as error:
@@ -206,7 +206,8 @@ class Replication:
             role, rank, step, stamp = _decode(body, type=_Ack)
             held = self._offers.get((role, rank))
             if held is not None and (held.step, held.stamp) == (step, stamp):
-                self.replicated[role, rank] = step, stamp
+                others = (each for each in self._acknowledged.get((role, rank), ()) if each[0] != step)
+                self._acknowledged[role, rank] = (*others, (step, stamp))[-KEPT:]
                 self._uncopied.pop((role, rank), None)
                 self._end_offer((role, rank))
         elif kind == REFUSED:

@@ -28,7 +28,12 @@ class Sets:
             graph=SimpleNamespace(lines=()), snapshots=SimpleNamespace(keep=2),
         )  # fmt: skip
         bundle: Any = SimpleNamespace(
-            config=config, plan=None, hosts={}, plugins={}, outline=SimpleNamespace(origin="", origin_step=-1)
+            config=config,
+            plan=None,
+            hosts={},
+            plugins={},
+            outline=SimpleNamespace(origin="", origin_step=-1),
+            job_id="job-1",
         )
         launcher: Any = None
         self._errands = Errands(bundle, launcher, (), self._answers.put)

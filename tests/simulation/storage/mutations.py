@@ -1,0 +1,159 @@
+"""Faults put into the real code, each of which an invariant must catch: that shows that the simulation bites.
+
+Most are what the code once did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+
+from rolemesh.agent import part
+from rolemesh.agent.persister import Persister
+from rolemesh.agent.replica_pull import DONE
+from rolemesh.agent.replica_store import ReplicaStore
+from rolemesh.agent.replication import Replication
+from rolemesh.snapshots import disk
+
+__all__ = ["MUTATIONS", "Mutation"]
+
+
+class Mutation(NamedTuple):
+    """A fault: what it is, the invariants that may catch it, and how it is put in."""
+
+    name: str
+    invariants: tuple[str, ...]
+    apply: Callable[[], Any]
+
+
+def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: patch.object(owner, name, make(getattr(owner, name)))
+
+
+@contextlib.contextmanager
+def _all(*patches: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+def _only_two_on_their_way(original: Any) -> Any:
+    def prune(run_dir: Path, keep: int, job_id: str | None = None) -> list[int]:
+        gone: list[int] = original(run_dir, keep, job_id)
+        sets = disk.find_sets(run_dir)
+        newest = max((each.step for each in sets if each.manifest is not None), default=-1)
+        for each in [each for each in sets if each.manifest is None and each.step > newest][2:]:
+            shutil.rmtree(each.path, ignore_errors=True)
+        return gone
+
+    return prune
+
+
+def _keeps_what_is_void(original: Any) -> Any:
+    def restarted(self: Any, role: str, rank: int, step: int, generation: int) -> None:
+        self._generations[role, rank] = generation
+
+    return restarted
+
+
+def _keeps_what_is_of_another_timeline(original: Any) -> Any:
+    def forget_timeline(self: Any, timeline: int) -> None:
+        self._timeline = timeline
+        self._covered = -1
+        for job in self._known.values():
+            job.timeline = timeline
+
+    return forget_timeline
+
+
+def _any_copy_of_the_step_will_do(original: Any) -> Any:
+    def be_offered(self: Any, offer: Any, now: float) -> None:
+        if self._store.image(offer.role, offer.rank, offer.step) is not None:
+            self._send(offer.address, DONE, (offer.role, offer.rank, offer.step, offer.stamp))
+        else:
+            original(self, offer, now)
+
+    return be_offered
+
+
+def _old_acknowledgements_count(original: Any) -> Any:
+    def restarted(self: Any, role: str, rank: int, step: int, generation: int) -> None:
+        known = self._acknowledged.get((role, rank), ())
+        original(self, role, rank, step, generation)
+        # As by the step alone, cut to where the rank went back.
+        self._acknowledged[role, rank] = tuple((min(at, step), (s[0], generation, s[2])) for at, s in known)
+
+    return restarted
+
+
+def _raises(original: Any) -> Any:
+    def unkeepable(self: Any, pull: Any, why: str, now: float) -> None:
+        raise OSError(why)
+
+    return unkeepable
+
+
+def _offered_once(original: Any) -> Any:
+    def uncopyable(self: Any, key: Any, why: str, now: float) -> None:
+        original(self, key, why, float("inf"))
+
+    return uncopyable
+
+
+def _gives_up_its_thread(original: Any) -> Any:
+    def give_up(self: Any, job: Any, why: str) -> None:
+        raise OSError(why)
+
+    return give_up
+
+
+def _no_sync(original: Any) -> Any:
+    def leave(self: Any, kind: Any, *rest: Any) -> None:
+        part.os.close(self._fd)
+
+    return leave
+
+
+def _unfenced_message(original: Any) -> Any:
+    def results(self: Any) -> Any:
+        return [msgspec.structs.replace(each, generation=10**6) for each in original(self)]
+
+    return results
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("all but two sets on their way are removed", ("nothing wedges", "a complete set is intact"),
+             _method(disk, "prune", _only_two_on_their_way)),
+    Mutation("attempts write under the names of the set",
+             ("a complete set is intact", "a complete set is of one history"),
+             lambda: patch.object(disk, "attempt_file", lambda name, attempt: name)),
+    Mutation("an attempt that began before its rank went back counts", ("a complete set is of one history",),
+             _method(Persister, "restarted", _keeps_what_is_void)),
+    Mutation("an attempt that began before the job went back counts",
+             ("a complete set is of one history", "nothing wedges"),
+             _method(Persister, "forget_timeline", _keeps_what_is_of_another_timeline)),
+    Mutation("a copy of the step is acknowledged, whichever it is", ("what is claimed to be replicated is there",),
+             lambda: _all(_method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
+                          patch.object(ReplicaStore, "went_back", lambda self, *arguments: None))),
+    Mutation("acknowledgements count by the step alone", ("what is claimed to be replicated is there",),
+             _method(Replication, "restarted", _old_acknowledgements_count)),
+    Mutation("a copy that finds no room ends the thread", ("nothing ends a thread",),
+             _method(Replication, "_unkeepable", _raises)),
+    Mutation("a copy that was refused is never offered again", ("nothing wedges",),
+             _method(Replication, "_uncopyable", _offered_once)),
+    Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
+             _method(Persister, "_give_up", _gives_up_its_thread)),
+    Mutation("parts are not synced", ("a set that was completed survives", "a complete set is intact"),
+             _method(part._Writer, "__exit__", _no_sync)),
+    Mutation("folders are not synced", ("a set that was completed survives", "a complete set is intact"),
+             lambda: patch.object(disk, "sync_folder", lambda folder: None)),
+    Mutation("parts are reported as of another generation", ("nothing wedges",),
+             _method(Persister, "results", _unfenced_message)),
+)  # fmt: skip
