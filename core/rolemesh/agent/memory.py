@@ -36,6 +36,7 @@ class NodeMemory:
         replicas = self._plan.enabled and self._plan.replicas
         self._replicas = Replicas(config, shm, self.timeline) if replicas else None
         self._others = self._alone = False
+        self._running: set[RankKey] = set()
         self._covered = -1
         self._lost: set[RankKey] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
@@ -63,8 +64,8 @@ class NodeMemory:
                 f"snapshots of {names} are gone from memory: somebody has emptied {self._shm}, as systemd does at the "
                 "logout of a user without lingering (loginctl enable-linger); the next ones are made anew"
             )
-        for (role, rank), memory in self._ranks.items():
-            if (step := memory.refused) >= 0:
+        for role, rank in sorted(self._running):
+            if (step := self._of((role, rank)).refused) >= 0:
                 found.append(
                     f"{role}/{rank} has had no room in shared memory for a snapshot since step {step}; "
                     "it is tried again, and commits wait for it"
@@ -91,6 +92,8 @@ class NodeMemory:
     def started(self, role: str, rank: int, resume: int, generation: int) -> None:
         """A rank runs here from now on, after step `resume`, as `generation`."""
         self._left.pop((role, rank), None)
+        if self._plan.enabled:
+            self._running.add((role, rank))
         if self._replicas is not None:
             self._replicas.restarted(role, rank, resume, generation)
         if self._persister is None:
@@ -107,6 +110,7 @@ class NodeMemory:
     def ended(self, role: str, rank: int) -> tuple[int, ...]:
         """A rank's process is gone: the snapshots that it has left."""
         self._lost.discard((role, rank))
+        self._running.discard((role, rank))
         return self._of((role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:

@@ -1,0 +1,50 @@
+"""What an agent says of its ranks' snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from rolemesh.agent.memory import NodeMemory
+from rolemesh.protocol.job import CurveKeys
+from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeMemory]:
+    pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
+    job = SimpleNamespace(
+        snapshots=SnapshotPlan(enabled=True, replicas=1), run_dir=str(tmp_path / "run"), world_sizes={"work": 1},
+        steps=100, keys=CurveKeys(*pairs[0], *pairs[1]),
+    )  # fmt: skip
+    config: Any = SimpleNamespace(agent="a", host="127.0.0.1", job=job)
+    made = NodeMemory(config, tmp_path)
+    yield made
+    made.close()
+
+
+def test_copies_that_nobody_can_keep_are_no_secret(node: NodeMemory) -> None:
+    assert node.trouble == ""
+    node.peers({"a": node.address})
+    assert "no other node has an agent of this job: nothing is copied" in node.trouble
+    node.peers({"a": node.address, "b": "tcp://127.0.0.1:1"})
+    assert node.trouble == ""
+
+
+def test_a_rank_without_room_for_its_snapshot_is_told_until_there_is_some(node: NodeMemory, tmp_path: Path) -> None:
+    memory = MemorySnapshots(tmp_path, "work", 0)
+    memory.write(0, {"x": np.zeros(10)}, log=0, persist=False)
+    node.started("work", 0, -1, 0)
+    assert node.safe("work", 0, 0) == 0
+    with pytest.raises(NoRoom):
+        memory.write(1, {"x": np.broadcast_to(np.zeros(1), 1 << 56)}, log=0, persist=False)
+    assert "work/0 has had no room in shared memory for a snapshot since step 1" in node.trouble
+    memory.write(2, {"x": np.zeros(10)}, log=0, persist=False)
+    assert node.trouble == ""
