@@ -25,6 +25,7 @@ from rolemesh.agent.memory import NodeMemory
 from rolemesh.agent.nursery import Death, Nursery
 from rolemesh.agent.refusals import refused
 from rolemesh.agent.reserve import Reserve
+from rolemesh.agent.sampling import Sampler
 from rolemesh.agent.stacks import StackTaker
 from rolemesh.agent.turn_pages import TurnPages
 from rolemesh.errors import RolemeshError
@@ -32,7 +33,6 @@ from rolemesh.failures import Failure
 from rolemesh.protocol import agent as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import AgentConfig, Environment, RankStart
-from rolemesh.rank.board import Position
 from rolemesh.rank.endpoint import encode_control
 from rolemesh.strangers import UNREADABLE, Dropped
 
@@ -40,8 +40,6 @@ __all__ = ["Agent"]
 
 LOG = logging.getLogger(__name__)
 SAMPLE_MS = 50
-FROZEN_AFTER_NS = 1_000_000_000
-"""A rank that has been in one phase for this long is looked at: it may have been stopped by a signal."""
 
 RankKey = tuple[str, int]
 
@@ -66,6 +64,7 @@ class Agent:
         self._memory = NodeMemory(config, self._keeper.shm)
         self._turns = TurnPages(self._keeper.shm, self._reserve)
         self._boards = Boards(self._keeper.shm, self._reserve)
+        self._sampler = Sampler(self._boards, self._memory, self._reserve)
         self._machine = machine.AgentMachine(
             config.agent,
             config.node,
@@ -337,45 +336,9 @@ class Agent:
         self._ranks[hello.role, hello.rank] = peer
 
     def _sample(self) -> machine.Sampled:
-        now = time.monotonic_ns()
-        boards = tuple(self._sampled(launch, at, now) for launch, at in self._boards.read())
         advance = self._machine.advance
-        persisted = self._memory.persisted(advance.persisted if advance is not None else -1)
-        refusals = self._boards.refused + self._memory.refused + self._dropped.count
-        making = self._nursery.making
-        stored, given_up = self._memory.stored(), self._memory.given_up
-        return machine.Sampled(boards, stored, persisted, self._trouble(), making, refusals, given_up)
-
-    def _trouble(self) -> str:
-        """What is waited for on this node, "" if nothing is."""
-        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in self._boards.read() if at.short))
-        waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
-        return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
-
-    def _sampled(self, launch: m.RankLaunch, at: Position, now: int) -> machine.BoardSample:
-        since = max(0, now - at.since_ns) if at.since_ns else 0
-        return machine.BoardSample(
-            launch.role,
-            launch.rank,
-            launch.generation,
-            at.pid,
-            at.finished,
-            self._safe(launch.role, launch.rank, at.snapshot),
-            at.step,
-            at.op,
-            at.phase,
-            at.edge,
-            since * 1e-9,
-            since > FROZEN_AFTER_NS and _is_stopped(at.pid),
-            at.busy_ns * 1e-9,
-        )
-
-    def _safe(self, role: str, rank: int, snapshot: int) -> int:
-        try:
-            return self._memory.safe(role, rank, snapshot)
-        except (OSError, RolemeshError) as error:
-            LOG.warning("the snapshots of %s/%d cannot be read: %s", role, rank, error)
-            return -1
+        covered = advance.persisted if advance is not None else -1
+        return self._sampler.sample(covered, self._nursery.making, self._dropped.count)
 
     def _watch_zygote(self, control: socket.socket) -> None:
         self._zygote_sockets[control.fileno()] = control
@@ -392,13 +355,6 @@ class Agent:
         self._turns.close()
         self._zmq.destroy(linger=0)
         self._keeper.close()
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
 
 
 def _key(role: str, rank: int, generation: int) -> str:
