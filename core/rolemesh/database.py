@@ -124,6 +124,6 @@ def _set_timeouts(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute(f"SET lock_timeout = '{BUSY_S}s'")
     cursor.execute(f"SET statement_timeout = '{2 * BUSY_S}s'")
-    cursor.execute(f"SET idle_in_transaction_session_timeout = '{BUSY_S}s'")
+    cursor.execute(f"SET idle_in_transaction_session_timeout = '{500 * BUSY_S}ms'")
     cursor.close()
     connection.commit()

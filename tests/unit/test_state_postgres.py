@@ -16,7 +16,7 @@ import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
-from rolemesh import state
+from rolemesh import database
 from rolemesh.errors import StateError
 from rolemesh.state import JournalDamagedError, Store
 
@@ -50,8 +50,8 @@ def test_events_come_back_as_they_were_written_with_their_epochs(opened: Open, t
     written = old.append(first, [(1.1, "job_started", {"ü": [1.5, "\x00"]}), (1792837465.123456, "rank_up", {})])
     second = new.claim()
     with pytest.raises(StateError, match=r"epoch 1.*epoch 2 has taken the job over"):
-        old.append(first, [(2.0, "committed", {"step": 0})])
-    written += new.append(second, [(3.0, "committed", {"step": 0})])
+        old.append(first, [(2.0, "rank_up", {"step": 0})])
+    written += new.append(second, [(3.0, "rank_up", {"step": 0})])
 
     assert opened().events() == written
     assert [event.epoch for event in written] == [1, 1, 2]
@@ -79,11 +79,11 @@ def test_claims_of_a_new_job_at_the_same_moment_get_different_epochs(opened: Ope
 def test_a_transaction_that_has_not_ended_is_not_seen(opened: Open, postgres: str, job: str) -> None:
     store = opened()
     epoch = store.claim()
-    written = store.append(epoch, [(1.0, "committed", {"step": 0})])
+    written = store.append(epoch, [(1.0, "rank_up", {"step": 0})])
     engine = create_engine(postgres)
     with engine.connect() as torn:
-        copied = "insert into rolemesh_events select job_id, seq + 1, epoch, time, kind, data, crc from rolemesh_events"
-        torn.execute(text(f"{copied} where job_id = '{job}'"))
+        copied = "insert into rolemesh_journal_events select job_id, seq + 1, epoch, time, kind, data, crc"
+        torn.execute(text(f"{copied} from rolemesh_journal_events where job_id = '{job}'"))
         assert store.events() == written
     engine.dispose()
     assert store.events() == written
@@ -92,15 +92,21 @@ def test_a_transaction_that_has_not_ended_is_not_seen(opened: Open, postgres: st
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("delete from rolemesh_events where seq = 2 and job_id = '{job}'", "event 2 is missing, the next one is 3"),
-        ("delete from rolemesh_events where seq = 3 and job_id = '{job}'", "events 3 to 3 are missing"),
-        ("update rolemesh_events set kind = 'x' where seq = 2 and job_id = '{job}'", "event 2 does not match its"),
-        ("update rolemesh_jobs set epoch = 0 where job_id = '{job}'", "event 3 is of epoch 1, but epoch 0 comes after"),
+        (
+            "delete from rolemesh_journal_events where seq = 2 and job_id = '{job}'",
+            "event 2 is missing, the next one is 3",
+        ),
+        ("delete from rolemesh_journal_events where seq = 3 and job_id = '{job}'", "events 3 to 3 are missing"),
+        (
+            "update rolemesh_journal_events set kind = 'x' where seq = 2 and job_id = '{job}'",
+            "event 2 does not match its",
+        ),
+        ("update rolemesh_journals set epoch = 0 where job_id = '{job}'", "own row does not match its checksum"),
     ],
 )
 def test_a_damaged_journal_is_never_half_read(opened: Open, postgres: str, job: str, damage: str, message: str) -> None:
     store = opened()
-    store.append(store.claim(), [(float(i), "committed", {"step": i}) for i in range(3)])
+    store.append(store.claim(), [(float(i), "rank_up", {"step": i}) for i in range(3)])
     engine = create_engine(postgres)
     with engine.begin() as connection:
         connection.execute(text(damage.format(job=job)))
@@ -114,7 +120,7 @@ def _write_forever(url: str, job: str, acknowledged: Any) -> None:
     store = Store.open(url, "unused", job)
     epoch = store.claim()
     while True:
-        last = store.append(epoch, [(1.0, "committed", {"pad": "x" * 50})] * 3)[-1]
+        last = store.append(epoch, [(1.0, "rank_up", {"pad": "x" * 50})] * 3)[-1]
         acknowledged.value = last.seq
 
 
@@ -161,7 +167,7 @@ def test_what_was_acknowledged_survives_sigkill_of_the_server(
 def test_a_master_stopped_in_a_transaction_does_not_keep_its_successor_out(
     opened: Open, postgres: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "BUSY_S", 2)
+    monkeypatch.setattr(database, "BUSY_S", 2)
     stopped, successor = opened(), opened()
     epoch = stopped.claim()
     in_transaction, may_end = threading.Event(), threading.Event()
@@ -172,7 +178,7 @@ def test_a_master_stopped_in_a_transaction_does_not_keep_its_successor_out(
         try:
             with engine.begin() as connection:
                 mine = {"job": job}
-                connection.execute(text("update rolemesh_jobs set last_seq = 9 where job_id = :job"), mine)
+                connection.execute(text("update rolemesh_journals set last_seq = 9 where job_id = :job"), mine)
                 in_transaction.set()
                 may_end.wait()
         except Exception as error:
@@ -191,12 +197,12 @@ def test_a_master_stopped_in_a_transaction_does_not_keep_its_successor_out(
 def test_a_lock_that_is_never_given_back_is_an_error_with_a_remedy(
     opened: Open, postgres: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "BUSY_S", 1)
+    monkeypatch.setattr(database, "BUSY_S", 1)
     store = opened()
     store.claim()
     engine = create_engine(postgres)
     with engine.begin() as holder:
-        holder.execute(text("select * from rolemesh_jobs where job_id = :job for update"), {"job": job})
+        holder.execute(text("select * from rolemesh_journals where job_id = :job for update"), {"job": job})
         with pytest.raises(StateError, match="lock timeout") as caught:
             store.claim()
     engine.dispose()
@@ -209,7 +215,7 @@ def test_a_store_goes_on_when_the_server_has_been_started_again(opened: Open, po
     os.kill(postgres_server.get_pid(), signal.SIGINT)  # a fast shutdown
     psutil.wait_procs([psutil.Process(postgres_server.get_pid())], 10)
     with pytest.raises(StateError, match="cannot be reached"):
-        store.append(epoch, [(1.0, "committed", {"step": 0})])
+        store.append(epoch, [(1.0, "rank_up", {"step": 0})])
     postgres_server.ensure_postgres_running()
-    store.append(epoch, [(1.0, "committed", {"step": 0})])
+    store.append(epoch, [(1.0, "rank_up", {"step": 0})])
     assert len(store.events()) == 1

@@ -94,8 +94,12 @@ class MasterOutside:
             self._metric_lines.append([metrics_line(line) for line in lines])
             (self.run_dir / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in events))
             with sqlite3.connect(self.run_dir / "state.sqlite") as database:
-                database.execute("UPDATE rolemesh_jobs SET last_seq = ?", (count,))
+                row = self._store._mine(self._epoch)._replace(last=count, first=count + 1)
+                values = row.values()
+                names = ", ".join(f"{name} = ?" for name in values)
+                database.execute(f"UPDATE rolemesh_journals SET {names}", tuple(values.values()))
             database.close()
+            self._store._row = row
             self._events += events
             self._lines += lines
             self._steps = count
