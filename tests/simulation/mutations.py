@@ -338,7 +338,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              _method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
              lambda: _all(_method(Coordinator, "leaves", lambda original: lambda self, agent, ranks, now: [])(),
-                          patch.object(ag, "LEAVE_S", 0.5), _without("_commit"))),
+                          patch.object(ag, "LEAVE_S", 0.5))),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
              _method(ag.AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
