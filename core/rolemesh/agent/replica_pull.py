@@ -25,13 +25,13 @@ _AT_ONCE = 8
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot that is to be copied, and where it is. Its rank was last restored to the state after `resume`."""
+    """A snapshot to copy, and where it is. `restarts`: its rank's generations, and the step each went back to."""
 
     role: str
     rank: int
     step: int
     stamp: Stamp
-    resume: int
+    restarts: tuple[tuple[int, int], ...]
     address: str
 
 

@@ -147,11 +147,11 @@ class ReplicaStore:
         for step in list(kept)[:-KEPT]:  # by arrival: a group that went back takes earlier steps again
             shutil.rmtree(self._path(kept.pop(step)), ignore_errors=True)
 
-    def went_back(self, role: str, rank: int, generation: int, step: int) -> None:
-        """The rank has gone back to `step` as `generation`: what it had later before is void."""
+    def went_back(self, role: str, rank: int, restarts: tuple[tuple[int, int], ...]) -> None:
+        """The rank has gone back, as each of these generations to a step: what it had later before is void."""
         kept = self._images.get((role, rank), {})
         for image in list(kept.values()):
-            if image.step > step and image.stamp[1] < generation:
+            if any(image.step > step and image.stamp[1] < generation for generation, step in restarts):
                 shutil.rmtree(self._path(kept.pop(image.step)), ignore_errors=True)
 
     def install(self, image: Image) -> None:

@@ -31,6 +31,8 @@ REPEAT_S = 1.0
 GIVE_UP_S = 10.0
 PAUSE_S = 2.0
 """After what has failed, until it is tried again."""
+RESTARTS = 32
+"""So many of a rank's restarts are told with an offer: copies of what it had before those are long gone."""
 _HOLDER = "replicas"
 
 RankKey: TypeAlias = tuple[str, int]
@@ -47,8 +49,8 @@ _decode = msgspec.msgpack.decode
 class _Held:
     """A snapshot that the next agent has been offered, held until it has pulled it."""
 
-    def __init__(self, step: int, stamp: Stamp, resume: int, now: float) -> None:
-        self.step, self.stamp, self.resume = step, stamp, resume
+    def __init__(self, step: int, stamp: Stamp, now: float) -> None:
+        self.step, self.stamp = step, stamp
         self.said = float("-inf")
         self.heard = now
 
@@ -65,7 +67,7 @@ class Replication:
         """Fetches that have ended: role, rank, and "" or what went wrong."""
         self._next = ""
         self._newest: dict[RankKey, int] = {}
-        self._lives: dict[RankKey, tuple[int, int]] = {}
+        self._restarts: dict[RankKey, tuple[tuple[int, int], ...]] = {}
         self._offers: dict[RankKey, _Held] = {}
         self._described: dict[RankKey, tuple[Image, dict[str, Path]]] = {}
         self._pulls: dict[RankKey, Pull] = {}
@@ -107,7 +109,9 @@ class Replication:
     def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later are void."""
         key = role, rank
-        self._lives[key] = generation, step
+        # A later restart to an earlier step voids all that those before it did.
+        before = [each for each in self._restarts.get(key, ()) if each[1] < step]
+        self._restarts[key] = (*before[-RESTARTS:], (generation, step))
         self._newest.pop(key, None)
         self._uncopied.pop(key, None)
         self._acknowledged[key] = tuple(each for each in self._acknowledged.get(key, ()) if each[0] <= step)
@@ -134,7 +138,7 @@ class Replication:
             elif address == self.address:
                 self.ended.append((role, rank, f"this agent has no copy of {role}/{rank} at step {step}"))
             else:
-                self._begin_pull(Offer(role, rank, step, (0, 0, 0), -1, address), now, install=True)
+                self._begin_pull(Offer(role, rank, step, (0, 0, 0), (), address), now, install=True)
         except Exception as error:
             self._drop_pull(key)
             self.ended.append((role, rank, f"the copy cannot be fetched: {_reason(error)}"))
@@ -172,10 +176,11 @@ class Replication:
                     self._begin_offer(key, step, now)
                 except Exception as error:
                     self._uncopyable(key, _reason(error), now)
-        for (role, rank), held in self._offers.items():
+        for key, held in self._offers.items():
             if now - held.said > REPEAT_S:
                 held.said = now
-                self._send(self._next, OFFER, Offer(role, rank, held.step, held.stamp, held.resume, self.address))
+                restarts = self._restarts.get(key, ())
+                self._send(self._next, OFFER, Offer(*key, held.step, held.stamp, restarts, self.address))
         for key, pull in list(self._pulls.items()):
             if now - pull.heard > GIVE_UP_S:
                 self._end_pull(key, f"the agent at {pull.address} does not answer")
@@ -239,9 +244,9 @@ class Replication:
             self._described.pop(key, None)
             if memory.hold(step, _HOLDER):
                 image = memory.image(step)
-                generation, resume = self._lives.get(key, (0, -1))
+                generation = self._restarts.get(key, ((0, -1),))[-1][0]
                 if image is not None:
-                    self._offers[key] = _Held(step, (self.timeline, generation, image.serial), resume, now)
+                    self._offers[key] = _Held(step, (self.timeline, generation, image.serial), now)
         finally:
             memory.close()
 
@@ -299,7 +304,7 @@ class Replication:
             self._send(offer.address, REFUSED, (*key, offer.step, offer.stamp, ""))
             return  # of an agent that does not have the rank any more
         self._seen[key] = generation
-        self._store.went_back(*key, generation, offer.resume)
+        self._store.went_back(*key, offer.restarts)
         kept = self._store.image(*key, offer.step)
         pull = self._pulls.get(key)
         if kept is not None and kept.stamp == offer.stamp:

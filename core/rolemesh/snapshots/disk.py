@@ -7,6 +7,7 @@ Agents write under names of their own (`attempt_file`); the files that belong to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -289,6 +290,8 @@ def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int
     gone = complete[keep:] + [each for each in sets if each.manifest is None and each.step < newest]
     for each in gone:
         (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a set that looks complete
+        with contextlib.suppress(OSError):
+            sync_folder(each.path)  # and a power cut likewise
         shutil.rmtree(each.path, ignore_errors=True)
     return sorted(each.step for each in gone)
 

@@ -168,7 +168,7 @@ class Storage:
         self.now += self.rng.random() * 0.3
         acts = [(8, self._rank_step), (10, self._sample), (6, self._work), (30, self._deliver), (10, self._tick)]
         if faults:
-            acts += [(4, self._restart_rank), (0.5, self._restart_agent), (0.5, self._go_back), (2, self._weather)]
+            acts += [(4, self._restart_rank), (0.5, self._restart_agent), (1, self._go_back), (2, self._weather)]
             acts += [(0.3, self._power_cut)]
         weights, calls = zip(*acts, strict=True)
         self.rng.choices(calls, weights)[0]()
