@@ -63,16 +63,6 @@ def _keeps_what_is_void(original: Any) -> Any:
     return restarted
 
 
-def _keeps_what_is_of_another_timeline(original: Any) -> Any:
-    def forget_timeline(self: Any, timeline: int) -> None:
-        self._timeline = timeline
-        self._covered = -1
-        for job in self._known.values():
-            job.timeline = timeline
-
-    return forget_timeline
-
-
 def _any_copy_of_the_step_will_do(original: Any) -> Any:
     def be_offered(self: Any, offer: Any, now: float) -> None:
         if self._store.image(offer.role, offer.rank, offer.step) is not None:
@@ -136,9 +126,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(disk, "attempt_file", lambda name, attempt: name)),
     Mutation("an attempt that began before its rank went back counts", ("a complete set is of one history",),
              _method(Persister, "restarted", _keeps_what_is_void)),
-    Mutation("an attempt that began before the job went back counts",
-             ("a complete set is of one history", "nothing wedges"),
-             _method(Persister, "forget_timeline", _keeps_what_is_of_another_timeline)),
     Mutation("a copy of the step is acknowledged, whichever it is", ("what is claimed to be replicated is there",),
              lambda: _all(_method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
                           patch.object(ReplicaStore, "went_back", lambda self, *arguments: None))),
