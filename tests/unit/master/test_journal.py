@@ -31,7 +31,7 @@ class Master:
     def __init__(self, run_dir: Path) -> None:
         self._woken = threading.Event()
         self._writer = Writer("test", self._woken.set)
-        self.journal = Journal("sqlite", run_dir, "job", self._writer, fresh)
+        self.journal = Journal("sqlite", run_dir, "job", self._writer, fresh, lambda: self.journal.history.seq)
         self.claimed: list[Claimed] = []
         self.journal.claim(self.claimed.append, patient=False)
         self.settle()

@@ -158,7 +158,7 @@ def test_what_lies_in_the_runs_folder_and_is_no_run_or_cannot_be_read_keeps_stat
     (runs / "torn" / "result.json").write_text('{"status": "do')
     (runs / "loop").symlink_to(runs / "loop")
     for folder in [runs, *runs.parents][:-1]:
-        if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "runs", "test_")):
+        if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "popen", "runs", "test_")):
             folder.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", FOREIGN, str(runs.parent / "warm")],
