@@ -70,7 +70,8 @@ def claim(run_dir: Path, known: Callable[[], bool] = lambda: False) -> Iterator[
             raise _in_use(run_dir, f"is running (pid {control.pid if control else '?'})")
         try:
             earlier = _set_aside(run_dir) if run_dir.exists() else None
-            (run_dir / LOGS_DIR).mkdir(parents=True)
+            run_dir.mkdir(mode=0o755)  # whatever the umask: only then its job file is this user's word
+            (run_dir / LOGS_DIR).mkdir()
         except OSError as error:
             raise _unwritable(run_dir, error) from error
         if lock >= 0:

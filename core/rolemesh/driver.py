@@ -56,7 +56,7 @@ from rolemesh.rehearsal.injector import Injector
 from rolemesh.rehearsal.spec import Rehearsal, parse
 from rolemesh.resuming import check_pickles, find_origin, find_source
 from rolemesh.room import Shared, find_room
-from rolemesh.runs import JOB_FILE, LOGS_DIR, PLAN_FILE, Run, runs_folder, write_json
+from rolemesh.runs import LOGS_DIR, PLAN_FILE, Run, runs_folder, write_job_file, write_json
 from rolemesh.snapshots import disk
 from rolemesh.spec import JobFile, load
 
@@ -403,7 +403,7 @@ def _open(options: RunOptions, gone: frozenset[str]) -> Backend:
 
 
 def _write_plan(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, run_dir: Path) -> None:
-    (run_dir / JOB_FILE).write_text(prepared.job.dump())
+    write_job_file(run_dir, prepared.job.dump())
     request = request_of(prepared.job, prepared.selection, prepared.graph)
     write_json(run_dir / PLAN_FILE, explain(prepared.job, prepared.graph, plan, cluster, request))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolemesh.control import CONTROL_FILE, Control, ControlClient, MasterGoneError
-from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, StateError, nearest, raise_all
+from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, StateError, nearest, raise_all
 from rolemesh.observer import JobStatus, RunInfo
 from rolemesh.paging import open_regular
 from rolemesh.run_lock import is_held
@@ -31,12 +31,14 @@ __all__ = [
     "RESULT_FILE",
     "RUNS_ENV",
     "RUN_FILE",
+    "ForeignRunError",
     "Run",
     "UnknownRunError",
     "find_run",
     "list_runs",
     "runs_folder",
     "statuses",
+    "write_job_file",
     "write_json",
 ]
 
@@ -59,6 +61,12 @@ class UnknownRunError(RolemeshError):
     """There is no run of this name."""
 
     exit_code = EXIT_NOT_STARTED
+
+
+class ForeignRunError(RolemeshError):
+    """What another user may have written into a job file is not done in this user's name."""
+
+    exit_code = EXIT_FAILED
 
 
 class Run:
@@ -113,13 +121,22 @@ class Run:
         return found
 
     def store(self) -> Store:
-        """The journal, from `state` in the run's ``job.yaml``."""
-        return Store.open(str(self.job_value("state", "sqlite")), self.path, self.job_id())
+        """The journal, from `state` in the run's ``job.yaml``.
+
+        Raises `ForeignRunError` for a database outside the folder of a run that is not this user's alone: a driver may
+        log in there with what is in this user's environment and home.
+        """
+        url = str(self.job_value("state", "sqlite"))
+        if url != "sqlite":
+            self._require_own("a database that the job file names is not opened")
+        return Store.open(url, self.path, self.job_id())
 
     def job_value(self, key: str, default: Any = None) -> Any:
         """What the run's ``job.yaml`` has at its top-level `key`, with ``${VAR}`` from the environment.
 
-        Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's.
+        Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's, and
+        `ForeignRunError` for variables in a run that is not this user's alone: where their values go, another user
+        may have written.
         """
         from rolemesh.spec.environment import Expansion
         from rolemesh.spec.places import parse_yaml
@@ -131,8 +148,31 @@ class Run:
             return default
         expansion = Expansion(os.environ, places)
         value = expansion.expand((data or {}).get(key, default), (key,))
+        if expansion.used:
+            names = ", ".join(f"${{{name}}}" for name in sorted(expansion.used))
+            self._require_own(f"{names} is not taken from the environment")
         raise_all(expansion.errors)
         return value
+
+    def _require_own(self, refused: str) -> None:
+        """Raise `ForeignRunError`, beginning with `refused`, if others may have written the run's ``job.yaml``."""
+        for path in (self.path, self.path / JOB_FILE):
+            try:
+                at = path.stat()
+            except FileNotFoundError:
+                continue
+            if at.st_uid != os.geteuid():
+                raise ForeignRunError(
+                    f"{refused}: user {at.st_uid} owns the run, not user {os.geteuid()}",
+                    where=str(path),
+                    remedy=f"run this as user {at.st_uid}; events.jsonl and result.json in the folder need no database",
+                )
+            if at.st_mode & 0o022:
+                raise ForeignRunError(
+                    f"{refused}: other users may write there (mode {at.st_mode & 0o777:o})",
+                    where=str(path),
+                    remedy=f"see that job.yaml is as it was, then: chmod go-w {path}",
+                )
 
 
 def runs_folder(path: str | Path | None = None) -> Path:
@@ -174,6 +214,13 @@ def statuses(runs: list[Run], timeout_s: float = 2.0) -> list[JobStatus | None]:
 
     with ThreadPoolExecutor(min(len(runs), 16)) as pool:
         return list(pool.map(ask, runs))
+
+
+def write_job_file(run_dir: Path, text: str) -> None:
+    """Write ``job.yaml`` so that, whatever the umask, nobody else may change which database its variables go to."""
+    path = run_dir / JOB_FILE
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+        file.write(text)
 
 
 def write_json(path: Path, value: Any) -> None:

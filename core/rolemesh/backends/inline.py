@@ -32,7 +32,7 @@ from rolemesh.protocol.merge import LineAssembler
 from rolemesh.protocol.messages import RankMetrics
 from rolemesh.rank.failure import OperatorFailed, summarize, user_traceback
 from rolemesh.rank.inline import InlineEngine
-from rolemesh.runs import JOB_FILE, RESULT_FILE, RUN_FILE, write_json
+from rolemesh.runs import RESULT_FILE, RUN_FILE, write_job_file, write_json
 from rolemesh.spec import JobFile
 from rolemesh.state import Store
 from rolemesh.workload import RankContext, Workload
@@ -59,7 +59,7 @@ def run_inline(job: JobFile, selection: Selection, graph: LogicalGraph, run_dir:
                 where=job.where(("roles", name, "world_size")),
                 remedy=f"add roles.{name}.world_size=1",
             )
-    (run_dir / JOB_FILE).write_text(job.dump())
+    write_job_file(run_dir, job.dump())
     with TemporaryDirectory(prefix="rolemesh-inline-") as tmp:
         return _Inline(job, selection, graph, run_dir, Path(tmp)).run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from rolemesh.claims import claim
 from rolemesh.cli import main
 from rolemesh.cli.logs import BLOCK, Tail
 from rolemesh.control import StopJob, Watch
 from rolemesh.failures import Failure
+from rolemesh.runs import Run, write_job_file
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +176,59 @@ def test_the_journals_url_may_come_from_the_environment(
     monkeypatch.setenv("JOURNAL", "sqlite:///state.sqlite")
     assert main(["events", "grpo"]) == 0
     assert "job_started" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u:${SECRET}@{host}/d", "postgresql+psycopg://u@{host}/d"])
+@pytest.mark.parametrize(
+    ("owner", "folder", "file", "why"),
+    [
+        (65534, 0o755, 0o644, "user 65534 owns the run"),
+        (None, 0o777, 0o644, "other users may write there (mode 777)"),
+        (None, 0o755, 0o664, "other users may write there (mode 664)"),
+    ],
+)
+def test_a_job_file_that_others_may_have_written_opens_no_database(
+    start_master: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    url: str,
+    owner: int | None,
+    folder: int,
+    file: int,
+    why: str,
+) -> None:
+    if owner is not None and os.geteuid() != 0:
+        pytest.skip("needs another user's folder")
+    master = start_master()
+    master.journal("job_started")
+    master.end()
+    monkeypatch.setenv("SECRET", "swordfish")
+    job_file = master.run_dir / "job.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        job_file.write_text(f"name: grpo\nstate: {url.replace('{host}', f'127.0.0.1:{server.getsockname()[1]}')}\n")
+        job_file.chmod(file)
+        master.run_dir.chmod(folder)
+        if owner is not None:
+            os.chown(master.run_dir, owner, -1)
+        assert main(["events", "grpo"]) == 1
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    said = capsys.readouterr()
+    assert "job_started" in said.out  # what is in the folder is shown
+    assert why in said.err
+    assert "swordfish" not in said.err
+    assert ("run this as user" if owner else "chmod go-w") in said.err
+
+
+def test_a_run_is_its_users_alone_whatever_the_umask(runs: Path) -> None:
+    before = os.umask(0)
+    try:
+        with claim(runs / "grpo"):
+            write_job_file(runs / "grpo", "state: sqlite:///${NAME:-state}.sqlite\n")
+    finally:
+        os.umask(before)
+    assert Run(runs / "grpo").job_value("state") == "sqlite:///state.sqlite"
 
 
 def test_a_damaged_journal_is_exit_code_1(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
