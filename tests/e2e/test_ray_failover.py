@@ -20,6 +20,7 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
 
 from rolemesh.observer import JobStatus
+from rolemesh.run_lock import is_held
 
 pytestmark = pytest.mark.ray
 
@@ -193,7 +194,14 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
     process = on_ray.start(*SLOW, "snapshots.replicas=0")
     before = on_ray.running(10)
     os.kill(before.master_pid, signal.SIGKILL)
-    until(lambda: of_kind(on_ray, "master_recovered"), 30, "another master")
+    held: list[bool] = []
+
+    def recovered() -> bool:
+        held.append(is_held(on_ray.run_dir))
+        return bool(of_kind(on_ray, "master_recovered"))
+
+    until(recovered, 30, "another master")
+    assert all(held)  # between two masters the agents hold the run's folder
     after = on_ray.running()
     assert (after.epoch, pids(after)) == (2, pids(before))
     assert after.master_pid != before.master_pid
