@@ -118,7 +118,7 @@ class LineFile:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
             if data:
-                _sync(self._fd)
+                _sync(self._fd, os.fdatasync)
         except OSError:
             if data:
                 # After a failed fsync nobody knows which pages the disk has, and the next fsync would not tell.
@@ -144,7 +144,7 @@ class LineFile:
             _sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
         self._cut_failed()
         self._cut_torn()
-        _sync(self._fd)  # what an earlier master has written, and maybe not waited for
+        _sync(self._fd, os.fdatasync)  # what an earlier master has written, and maybe not waited for
         self._size = os.fstat(self._fd).st_size
         found = _last_line(self._fd).get(self._key)
         if isinstance(found, int):
@@ -171,7 +171,7 @@ class LineFile:
             os.ftruncate(self._fd, end)
 
 
-def _sync(fd: int, sync: Callable[[int], None] = os.fdatasync) -> None:
+def _sync(fd: int, sync: Callable[[int], None]) -> None:
     """Wait until the disk has the file, where the file system knows of such a thing."""
     try:
         sync(fd)

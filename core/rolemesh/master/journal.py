@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rolemesh.jsonl import last_line
 from rolemesh.master.history import History
-from rolemesh.master.writer import Writer
+from rolemesh.master.writer import Writes
 from rolemesh.observer import Event
 from rolemesh.protocol import master as machine
+from rolemesh.runs import EVENTS_FILE, METRICS_FILE
 from rolemesh.state import Store, Stored
 
 __all__ = ["Claimed", "Journal"]
@@ -25,10 +27,15 @@ WHAT = "the journal"
 
 
 class Claimed(NamedTuple):
-    """What a new master finds: its epoch, and what is kept of what earlier ones have journalled."""
+    """What a new master finds: its epoch, what is kept of what earlier ones have journalled, and what they have told.
+
+    `told` is the last event in ``events.jsonl`` (0: none), `published` the last step in ``metrics.jsonl`` (-1: none).
+    """
 
     epoch: int
     stored: Stored
+    told: int
+    published: int
 
 
 class Journal:
@@ -46,10 +53,11 @@ class Journal:
         url: str,
         run_dir: Path,
         job_id: str,
-        writer: Writer,
+        writer: Writes,
         fresh: Callable[[], machine.MasterMachine],
         written: Callable[[], int],
     ) -> None:
+        self._run_dir = run_dir
         self._open = partial(Store.open, url, run_dir, job_id)
         self._writer = writer
         self._fresh = fresh
@@ -65,9 +73,13 @@ class Journal:
         Of a job that has just been started (not `patient`) it is an error if the store cannot be reached.
         """
 
+        run_dir = self._run_dir
+
         def take_over() -> Claimed:
             self._store = self._store or self._open()
-            return Claimed(self._store.claim(), self._store.read())
+            epoch, stored = self._store.claim(), self._store.read()
+            told, published = last_line(run_dir / EVENTS_FILE), last_line(run_dir / METRICS_FILE)
+            return Claimed(epoch, stored, int(told.get("seq", 0)), int(published.get("step", -1)))
 
         def claimed(found: Claimed) -> None:
             self._epoch, self._head_seq = found.epoch, found.stored.head_seq

@@ -24,7 +24,6 @@ import zmq
 from rolemesh import faults
 from rolemesh.cluster import Launcher
 from rolemesh.control import CONTROL_FILE, Control
-from rolemesh.jsonl import last_line
 from rolemesh.master import reserve
 from rolemesh.master.answers import Answers
 from rolemesh.master.clock import boot
@@ -42,7 +41,7 @@ from rolemesh.protocol import master as machine
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.job import JobBundle
 from rolemesh.protocol.merge import LineAssembler
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, write_json
+from rolemesh.runs import EVENTS_FILE, RESULT_FILE, RUN_FILE, Run, write_json
 from rolemesh.state import JournalDamagedError
 from rolemesh.strangers import UNREADABLE, Dropped
 
@@ -157,8 +156,7 @@ class Master:
         self._journal.history.continue_with(self._machine, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
-            written = int(last_line(self.run_dir / METRICS_FILE).get("step", -1))
-            published = max(written, self.bundle.outline.origin_step)
+            published = max(found.published, self.bundle.outline.origin_step)
             self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
         self._announce(found)
         self._in_control = True
@@ -182,9 +180,8 @@ class Master:
     def _check_journal(self, found: Claimed) -> None:
         """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
         newest = self._journal.history.seq
-        told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", 0))
-        if told > newest:
-            what = f"the journal ends with event {newest}, but event {told} has been told already"
+        if found.told > newest:
+            what = f"the journal ends with event {newest}, but event {found.told} has been told already"
         elif found.epoch == 1 and self._earlier is not None:
             what = f"the master with pid {self._earlier.pid} had a journal, and it is gone"
         elif (other := Run(self.run_dir).control()) is not None and other.job_id != self.bundle.job_id:
@@ -218,8 +215,7 @@ class Master:
         self._observers.broadcast("job_started", run=self._run)
         self._publication.start()
         # What the last master journalled and then had no time to tell anybody.
-        told = int(last_line(self.run_dir / EVENTS_FILE).get("seq", self._journal.history.seq))
-        self._publication.add(event for event in found.stored.events if event.seq > told)
+        self._publication.add(event for event in found.stored.events if event.seq > found.told)
 
     def _put(self, event: machine.Event) -> None:
         self._inbox.put(event)

@@ -43,7 +43,7 @@ class Publication:
 
     `written(step, held)` is called in the writer's thread when metrics up to `step` are durable, and with `held` when
     nothing can be written at present. A new master's goes on behind the last whole line of its predecessor's. Nothing
-    is touched before `start`.
+    is touched before `start`. That thread does no more than `take` and `attempt`, one after the other.
     """
 
     def __init__(self, run_dir: Path, observers: _Observers, written: Callable[[int, bool], None]) -> None:
@@ -57,6 +57,10 @@ class Publication:
         self._stall_s = 0.0
         self._given_up = threading.Event()
         self._failing: tuple[float, str, int | None] | None = None
+        self._begins = True
+        self._batch: list[Event | StepMetrics] = []
+        self._lines: dict[LineFile, list[Numbered]] = {}
+        self._pause = PAUSE_S
         self._thread = threading.Thread(target=self._serve, name="publication", daemon=True)
 
     def start(self) -> None:
@@ -119,59 +123,65 @@ class Publication:
         return f"{left} events and lines of metrics are not written to {where}: {self.warning or 'it is slow'}"
 
     def _serve(self) -> None:
-        if self._append(self._events, []) and self._append(self._metrics, []):
-            self._written(self._metrics.last, False)
-            while self._publish(self._next()):
-                pass
+        while self.take():
+            while pause := self.attempt():
+                if self._given_up.wait(pause):
+                    break
+            if self._given_up.is_set():
+                break
         self._events.close()
         self._metrics.close()
 
-    def _next(self) -> list[Event | StepMetrics]:
-        """What waits, as soon as something does; empty at the end."""
+    def take(self) -> bool:
+        """Take all that waits, as soon as something does; False at the end. First of all it takes nothing."""
         with self._news:
-            self._taken = 0
-            while not (self._waiting or self._closing):
+            while not (self._begins or self._waiting or self._closing):
                 self._news.wait()
             batch, self._waiting = self._waiting, []
             self._taken = len(batch)
-            return batch
+        self._batch = batch
+        self._lines = {
+            self._events: [event_line(news) for news in batch if isinstance(news, Event)],
+            self._metrics: [metrics_line(news) for news in batch if isinstance(news, StepMetrics)],
+        }
+        self._pause = PAUSE_S
+        return self._begins or bool(batch)
 
-    def _publish(self, batch: list[Event | StepMetrics]) -> bool:
-        """Whether there was something, and it is written."""
-        events = [news for news in batch if isinstance(news, Event)]
-        lines = tuple(news for news in batch if isinstance(news, StepMetrics))
-        for file, numbered in (
-            (self._events, [event_line(event) for event in events]),
-            (self._metrics, [metrics_line(line) for line in lines]),
-        ):
-            if numbered and not self._append(file, numbered):
-                return False
-        for event in events:
-            self._observers.broadcast("event", event=event)
+    def attempt(self) -> float:
+        """Try to write what was taken: 0.0 if that is done and told, or how many seconds to wait before the next try.
+
+        The first attempt finds out how far an earlier master has come.
+        """
+        stall_s, self._stall_s = self._stall_s, 0.0
+        self._given_up.wait(stall_s)
+        for file, lines in self._lines.items():
+            try:
+                if lines or self._begins:
+                    file.append(lines)
+            except OSError as error:
+                self._fails(file, error)
+                pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
+                return pause
+        if self._failing is not None:
+            log.warning("events and metrics are written again")
+            self._failing = None
+            self._written(-1, False)
+        self._tell()
+        return 0.0
+
+    def _fails(self, file: LineFile, error: OSError) -> None:
+        if self._failing is None:
+            log.warning("%s cannot be written, and is tried again: %s", file.path, error)
+            self._failing = (time.monotonic(), str(error), error.errno)
+            self._written(-1, True)
+
+    def _tell(self) -> None:
+        for news in self._batch:
+            if isinstance(news, Event):
+                self._observers.broadcast("event", event=news)
+        lines = tuple(news for news in self._batch if isinstance(news, StepMetrics))
         if lines:
             self._observers.broadcast("steps_finished", metrics=lines)
-            self._written(lines[-1].step, False)
-        return bool(batch)
-
-    def _append(self, file: LineFile, lines: list[Numbered]) -> bool:
-        """Try until it is written; False if it has been given up."""
-        pause = PAUSE_S
-        while True:
-            stall_s, self._stall_s = self._stall_s, 0.0
-            self._given_up.wait(stall_s)
-            try:
-                file.append(lines)
-            except OSError as error:
-                if self._failing is None:
-                    log.warning("%s cannot be written, and is tried again: %s", file.path, error)
-                    self._failing = (time.monotonic(), str(error), error.errno)
-                    self._written(-1, True)
-                if self._given_up.wait(pause):
-                    return False
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-            else:
-                if self._failing is not None:
-                    log.warning("%s is written again", file.path)
-                    self._failing = None
-                    self._written(-1, False)
-                return True
+        if lines or self._begins:
+            self._written(self._metrics.last, False)
+        self._begins, self._batch, self._taken = False, [], 0

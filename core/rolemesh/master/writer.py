@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rolemesh.state import StateUnavailableError
 
-__all__ = ["Writer", "may_pass"]
+__all__ = ["Writer", "Writes", "may_pass"]
 
 T = TypeVar("T")
 
@@ -38,23 +38,20 @@ class _Write(NamedTuple):
     patient: bool
 
 
-class Writer:
-    """Carries writes out, in order, in a thread of its own, and hands their results back to the loop's thread.
+class Writes:
+    """Writes that are carried out in order, each until it is done, and whose results go back to who submits them.
 
     What fails and `may_pass` is tried again with growing pauses for as long as it takes; `warning` says so meanwhile.
-    What fails otherwise is raised by `collect`, and nothing is written after it. `wake` is called, in the writer's
-    thread, whenever there is something to collect.
+    What fails otherwise is raised by `collect`, and nothing is written after it.
     """
 
-    def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def __init__(self) -> None:
         self._waiting: SimpleQueue[_Write | None] = SimpleQueue()
         self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._open = 0
-        self._closed = threading.Event()
+        self._current: tuple[_Write, float] | None = None
+        self._pause = FIRST_PAUSE_S
         self._trouble: tuple[float, str] | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     def submit(
         self, what: str, write: Callable[[], T], then: Callable[[T], None] = lambda _: None, *, patient: bool = True
@@ -87,6 +84,49 @@ class Writer:
         trouble = self._trouble
         return f"{trouble[1]} (tried again for {time.monotonic() - trouble[0]:.0f} s)" if trouble is not None else ""
 
+    def take(self) -> bool:
+        """Wait for the next write, and take it; False if there will be none."""
+        write = self._waiting.get()
+        self._pause = FIRST_PAUSE_S
+        self._current = (write, time.monotonic()) if write is not None else None
+        return write is not None
+
+    def attempt(self) -> float:
+        """Try what was taken: 0.0 if that is done, or how many seconds to wait before it is tried again.
+
+        What cannot be written for good is raised, here and by `collect`.
+        """
+        assert self._current is not None, "take() comes first"
+        write, since = self._current
+        try:
+            result = write.write()
+        except BaseException as error:
+            if not write.patient or not may_pass(error):
+                self._done.put(_raising(error))
+                raise
+            text = f"{write.what} cannot be written: {error}"
+            if self._trouble is None or self._trouble[1] != text:
+                log.warning("%s; it is tried again until it can", text)
+            self._trouble = (since, text)
+            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
+            return pause
+        if self._trouble is not None:
+            log.warning("%s is written again, after %.1f s", write.what, time.monotonic() - since)
+            self._trouble = None
+        self._done.put(lambda: write.then(result))
+        return 0.0
+
+
+class Writer(Writes):
+    """Writes in a thread of its own. `wake` is called there whenever there is something to collect."""
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Give up what waits; returns when the thread has ended, or is held in a write for `timeout_s`."""
         self._closed.set()
@@ -94,37 +134,21 @@ class Writer:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (write := self._waiting.get()) is not None and not self._closed.is_set():
-            try:
-                result = self._until_done(write)
-            except BaseException as error:
-                self._done.put(_raising(error))
-                self._wake()
-                return
-            self._done.put(lambda write=write, result=result: write.then(result))  # type: ignore[misc]
+        going_on = True
+        while going_on and self.take() and not self._closed.is_set():
+            going_on = self._until_done()
             self._wake()
 
-    def _until_done(self, write: _Write) -> Any:
-        pause = FIRST_PAUSE_S
-        since = time.monotonic()
-        while True:
-            try:
-                result = write.write()
-            except Exception as error:
-                if not write.patient or not may_pass(error):
-                    raise
-                text = f"{write.what} cannot be written: {error}"
-                if self._trouble is None or self._trouble[1] != text:
-                    log.warning("%s; it is tried again until it can", text)
-                self._trouble = (since, text)
-            else:
-                if self._trouble is not None:
-                    log.warning("%s is written again, after %.1f s", write.what, time.monotonic() - since)
-                    self._trouble = None
-                return result
-            if self._closed.wait(pause):
-                raise InterruptedError(f"{write.what} was not written any more")
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+    def _until_done(self) -> bool:
+        """Whether it is written; False if it never will be."""
+        try:
+            while pause := self.attempt():
+                if self._closed.wait(pause):
+                    self._done.put(_raising(InterruptedError("it was not written any more")))
+                    return False
+        except BaseException:  # `collect` raises it
+            return False
+        return True
 
 
 def _raising(error: BaseException) -> Callable[[], None]:

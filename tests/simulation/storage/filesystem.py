@@ -20,7 +20,7 @@ from unittest.mock import patch
 __all__ = ["FileSystem"]
 
 _PATHS = ("open", "mkdir", "unlink", "replace", "rename", "link", "rmdir")
-_FILES = ("write", "pwrite", "fsync", "ftruncate", "posix_fallocate")
+_FILES = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "posix_fallocate")
 
 
 class FileSystem:
@@ -37,6 +37,8 @@ class FileSystem:
         """How often a call on the disk fails with EIO."""
         self.slow = 0.0
         """How often others act before a call on the disk goes on."""
+        self.tears = 0.0
+        """How often a write takes only a part of what it is given."""
         self.meanwhile: Callable[[], None] = lambda: None
         self._bytes: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
@@ -76,8 +78,10 @@ class FileSystem:
                 name != "posix_fallocate" or os.fstat(fd).st_size < sum(arguments)
             )
             self._before(path, grows)
+            if name == "write" and self.tears and self.rng.random() < self.tears:
+                return real(fd, bytes(arguments[0])[: self.rng.randint(1, len(arguments[0]))])
             result = real(fd, *arguments)
-            if name == "fsync" and path.startswith(str(self.disk)):
+            if name in ("fsync", "fdatasync") and path.startswith(str(self.disk)):
                 self._sync(fd)
             return result
 
@@ -104,6 +108,12 @@ class FileSystem:
             self._names[number] = {entry.name: entry.inode() for entry in os.scandir(path)}
         else:
             self._bytes[number] = path.read_bytes()
+
+    def durable(self, path: Path) -> bytes:
+        """What a power cut surely leaves of a file on the disk."""
+        if not path.exists() or self._names.get(os.stat(path.parent).st_ino, {}).get(path.name) is None:
+            return b""
+        return self._bytes.get(os.stat(path).st_ino, b"")
 
     def crash(self) -> None:
         """The power is cut: the disk has what is durable, and by chance some of the rest."""

@@ -74,6 +74,12 @@ class Rank:
     def life(self) -> Life:
         return self.lives[-1]
 
+    def died(self) -> None:
+        """As the process ends; its files stay."""
+        for each in (getattr(self, "memory", None), getattr(self, "log", None)):
+            if each is not None:
+                each.close()
+
 
 class Agent:
     """One agent's incarnation: the real persister and the real replication over its folder."""
@@ -142,6 +148,8 @@ class Storage:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for each in (*self.ranks, *self.agents.values()):
+            each.died()
         self._mounted.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -209,6 +217,7 @@ class Storage:
 
     def _open(self, rank: Rank) -> None:
         life, shm = rank.life, self._agent(rank).shm
+        rank.died()
         rank.memory = MemorySnapshots(shm, ROLE, rank.number)
         rank.memory.drop_after(life.resume)
         rank.log = OutLog(shm, ROLE, rank.number, generation=life.generation, resume=life.resume)

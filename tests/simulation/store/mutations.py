@@ -1,0 +1,128 @@
+"""Faults put into the real code, each of which an invariant must catch. Most are what the code once did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from tests.simulation.storage.mutations import Mutation
+
+from rolemesh import jsonl
+from rolemesh.jsonl import LineFile
+from rolemesh.master import journal, writer
+from rolemesh.master.journal import Journal
+from rolemesh.master.publication import Publication
+from rolemesh.observer import StepMetrics
+from rolemesh.protocol.master.own_time import OwnTime
+from rolemesh.protocol.merge import LineAssembler
+from rolemesh.state import Store
+
+__all__ = ["MUTATIONS"]
+
+
+def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: patch.object(owner, name, make(getattr(owner, name)))
+
+
+def _does_nothing(*_: Any) -> None:
+    return None
+
+
+def _counts_as_written(original: Any) -> Any:
+    def append(self: Any, lines: Any) -> None:
+        try:
+            original(self, lines)
+        except OSError:
+            self.last = max([self.last, *(number for number, _ in lines)])
+
+    return append
+
+
+def _told_before(original: Any) -> Any:
+    def attempt(self: Any) -> float:
+        if lines := [news for news in self._batch if isinstance(news, StepMetrics)]:
+            self._written(lines[-1].step, False)
+        return float(original(self))
+
+    return attempt
+
+
+def _by_the_time_of_day(original: Any) -> Any:
+    def add(self: Any, agent: Any, lines: Any, now: float, committed: int, *, wall: float) -> Any:
+        return original(self, agent, lines, wall, committed, wall=wall)
+
+    return add
+
+
+def _any_failure_is_fencing(original: Any) -> Any:
+    def update(self: Any, connection: Any, before: Any, after: Any) -> bool:
+        if not original(self, connection, before, after):
+            raise self._fenced(before.epoch, None)
+        return True
+
+    return update
+
+
+def _stands_for_one_less(original: Any) -> Any:
+    def compact(self: Any, epoch: int, seq: int, head: str, keep: int) -> None:
+        original(self, epoch, seq - 1, head, keep)
+
+    return compact
+
+
+def _raises_at_what_is_torn(_: Any) -> Any:
+    def read_metrics(path: Path) -> Iterator[Any]:
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            yield msgspec.convert(json.loads(line), StepMetrics)
+
+    return read_metrics
+
+
+def _nothing_told_is_all(original: Any) -> Any:
+    return lambda path: original(path) or {"seq": 10**9}
+
+
+def _reading_ends_it(original: Any) -> Any:
+    def take_over(self: Any, then: Any, *, patient: bool) -> None:
+        original(self, then, patient=False)
+
+    return take_over
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("an append that fails ends the master", ("nothing ends a master",),
+             lambda: patch.object(writer, "may_pass", lambda error: False)),
+    Mutation("a claim that fails ends the master", ("nothing ends a master",),
+             _method(Journal, "claim", _reading_ends_it)),
+    Mutation("an append whose confirmation was lost counts as refused", ("nothing ends a master",),
+             _method(Store, "_update", _any_failure_is_fencing)),
+    Mutation("a head stands for one event less than it knows", ("the journal is what was acknowledged",),
+             _method(Store, "compact", _stands_for_one_less)),
+    Mutation("the journal is never compacted", ("the journal is bounded",),
+             lambda: patch.object(Journal, "_compact", _does_nothing)),
+    Mutation("compaction drops what events.jsonl does not have",
+             ("nothing wedges", "each line once, in order and whole", "nothing ends a master"),
+             lambda: patch.object(Publication, "told", 10**9)),
+    Mutation("what the last master did not tell is never told", ("each line once, in order and whole",),
+             _method(journal, "last_line", _nothing_told_is_all)),
+    Mutation("a line is appended to a torn one", ("each line once, in order and whole",),
+             lambda: patch.object(LineFile, "_cut_torn", _does_nothing)),
+    Mutation("a new master does not look which lines there are", ("each line once, in order and whole",),
+             lambda: patch.object(jsonl, "_last_line", lambda fd: {})),
+    Mutation("a line that cannot be written counts as written", ("what is told is durable",),
+             _method(LineFile, "append", _counts_as_written)),
+    Mutation("lines are published before they are written", ("what is told is durable",),
+             _method(Publication, "attempt", _told_before)),
+    Mutation("lines are not synced", ("what is told is durable",),
+             lambda: patch.object(jsonl, "_sync", _does_nothing)),
+    Mutation("a line waits for its parts by the time of day", ("each line once, in order and whole",),
+             _method(LineAssembler, "add", _by_the_time_of_day)),
+    Mutation("a line waits while the store does not answer, too", ("each line once, in order and whole",),
+             lambda: patch.object(OwnTime, "turn", lambda self, clock: clock)),
+    Mutation("a reader takes what is torn for a line", ("reading passes over what is torn",),
+             _method(jsonl, "read_metrics", _raises_at_what_is_torn)),
+)  # fmt: skip
