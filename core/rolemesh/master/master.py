@@ -227,7 +227,11 @@ class Master:
     def _turn(self) -> None:
         if self._writer.busy or self._publication.full or self._over:
             return  # nothing follows from what is not durable, or would have to wait in memory for the disk
-        effects = self._machine.turn([*self._inbox.take(), machine.Tick()], time.monotonic())
+        events = self._inbox.take()
+        for event in events:
+            if isinstance(event, machine.Published):
+                self._lines.written(event.step)
+        effects = self._machine.turn([*events, machine.Tick()], time.monotonic())
         if self._machine.coordinator.busy:
             self._lines.unsettled(self._machine.now)
         self._carry_out(effects)

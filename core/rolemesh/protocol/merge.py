@@ -151,6 +151,12 @@ class LineAssembler:
         self._agents: frozenset[str] | None = None
         self.published = published
 
+    def written(self, step: int) -> None:
+        """Lines up to `step` are on disk: an earlier master may have written some of them late."""
+        self.published = max(self.published, step)
+        for at in [at for at in self._parts if at <= step]:
+            del self._parts[at], self._since[at]
+
     def unsettled(self, now: float) -> None:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""
         self._unsettled = now

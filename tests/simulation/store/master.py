@@ -92,6 +92,7 @@ class Master:
         taken, self.inbox = self.inbox, []
         reports = [each for each in taken if not isinstance(each, int)]
         for step in (each for each in taken if isinstance(each, int)):
+            self._lines.written(step)
             self.world.told(step)
         for agent, reached, _ in reports:
             self._reached[agent] = reached
