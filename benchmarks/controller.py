@@ -40,7 +40,7 @@ def measure(quick: bool) -> Report:
     report.claim(f"master's CPU per step, {last} ranks / 1 rank", ratios(ours[last], ours[counts[0]]), at_most=1.3)
     report.settings = {"a step": f"{PAUSE_S * 1e3:g} ms of sleep", "our steps": steps, "Ray's steps": ray_steps}
     report.notes.append(
-        "job settings are the defaults: metrics every step, console and jsonl observers, a driver that watches; "
+        "job settings are the defaults: metrics every step, the console observer, a driver that watches; "
         "the CPU is that of all threads of the process, from a sixth of the steps on"
     )
     return report

@@ -211,7 +211,7 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
         "placement": {"use": "headroom", "options": {"cpu": 0}},
         "failover": [{"use": "whole-role", "options": {"roles": ["sink"]}}, {"use": "job"}],
         "diagnosers": [{"use": "our-cluster"}, {"use": "standard"}],
-        "observers": [{"use": "jsonl"}, {"use": "metric-csv", "options": {"metric": "reward"}}],
+        "observers": [{"use": "metric-csv", "options": {"metric": "reward"}}],
         "edges": {"local": "plain-tcp"},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))

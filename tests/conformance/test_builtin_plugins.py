@@ -13,7 +13,3 @@ class TestConsole(ObserverConformance):
     plugin = "console"
     options = {"metrics": ["reward"], "records": ["table"]}
     bad_options = ({"refresh_hz": 0},)
-
-
-class TestJsonl(ObserverConformance):
-    plugin = "jsonl"

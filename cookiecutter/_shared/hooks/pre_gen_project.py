@@ -9,8 +9,8 @@ import re
 import sys
 
 KERNEL_NAMES = (
-    "collocation", "console", "failover-job", "failover-node", "failover-process", "fsdp", "function", "job", "jsonl",
-    "node", "pack", "pd", "plot", "process", "reasoning-gym", "reasoning-gym-reward", "separation", "shm", "standard",
+    "collocation", "console", "failover-job", "failover-node", "failover-process", "fsdp", "function", "job", "node",
+    "pack", "pd", "plot", "process", "reasoning-gym", "reasoning-gym-reward", "separation", "shm", "standard",
     "subgraph", "tcp", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
