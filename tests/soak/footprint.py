@@ -90,7 +90,8 @@ def processes(status: JobStatus) -> dict[str, psutil.Process]:
 
 
 def files(places: Iterable[Path]) -> list[Path]:
-    return [path for place in places for path in place.rglob("*") if path.is_file()]
+    """All files below `places`; unlike `Path.rglob`, a folder that goes meanwhile has none."""
+    return [Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in names]
 
 
 def taken(paths: Iterable[Path]) -> float:
