@@ -221,7 +221,7 @@ def test_a_master_that_takes_long_to_come_back_costs_no_rank(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     job = make_job(backend=(), extra=LADDER)
-    process = job.start(*SLOW, "snapshots.replicas=0", "lease_s=5")
+    process = job.start(*SLOW, "roles.work.options.kwargs.sleep=0.2", "snapshots.replicas=0", "lease_s=5")
     before = job.running(10)
     closed.touch()
     for pid in [*idle_workers(before.master_pid), before.master_pid]:
