@@ -5,7 +5,8 @@ fetches one before it starts a lost rank. Requests are repeated and answers are 
 that is lost. What fails, for whatever reason, is one offer or one pull: it is said, and tried again after a pause.
 
 An offer and its acknowledgement name the image: its timeline, its rank's generation, its serial there. So a copy of
-what a rank had before it went back counts neither as one of what it has now, nor is it kept.
+what a rank had before it went back counts neither as one of what it has now, nor is it kept. As each copy takes the
+place of an older one, that one counts no more from when the new one may have come, whether or not it is acknowledged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -46,6 +47,14 @@ _AskedPiece: TypeAlias = tuple[str, int, int, Stamp | None, str, int, int]
 _decode = msgspec.msgpack.decode
 
 
+class _Copy(NamedTuple):
+    """A copy of a rank's snapshot that the next agent may have; `there`: it has said so."""
+
+    step: int
+    stamp: Stamp
+    there: bool
+
+
 class _Held:
     """A snapshot that the next agent has been offered, held until it has pulled it."""
 
@@ -61,8 +70,8 @@ class Replication:
     def __init__(self, shm: Path, address: str, send: Send, timeline: int = 0) -> None:
         self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
         self._store = ReplicaStore(shm)
-        self._acknowledged: dict[RankKey, tuple[tuple[int, Stamp], ...]] = {}
-        """The copies of each rank that the next agent has, in the order in which they came there."""
+        self._copies: dict[RankKey, tuple[_Copy, ...]] = {}
+        """What the next agent's store has at most of each rank, in the order in which it came there."""
         self.ended: list[tuple[str, int, str]] = []
         """Fetches that have ended: role, rank, and "" or what went wrong."""
         self._next = ""
@@ -97,7 +106,7 @@ class Replication:
         """The agent at `address` gets the copies from now on; "" for none."""
         if address != self._next:
             self._next = address
-            self._acknowledged.clear()  # what the other one had may be lost with it
+            self._copies.clear()  # what the other one had may be lost with it
             self._uncopied.clear()
             for key in list(self._offers):
                 self._end_offer(key)
@@ -114,7 +123,7 @@ class Replication:
         self._restarts[key] = (*before[-RESTARTS:], (generation, step))
         self._newest.pop(key, None)
         self._uncopied.pop(key, None)
-        self._acknowledged[key] = tuple(each for each in self._acknowledged.get(key, ()) if each[0] <= step)
+        self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step <= step)
         if key in self._offers:
             self._end_offer(key)
 
@@ -122,8 +131,8 @@ class Replication:
         """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
         valid = [
             step
-            for step, (of_timeline, of_generation, _) in self._acknowledged.get((role, rank), ())
-            if of_timeline == timeline and (of_generation == generation or step <= resume)
+            for step, (of_timeline, of_generation, _), there in self._copies.get((role, rank), ())
+            if there and of_timeline == timeline and (of_generation == generation or step <= resume)
         ]
         return max(valid, default=-1)
 
@@ -150,7 +159,7 @@ class Replication:
             self._end_offer(key)
         for key in list(self._pulls):
             self._drop_pull(key)
-        self._acknowledged.clear()
+        self._copies.clear()
         self._newest.clear()
         self._described.clear()
         self._not_before.clear()
@@ -170,7 +179,7 @@ class Replication:
                 self._uncopied[key] = f"the agent at {self._next} does not take it"
                 self._end_offer(key)
         for key, step in list(self._newest.items()) if self._next else ():
-            copied = max((each for each, _ in self._acknowledged.get(key, ())), default=-1)
+            copied = max((each.step for each in self._copies.get(key, ()) if each.there), default=-1)
             if key not in self._offers and step > copied and self._may("offer", key, now):
                 try:
                     self._begin_offer(key, step, now)
@@ -211,22 +220,35 @@ class Replication:
             role, rank, step, stamp = _decode(body, type=_Ack)
             held = self._offers.get((role, rank))
             if held is not None and (held.step, held.stamp) == (step, stamp):
-                others = (each for each in self._acknowledged.get((role, rank), ()) if each[0] != step)
-                self._acknowledged[role, rank] = (*others, (step, stamp))[-KEPT:]
+                self._comes((role, rank), _Copy(step, stamp, there=True))
                 self._uncopied.pop((role, rank), None)
                 self._end_offer((role, rank))
         elif kind == REFUSED:
             role, rank, step, stamp, why = _decode(body, type=_Refusal)
             held = self._offers.get((role, rank))
             if held is not None and (held.step, held.stamp) == (step, stamp):
+                if why:
+                    self._goes((role, rank), step)
                 self._uncopyable((role, rank), f"the agent at {self._next} says: {why}" if why else "", now)
         elif kind == IMAGE:
             role, rank, step, of = _decode(body, type=_Asked)
+            held = self._offers.get((role, rank))
+            if held is not None and (held.step, held.stamp) == (step, of):
+                self._comes((role, rank), _Copy(step, held.stamp, there=False))  # its acknowledgement may be lost
             return msgspec.msgpack.encode(self._image(role, rank, step, of, now))
         elif kind == PIECE:
             role, rank, step, of, name, start, size = _decode(body, type=_AskedPiece)
             return self._piece(self._image(role, rank, step, of, now), name, start, size)
         return None
+
+    def _comes(self, key: RankKey, copy: _Copy) -> None:
+        """The next agent gets a copy, instead of another one of its step, and of the oldest."""
+        others = (each for each in self._copies.get(key, ()) if each.step != copy.step)
+        self._copies[key] = (*others, copy)[-KEPT:]
+
+    def _goes(self, key: RankKey, step: int) -> None:
+        """The next agent has no copy of this step."""
+        self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step != step)
 
     def _piece(self, image: Image | None, name: str, start: int, size: int) -> bytes:
         if image is None or not any(part.name == name for part in image.parts):

@@ -75,10 +75,12 @@ def _any_copy_of_the_step_will_do(original: Any) -> Any:
 
 def _old_acknowledgements_count(original: Any) -> Any:
     def restarted(self: Any, role: str, rank: int, step: int, generation: int) -> None:
-        known = self._acknowledged.get((role, rank), ())
+        known = self._copies.get((role, rank), ())
         original(self, role, rank, step, generation)
         # As by the step alone, cut to where the rank went back.
-        self._acknowledged[role, rank] = tuple((min(at, step), (s[0], generation, s[2])) for at, s in known)
+        self._copies[role, rank] = tuple(
+            copy._replace(step=min(copy.step, step), stamp=(copy.stamp[0], generation, copy.stamp[2])) for copy in known
+        )
 
     return restarted
 

@@ -17,6 +17,7 @@ import zmq
 
 from rolemesh.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
 from rolemesh.agent.replicas import Replicas
+from rolemesh.agent.replication import Replication
 from rolemesh.codec import encode, flatten
 from rolemesh.digest import digest
 from rolemesh.protocol.job import CurveKeys
@@ -288,6 +289,44 @@ def test_a_copy_of_what_a_rank_had_before_it_went_back_does_not_count(nodes, unt
     b.replicas.fetch(b.replicas.address, "trainer", 0, 4)
     assert until(b.replicas.fetched) == [("trainer", 0, "")]
     assert digest(b.memory("trainer", 0).read(4).state) == digest(state(44))
+
+
+def test_a_copy_that_a_newer_one_has_pushed_out_does_not_count_though_that_was_never_acknowledged(tmp_path):
+    shms = {name: tmp_path / name for name in "ab"}
+    for shm in shms.values():
+        shm.mkdir()
+    link: list[tuple[str, str, bytes, Any]] = []
+    ends = {
+        name: Replication(
+            shm, name, lambda to, kind, body, name=name: link.append((name, to, kind, msgspec.msgpack.encode(body)))
+        )
+        for name, shm in shms.items()
+    }
+    a, b = ends["a"], ends["b"]
+    a.connect("b")
+
+    def copy(step: int, now: float, lost: bytes = b"") -> None:
+        MemorySnapshots(shms["a"], "trainer", 0).write(step, state(step, 4), log=step, persist=False)
+        a.offer("trainer", 0, step)
+        a.tick(now)
+        while link:
+            source, target, kind, body = link.pop(0)
+            if kind != lost and (data := ends[target].asked(kind, body, now)) is not None:
+                ends[source].answered(kind, body, data, now)
+
+    copy(5, 0.0)
+    MemorySnapshots(shms["a"], "trainer", 0).write(7, state(7, 4), log=7, persist=True)  # taken, but never copied
+    copy(8, 2.0)
+    assert a.copied("trainer", 0, 0, 0, -1) == 8
+    copy(11, 4.0, lost=DONE)
+    assert b.held == [Stored("trainer", 0, (8, 11), copy=True)]
+    assert a.copied("trainer", 0, 0, 0, -1) == 8
+    a.restarted("trainer", 0, 7, 1)
+    assert a.copied("trainer", 0, 0, 1, 7) == -1
+    MemorySnapshots(shms["a"], "trainer", 0).drop_after(7)
+    copy(9, 6.0)
+    assert a.copied("trainer", 0, 0, 1, 7) == 9
+    assert b.held == [Stored("trainer", 0, (9,), copy=True)]
 
 
 def test_copies_are_not_made_across_timelines(nodes, until):
