@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -132,7 +133,7 @@ def _copy(line: Metrics) -> Metrics:
 
 
 PATIENCE_S = 10.0
-"""How long a line of a committed step waits for parts that may have died with their agent."""
+"""How long a line waits, once its step is committed, for parts that may have died with their agent."""
 
 
 class LineAssembler:
@@ -147,6 +148,7 @@ class LineAssembler:
         self._lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
         self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
         self._since: dict[int, float] = {}
+        """Since when a step has been known to be committed, of which there is a part."""
         self._unsettled = 0.0
         self._agents: frozenset[str] | None = None
         self.published = published
@@ -155,7 +157,7 @@ class LineAssembler:
         """Lines up to `step` are on disk: an earlier master may have written some of them late."""
         self.published = max(self.published, step)
         for at in [at for at in self._parts if at <= step]:
-            del self._parts[at], self._since[at]
+            self._drop(at)
 
     def unsettled(self, now: float) -> None:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""
@@ -170,7 +172,7 @@ class LineAssembler:
                 if not by_role[role]:
                     del by_role[role]
             if not by_role:
-                del self._parts[step], self._since[step]
+                self._drop(step)
 
     def add(
         self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1, *, wall: float
@@ -179,25 +181,33 @@ class LineAssembler:
 
         `now` (seconds of any monotonic clock) decides how long has been waited; `wall` is written into the lines.
 
-        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` that has
-        waited for 10 s for a part, with every rank in its place, is built without it.
+        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` is built
+        without a part that has not come 10 s later, with every rank in its place.
         """
         for line in lines if self._agents is None or agent in self._agents else ():
             if line.step > self.published:
-                self._since.setdefault(line.step, now)
                 by_agent = self._parts.setdefault(line.step, {}).setdefault(line.role, {})
                 if agent not in by_agent or line.ranks >= by_agent[agent].ranks:
                     by_agent[agent] = line
+        for step in self._parts:
+            # Not since the first part: the slowest rank of a step may take minutes more, and commits it when it comes.
+            if step <= committed:
+                self._since.setdefault(step, now)
         done: list[StepMetrics] = []
         for step in sorted(self._parts):
             # A report may be lost, or overtaken: then the lines before this one are still to come.
             whole = self._follows(step) and all(self._count(step, role) >= n for role, n in self._world_sizes.items())
-            if not whole and not (step <= committed and now > max(self._since[step], self._unsettled) + PATIENCE_S):
+            since = max(self._since.get(step, math.inf), self._unsettled)
+            if not whole and now <= since + PATIENCE_S:
                 break
-            done.append(self._line(self._merged(self._parts.pop(step)), wall))
-            del self._since[step]
+            done.append(self._line(self._merged(self._parts[step]), wall))
+            self._drop(step)
             self.published = step
         return done
+
+    def _drop(self, step: int) -> None:
+        del self._parts[step]
+        self._since.pop(step, None)
 
     def _follows(self, step: int) -> bool:
         """Whether the line of `step` begins where the last one has ended."""

@@ -68,6 +68,15 @@ def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ran
     assert [line.step for line in assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0, wall=41.0)] == [1]
 
 
+def test_a_line_waits_for_the_slowest_rank_however_long_its_step_takes() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=-1, wall=5.0) == []
+    # Both report in one turn, and what "work" says commits step 0 before either is taken.
+    assert assembler.add("a0", [part("data", 1, 0.0)], 65.0, committed=0, wall=65.0) == []
+    (line,) = assembler.add("a1", [part("work", 0, 0.5)], 65.0, committed=0, wall=65.0)
+    assert (line.step, set(line.roles)) == (0, {"data", "work"})
+
+
 def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node() -> None:
     merger = MetricsMerger()
     merger.expect("work", 2)
