@@ -68,7 +68,8 @@ class Agent:
         sums = {"work.do": {"ranks": float(self.bit)}}
         line = Metrics("work", self.reached, 1, 1, [0.0, 0.0, 0.0], {}, sums)
         self.lines[self.reached] = line
-        self.link.append((now, (self.name, self.reached, (line,))))
+        # How far a rank is, and so what is committed, may be known before its line.
+        self.link += [(now, (self.name, self.reached, ())), (now, (self.name, self.reached, (line,)))]
 
     def connect(self, now: float) -> None:
         """There is a new master: it hears all that is kept."""
