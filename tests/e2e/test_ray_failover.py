@@ -191,7 +191,7 @@ def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
 
 
 def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
-    process = on_ray.start(*SLOW, "snapshots.replicas=0")
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "snapshots.replicas=0")
     before = on_ray.running(10)
     os.kill(before.master_pid, signal.SIGKILL)
     held: list[bool] = []

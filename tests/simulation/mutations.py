@@ -17,7 +17,7 @@ from rolemesh.protocol import edge as edges
 from rolemesh.protocol import master as ms
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.edge import InEdgeState
-from rolemesh.protocol.master import commands, coordinator, hangs, ladder, machine, own_time
+from rolemesh.protocol.master import checkpoint, commands, coordinator, hangs, ladder, machine, own_time
 from rolemesh.protocol.master.coordinator import Coordinator
 from rolemesh.protocol.master.machine import MasterMachine
 from rolemesh.protocol.merge import LineAssembler
@@ -328,7 +328,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
              lambda: patch.object(own_time, "STALL_S", 1e9)),
     Mutation("a new master takes the times of another machine's clock for its own", "no deadlock", "master",
-             lambda: _all(patch.object(replay._Clock, "at", lambda self, event: event.data["at"]),
+             lambda: _all(patch.object(checkpoint.Moment, "by", lambda self, clock, now, wall: self.at),
                           patch.object(ladder, "FIRST_DELAY_S", 4.0))),
     Mutation("recoveries follow each other without a pause", "the job ends as it must", "passing",
              lambda: patch.object(ladder, "MAX_DELAY_S", 0.0)),

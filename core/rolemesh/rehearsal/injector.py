@@ -29,8 +29,9 @@ LEAD = 8
 """The ranks may run so long, and so many steps, beyond the moment of a failure before it happens: then they wait."""
 FIND_S = 60.0
 """How long a failure waits for something that can have it."""
-HIT_S = 150.0
-"""How long it may take until a failure is seen: one that is stopped is so after `hang.after_s`."""
+HIT_S = 30.0
+STOP_HIT_S = 150.0
+"""How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`."""
 TRIES = 3
 LASTING = ("full", "stall")
 OVER = ("stopping", "done", "failed", "interrupted")
@@ -133,7 +134,7 @@ class Injector:
         deadline = time.monotonic() + FIND_S
         while not self._over.is_set() and time.monotonic() < deadline:
             status = self._status()
-            fault = next_fault(self._rng, moment.target, status) if status is not None else None
+            fault = next_fault(self._rng, moment.target, status, self._released) if status is not None else None
             if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     try:
@@ -161,7 +162,8 @@ class Injector:
             return not self._pending
 
         lasting = any(fault.kind in LASTING for fault, _, _ in self._pending)
-        self._until(all_hit, HIT_S)
+        stopped = any(fault.kind == "stop" for fault, _, _ in self._pending)
+        self._until(all_hit, STOP_HIT_S if stopped else HIT_S)
         self._over.wait(LASTING_S if lasting else 0.0)
 
     def _status(self) -> JobStatus | None:

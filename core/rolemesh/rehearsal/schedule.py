@@ -81,14 +81,19 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     )
 
 
-def next_fault(rng: random.Random, target: Target, status: JobStatus) -> Fault | None:
-    """A failure of something that is alive now, or None if there is nothing of the kind."""
+def next_fault(rng: random.Random, target: Target, status: JobStatus, released: int = 1 << 62) -> Fault | None:
+    """A failure of something that is alive now, or None if there is nothing of the kind.
+
+    No step after `released` is granted yet: a rank that has got so far calls no operator that could raise.
+    """
     ranks = [f"{r.role}/{r.rank}" for r in status.ranks if r.state in ("up", "ready", "running")]
     agents = [a.agent for a in status.agents if a.state == "up"]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
     match target:
         case "rank" if ranks:
-            return Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
+            kind, who = rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks)
+            held = any(f"{rank.role}/{rank.rank}" == who and rank.step >= released for rank in status.ranks)
+            return Fault("kill" if kind == "raise" and held else kind, who)
         case "agent" if agents:
             return Fault("kill", f"agent:{rng.choice(agents)}")
         case "master":
