@@ -91,9 +91,9 @@ def next_fault(rng: random.Random, target: Target, status: JobStatus, released: 
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
     match target:
         case "rank" if ranks:
-            kind, who = rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks)
-            held = any(f"{rank.role}/{rank.rank}" == who and rank.step >= released for rank in status.ranks)
-            return Fault("kill" if kind == "raise" and held else kind, who)
+            fault = Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
+            held = {f"{rank.role}/{rank.rank}" for rank in status.ranks if rank.step >= released}
+            return fault._replace(kind="kill") if fault.kind == "raise" and fault.target in held else fault
         case "agent" if agents:
             return Fault("kill", f"agent:{rng.choice(agents)}")
         case "master":
