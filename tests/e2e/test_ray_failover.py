@@ -93,7 +93,9 @@ def as_undisturbed(job: Job, sha256: str) -> None:
 # ----------------------------------------------------------------------------------------------------------- lost nodes
 
 
-@pytest.mark.parametrize("master_too", [False, True], ids=["node", "node and master"])
+@pytest.mark.parametrize(
+    "master_too", [pytest.param(False, marks=pytest.mark.soak), True], ids=["node", "node and master"]
+)
 def test_ranks_of_a_lost_node_move_to_a_spare_one_and_go_on_from_their_replica(
     on_ray: Job, away: AwayNodes, undisturbed: str, master_too: bool
 ) -> None:

@@ -155,7 +155,7 @@ def test_one_role_is_loaded_at_a_time_and_results_are_those_of_side_by_side(make
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3))])
 def test_ranks_that_are_killed_take_their_turn_again(make_job: Make, seed: int) -> None:
     job = write(make_job("turns", backend=("--backend", "local")))
     expected = ended(job, SIDE_BY_SIDE)
