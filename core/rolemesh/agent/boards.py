@@ -21,12 +21,8 @@ class Boards:
     def __init__(self, folder: Path, reserve: Reserve) -> None:
         self._folder, self._reserve = folder, reserve
         self._boards: dict[RankKey, tuple[Board, RankLaunch]] = {}
-        self._refused = 0
-
-    @property
-    def refused(self) -> int:
-        """Connections that the ranks' transports have refused, in all their generations."""
-        return self._refused + sum(board.read().refused for board, _ in self._boards.values())
+        self.refused = 0
+        """Connections that the transports of ranks' former generations have refused."""
 
     def start(self, launch: RankLaunch) -> Path:
         """Make the board of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
@@ -36,7 +32,7 @@ class Boards:
         old = self._boards.get(key)
         self._boards[key] = board, launch
         if old is not None:
-            self._refused += old[0].read().refused
+            self.refused += old[0].read().refused
             old[0].close()
             if old[1].generation != launch.generation:
                 self._path(*key, old[1].generation).unlink(missing_ok=True)

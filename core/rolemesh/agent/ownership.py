@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.agent import janitor
+from rolemesh.agent.processes import start_time
 
-__all__ = ["Owner", "boot_id", "is_orphan", "owner_of", "start_time"]
+__all__ = ["Owner", "boot_id", "is_orphan", "owner_of"]
 
 ORPHAN_S = 60.0
 """How long a folder must have been without anybody who looks after it before it is removed, at least."""
@@ -97,15 +98,6 @@ def _seen(folder: Path, owner: Owner) -> float:
         return float(janitor.read(str(folder), janitor.GUARD_FILE))
     except ValueError:
         return owner.since
-
-
-def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot: with its pid its identity. -1 if it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return -1
-    return -1 if fields[0] in "ZX" else int(fields[19])
 
 
 def boot_id() -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 from rolemesh.agent.boards import Boards
 from rolemesh.agent.memory import NodeMemory
+from rolemesh.agent.processes import is_stopped
 from rolemesh.agent.reserve import Reserve
 from rolemesh.errors import RolemeshError
 from rolemesh.protocol.agent import BoardSample, Sampled
@@ -31,15 +31,16 @@ class Sampler:
     def sample(self, covered: int, making: tuple[str, ...], dropped: int) -> Sampled:
         """`covered` is the newest complete set on disk, `dropped` counts messages that were none."""
         now = time.monotonic_ns()
-        boards = tuple(self._sampled(launch, at, now) for launch, at in self._boards.read())
+        positions = list(self._boards.read())
+        boards = tuple(self._sampled(launch, at, now) for launch, at in positions)
         persisted = self._memory.persisted(covered)
-        refusals = self._boards.refused + self._memory.refused + dropped
+        refusals = self._boards.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
         stored, given_up = self._memory.stored(), self._memory.given_up
-        return Sampled(boards, stored, persisted, self._wrong(), making, refusals, given_up)
+        return Sampled(boards, stored, persisted, self._wrong(positions), making, refusals, given_up)
 
-    def _wrong(self) -> str:
+    def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """What is waited for on this node, "" if nothing is."""
-        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in self._boards.read() if at.short))
+        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in positions if at.short))
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
         return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
 
@@ -57,7 +58,7 @@ class Sampler:
             at.phase,
             at.edge,
             since * 1e-9,
-            since > FROZEN_AFTER_NS and _is_stopped(at.pid),
+            since > FROZEN_AFTER_NS and is_stopped(at.pid),
             at.busy_ns * 1e-9,
         )
 
@@ -72,10 +73,3 @@ class Sampler:
             return -1
         self._unreadable.discard((role, rank))
         return safe
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from rolemesh.agent.keeper import MARKER
+from rolemesh.agent.processes import is_stopped
 from rolemesh.protocol.messages import Stacks
 
 __all__ = ["StackTaker", "take_stacks"]
@@ -35,7 +36,7 @@ def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, st
     if spy is None:
         return "no stacks: py-spy is not installed; pip install py-spy"
     end = time.monotonic() + timeout_s
-    stopped = _stopped(pid)
+    stopped = is_stopped(pid)
     said = ""
     for flags in [["--nonblocking"]] if stopped else [[], ["--nonblocking"]]:
         left = max(0.1, end - time.monotonic()) / (1 if flags else 2)
@@ -107,14 +108,6 @@ def _find() -> str | None:
     """py-spy beside this Python, or on the path."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
-
-
-def _stopped(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"
 
 
 def _first_lines(error: str) -> str:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rolemesh.master.writer import FIRST_PAUSE_S, LONGEST_PAUSE_S, may_pass
+from rolemesh.master.writer import Writes
 from rolemesh.runs import RESULT_FILE, write_json
 
 __all__ = ["take", "wait_and_write", "write_result"]
 
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 256 << 10
-
-log = logging.getLogger("rolemesh.master")
 
 
 def take(run_dir: Path) -> None:
@@ -45,17 +42,8 @@ def write_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 def wait_and_write(run_dir: Path, result: dict[str, Any]) -> None:
     """`write_result`, again and again until it is written, for who has nothing else to do."""
-    pause, said = FIRST_PAUSE_S, ""
-    while True:
-        try:
-            write_result(run_dir, result)
-        except OSError as error:
-            if not may_pass(error):
-                raise
-            if str(error) != said:
-                log.warning("%s cannot be written: %s; it is tried again until it can", run_dir / RESULT_FILE, error)
-            said = str(error)
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-        else:
-            return
+    writes = Writes()
+    writes.submit(RESULT_FILE, lambda: write_result(run_dir, result))
+    writes.take()
+    while pause := writes.attempt():
+        time.sleep(pause)
