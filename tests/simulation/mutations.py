@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
 from tests.simulation import checks
 from tests.simulation import rank as sim_rank
+from tests.simulation.patches import all_of, method
 
 from rolemesh.protocol import agent as ag
 from rolemesh.protocol import edge as edges
@@ -37,18 +37,6 @@ class Mutation(NamedTuple):
     family: str
     apply: Callable[[], Any]
     first: int = 0
-
-
-def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
-    return lambda: patch.object(owner, name, make(getattr(owner, name)))
-
-
-@contextlib.contextmanager
-def _all(*patches: Any) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for each in patches:
-            stack.enter_context(each)
-        yield
 
 
 def _no_epoch_fence(original: Any) -> Any:
@@ -202,7 +190,7 @@ def _end_is_not_told_again(original: Any) -> Any:
 
 def _without(*names: str) -> Any:
     """Checks that would see the fault sooner are left out, so that the one behind them is tried."""
-    return _all(*(patch.object(checks.Checks, name, lambda self, *arguments: None) for name in names))
+    return all_of(*(patch.object(checks.Checks, name, lambda self, *arguments: None) for name in names))
 
 
 def _set_without_parts(original: Any) -> Any:
@@ -265,7 +253,7 @@ def _leaves_without_a_word(original: Any) -> Any:
     def handle(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, ag.Leave):
             self.stopping = True
-            return [*self._kill_all(), *self._clean_up_if_empty()]
+            return [*self._killall_of(), *self._clean_up_if_empty()]
         return original(self, event, now)
 
     return handle
@@ -281,82 +269,82 @@ def _forgets_what_was_proved(original: Any) -> Any:
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
-             _method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
+             method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
     Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
-             _method(MasterMachine, "_commit", _commit_what_is_finished)),
+             method(MasterMachine, "_commit", _commit_what_is_finished)),
     Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
-             "process", _method(Coordinator, "_launch", _restored_is_safe), 127),
+             "process", method(Coordinator, "_launch", _restored_is_safe), 127),
     Mutation("a consumer takes the last value of a restarted producer again", "the state is the undisturbed run's",
-             "process", _method(InEdgeState, "restart_source", _duplicates_are_taken), 141),
+             "process", method(InEdgeState, "restart_source", _duplicates_are_taken), 141),
     Mutation("a consumer takes a value again, and only the shards are counted", "each shard once", "process",
-             lambda: _all(_method(InEdgeState, "restart_source", _duplicates_are_taken)(),
+             lambda: all_of(method(InEdgeState, "restart_source", _duplicates_are_taken)(),
                           _without("_as_undisturbed", "final_state")), 141),
     Mutation("a consumer asks one step too late", "no deadlock", "process",
-             _method(InEdgeState, "restart_source", _asks_too_late)),
+             method(InEdgeState, "restart_source", _asks_too_late)),
     Mutation("values are held for one step less", "asks are answered", "storm",
              lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of)), 65),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
-             _method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
+             method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "storm",
-             lambda: _all(_method(ag.AgentMachine, "_launch", _launches_again)(),
-                          _method(Coordinator, "_gone", _does_not_wait_for_the_dead)())),
+             lambda: all_of(method(ag.AgentMachine, "_launch", _launches_again)(),
+                          method(Coordinator, "_gone", _does_not_wait_for_the_dead)())),
     Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
              "storm", lambda: patch.object(coordinator, "resume_points", _old_snapshots_do(coordinator.resume_points))),
     Mutation("ranks are restored from a snapshot that nobody has", "restored from what there is", "process",
              lambda: patch.object(
                  coordinator, "resume_points", _restores_what_is_not_there(coordinator.resume_points))),
     Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
-             _method(Coordinator, "answered", _goes_back_too_far), 640),
+             method(Coordinator, "answered", _goes_back_too_far), 640),
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
              lambda: patch.object(replay.Replay, "commit", lambda self, step: None)),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
-             _method(replay.Replay, "checkpoint", _forgets_generations)),
+             method(replay.Replay, "checkpoint", _forgets_generations)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
              lambda: patch.object(replay, "_launched", _launch_is_not_replayed(None))),
     Mutation("a rank is started again under the generation it had", "generations grow", "agents",
-             _method(Coordinator, "_launch", _same_generation)),
+             method(Coordinator, "_launch", _same_generation)),
     Mutation("levels have no budget", "the ladder ends", "endless",
              lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
     Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",
              lambda: patch.object(coordinator, "propose", _ends_without_a_word(ladder.propose))),
     Mutation("a failure during a recovery is lost", "the job ends as it must", "process",
-             _method(Coordinator, "remember", _failures_meanwhile_are_lost)),
+             method(Coordinator, "remember", _failures_meanwhile_are_lost)),
     Mutation("commands are said once", "the job ends as it must", "process",
-             _method(commands.Commands, "send", _says_everything_once)),
+             method(commands.Commands, "send", _says_everything_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
              "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
              lambda: patch.object(own_time, "STALL_S", 1e9)),
     Mutation("a new master takes the times of another machine's clock for its own", "no deadlock", "master",
-             lambda: _all(patch.object(checkpoint.Moment, "by", lambda self, clock, now, wall: self.at),
+             lambda: all_of(patch.object(checkpoint.Moment, "by", lambda self, clock, now, wall: self.at),
                           patch.object(ladder, "FIRST_DELAY_S", 4.0))),
     Mutation("recoveries follow each other without a pause", "the job ends as it must", "passing",
              lambda: patch.object(ladder, "MAX_DELAY_S", 0.0)),
     Mutation("an operator that was judged may never take longer", "no deadlock", "slow",
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
-             _method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
+             method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
-             lambda: _all(_method(Coordinator, "leaves", lambda original: lambda self, agent, ranks, now: [])(),
+             lambda: all_of(method(Coordinator, "leaves", lambda original: lambda self, agent, ranks, now: [])(),
                           patch.object(ag, "LEAVE_S", 0.5))),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
-             _method(ag.AgentMachine, "handle", _leaves_without_a_word)),
+             method(ag.AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
-             _method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
+             method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
-             _method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
+             method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
-             _method(MasterMachine, "turn", _end_is_not_told_again)),
+             method(MasterMachine, "turn", _end_is_not_told_again)),
     Mutation("a set takes parts that a rank had written before it went back, if they come late",
              "sets are of one history", "lost",
-             _method(MasterMachine, "_persisted", _parts_of_any_generation)),
+             method(MasterMachine, "_persisted", _parts_of_any_generation)),
     Mutation("a set keeps the parts of ranks that go back", "sets are of one history", "lost",
-             _method(MasterMachine, "went_back", lambda original: lambda self, key, step: None)),
+             method(MasterMachine, "went_back", lambda original: lambda self, key, step: None)),
     Mutation("a set is complete before its parts are there", "sets are whole", "calm",
-             _method(MasterMachine, "_persisted", _set_without_parts)),
+             method(MasterMachine, "_persisted", _set_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a job ends before its last step is in safety", "no step is skipped", "nodes",
-             lambda: _all(patch.object(machine, "LAST_SET_S", 0.0), patch.object(machine, "LINES_S", 0.0),
+             lambda: all_of(patch.object(machine, "LAST_SET_S", 0.0), patch.object(machine, "LINES_S", 0.0),
                           _without("every_line"))),
 )  # fmt: skip

@@ -5,14 +5,14 @@ Most are what the code once did.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from tests.simulation.patches import all_of, method
+from tests.simulation.seeds import Mutation
 
 from rolemesh.agent import part
 from rolemesh.agent.persister import Persister
@@ -21,27 +21,7 @@ from rolemesh.agent.replica_store import ReplicaStore
 from rolemesh.agent.replication import Replication
 from rolemesh.snapshots import disk
 
-__all__ = ["MUTATIONS", "Mutation"]
-
-
-class Mutation(NamedTuple):
-    """A fault: what it is, the invariants that may catch it, and how it is put in."""
-
-    name: str
-    invariants: tuple[str, ...]
-    apply: Callable[[], Any]
-
-
-def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
-    return lambda: patch.object(owner, name, make(getattr(owner, name)))
-
-
-@contextlib.contextmanager
-def _all(*patches: Any) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for each in patches:
-            stack.enter_context(each)
-        yield
+__all__ = ["MUTATIONS"]
 
 
 def _only_two_on_their_way(original: Any) -> Any:
@@ -122,27 +102,27 @@ def _unfenced_message(original: Any) -> Any:
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("all but two sets on their way are removed", ("nothing wedges", "a complete set is intact"),
-             _method(disk, "prune", _only_two_on_their_way)),
+             method(disk, "prune", _only_two_on_their_way)),
     Mutation("attempts write under the names of the set",
              ("a complete set is intact", "a complete set is of one history"),
              lambda: patch.object(disk, "attempt_file", lambda name, attempt: name)),
     Mutation("an attempt that began before its rank went back counts", ("a complete set is of one history",),
-             _method(Persister, "restarted", _keeps_what_is_void)),
+             method(Persister, "restarted", _keeps_what_is_void)),
     Mutation("a copy of the step is acknowledged, whichever it is", ("what is claimed to be replicated is there",),
-             lambda: _all(_method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
+             lambda: all_of(method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
                           patch.object(ReplicaStore, "went_back", lambda self, *arguments: None))),
     Mutation("acknowledgements count by the step alone", ("what is claimed to be replicated is there",),
-             _method(Replication, "restarted", _old_acknowledgements_count)),
+             method(Replication, "restarted", _old_acknowledgements_count)),
     Mutation("a copy that finds no room ends the thread", ("nothing ends a thread",),
-             _method(Replication, "_unkeepable", _raises)),
+             method(Replication, "_unkeepable", _raises)),
     Mutation("a copy that was refused is never offered again", ("nothing wedges",),
-             _method(Replication, "_uncopyable", _offered_once)),
+             method(Replication, "_uncopyable", _offered_once)),
     Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
-             _method(Persister, "_give_up", _gives_up_its_thread)),
+             method(Persister, "_give_up", _gives_up_its_thread)),
     Mutation("parts are not synced", ("a set that was completed survives", "a complete set is intact"),
-             _method(part._Writer, "__exit__", _no_sync)),
+             method(part._Writer, "__exit__", _no_sync)),
     Mutation("folders are not synced", ("a set that was completed survives", "a complete set is intact"),
              lambda: patch.object(disk, "sync_folder", lambda folder: None)),
     Mutation("parts are reported as of another generation", ("nothing wedges",),
-             _method(Persister, "results", _unfenced_message)),
+             method(Persister, "results", _unfenced_message)),
 )  # fmt: skip

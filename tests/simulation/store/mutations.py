@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation.storage.mutations import Mutation
+from tests.simulation.patches import method
+from tests.simulation.seeds import Mutation
 
 from rolemesh import jsonl
 from rolemesh.jsonl import LineFile
@@ -22,10 +23,6 @@ from rolemesh.protocol.merge import LineAssembler
 from rolemesh.state import Store
 
 __all__ = ["MUTATIONS"]
-
-
-def _method(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
-    return lambda: patch.object(owner, name, make(getattr(owner, name)))
 
 
 def _does_nothing(*_: Any) -> None:
@@ -97,32 +94,32 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an append that fails ends the master", ("nothing ends a master",),
              lambda: patch.object(writer, "may_pass", lambda error: False)),
     Mutation("a claim that fails ends the master", ("nothing ends a master",),
-             _method(Journal, "claim", _reading_ends_it)),
+             method(Journal, "claim", _reading_ends_it)),
     Mutation("an append whose confirmation was lost counts as refused", ("nothing ends a master",),
-             _method(Store, "_update", _any_failure_is_fencing)),
+             method(Store, "_update", _any_failure_is_fencing)),
     Mutation("a head stands for one event less than it knows", ("the journal is what was acknowledged",),
-             _method(Store, "compact", _stands_for_one_less)),
+             method(Store, "compact", _stands_for_one_less)),
     Mutation("the journal is never compacted", ("the journal is bounded",),
              lambda: patch.object(Journal, "_compact", _does_nothing)),
     Mutation("compaction drops what events.jsonl does not have",
              ("nothing wedges", "each line once, in order and whole", "nothing ends a master"),
              lambda: patch.object(Publication, "told", 10**9)),
     Mutation("what the last master did not tell is never told", ("each line once, in order and whole",),
-             _method(journal, "last_line", _nothing_told_is_all)),
+             method(journal, "last_line", _nothing_told_is_all)),
     Mutation("a line is appended to a torn one", ("each line once, in order and whole",),
              lambda: patch.object(LineFile, "_cut_torn", _does_nothing)),
     Mutation("a new master does not look which lines there are", ("each line once, in order and whole",),
              lambda: patch.object(jsonl, "_last_line", lambda fd: {})),
     Mutation("a line that cannot be written counts as written", ("what is told is durable",),
-             _method(LineFile, "append", _counts_as_written)),
+             method(LineFile, "append", _counts_as_written)),
     Mutation("lines are published before they are written", ("what is told is durable",),
-             _method(Publication, "attempt", _told_before)),
+             method(Publication, "attempt", _told_before)),
     Mutation("lines are not synced", ("what is told is durable",),
              lambda: patch.object(jsonl, "_sync", _does_nothing)),
     Mutation("a line waits for its parts by the time of day", ("each line once, in order and whole",),
-             _method(LineAssembler, "add", _by_the_time_of_day)),
+             method(LineAssembler, "add", _by_the_time_of_day)),
     Mutation("a line waits while the store does not answer, too", ("each line once, in order and whole",),
              lambda: patch.object(OwnTime, "turn", lambda self, clock: clock)),
     Mutation("a reader takes what is torn for a line", ("reading passes over what is torn",),
-             _method(jsonl, "read_metrics", _raises_at_what_is_torn)),
+             method(jsonl, "read_metrics", _raises_at_what_is_torn)),
 )  # fmt: skip
