@@ -253,7 +253,7 @@ def _leaves_without_a_word(original: Any) -> Any:
     def handle(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, ag.Leave):
             self.stopping = True
-            return [*self._killall_of(), *self._clean_up_if_empty()]
+            return [*self._kill_all(), *self._clean_up_if_empty()]
         return original(self, event, now)
 
     return handle
