@@ -32,6 +32,23 @@ CLONE_NEWNS = 0x20000
 VERSION = version("rolemesh")
 
 
+COUNTS = """
+class Work:
+    def __init__(self, ctx):
+        self.made = 0
+
+    def step(self) -> None:
+        self.made += 1
+
+    def snapshot(self):
+        return {"made": self.made}
+
+    def restore(self, state):
+        self.made = state["made"]
+"""
+"""A role that keeps a state, and does nothing else."""
+
+
 def record(kind: str, name: str, target: str) -> dict[str, Any]:
     return {"kind": kind, "name": name, "distribution": "rolemesh", "version": VERSION, "target": target}
 

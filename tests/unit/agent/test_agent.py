@@ -8,25 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.agent.conftest import Node, until
+from tests.unit.agent.conftest import COUNTS, Node, until
 
 from rolemesh.protocol import messages as m
 from rolemesh.protocol.outline import SnapshotPlan
-
-IDLE = """
-class Work:
-    def __init__(self, ctx):
-        self.made = 0
-
-    def step(self) -> None:
-        self.made += 1
-
-    def snapshot(self):
-        return {"made": self.made}
-
-    def restore(self, state):
-        self.made = state["made"]
-"""
 
 FORKLESS = """
 import os
@@ -63,7 +48,7 @@ def alive(pid: int) -> bool:
 
 
 def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Callable[..., Node]) -> None:
-    first = node(IDLE, {"work": "step"}, stateful=("work",))
+    first = node(COUNTS, {"work": "step"}, stateful=("work",))
     first.launch("work")
     first.run("work", granted=4)
     pid = first.until(lambda report: next((r.pid for r in report.ranks if r.safe == 4), 0), "five steps are in memory")
@@ -73,13 +58,13 @@ def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(nod
     until(lambda: not alive(pid), "the ranks have ended with their agent")
     kept = {path.name for path in first.shm.iterdir()}
     assert {"snap-work-0.index", "snap-work-0-0"} <= kept
-    second = node(IDLE, {"work": "step"}, stateful=("work",), job_id=first.job_id, incarnation=1)
+    second = node(COUNTS, {"work": "step"}, stateful=("work",), job_id=first.job_id, incarnation=1)
     stored = second.until(lambda report: report.stored, "the next incarnation has found it")
     assert stored[0].steps == (3, 4)
 
 
 def test_a_rank_whose_zygote_is_dead_fails_and_the_agent_lives_on(node: Callable[..., Node]) -> None:
-    here = node(IDLE, {"work": "step"}, size=2)
+    here = node(COUNTS, {"work": "step"}, size=2)
     here.launch("work", 0)
     here.rank("work", "up", 0)
     os.kill(zygote(here), signal.SIGKILL)
@@ -99,7 +84,7 @@ def test_one_failed_fork_is_that_ranks_failure_and_the_others_of_the_zygote_live
 ) -> None:
     (tmp_path / "forkless.py").write_text(FORKLESS)
     env = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    here = node(IDLE, {"work": "step"}, size=2, preload=("forkless",), env=env)
+    here = node(COUNTS, {"work": "step"}, size=2, preload=("forkless",), env=env)
     here.launch("work", 0)
     lives = here.rank("work", "up", 0).pid
     os.kill(zygote(here), signal.SIGUSR1)
@@ -119,7 +104,7 @@ def test_one_failed_fork_is_that_ranks_failure_and_the_others_of_the_zygote_live
 
 
 def test_a_zygote_that_does_not_read_holds_nobody_up(node: Callable[..., Node]) -> None:
-    here = node(IDLE, {"work": "step"}, size=300)
+    here = node(COUNTS, {"work": "step"}, size=300)
     here.launch("work", 0)
     here.rank("work", "up", 0)
     os.kill(zygote(here), signal.SIGSTOP)
@@ -137,7 +122,7 @@ def test_a_zygote_that_does_not_read_holds_nobody_up(node: Callable[..., Node]) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /dev/shm of its own")
 def test_where_ranks_have_filled_shared_memory_an_agent_still_starts_others(node: Callable[..., Node]) -> None:
-    here = node(IDLE, {"work": "step"}, shm="8m", snapshots=SnapshotPlan())
+    here = node(COUNTS, {"work": "step"}, shm="8m", snapshots=SnapshotPlan())
     until(lambda: len(list(here.shm.glob(".spare-*"))) == 64, "the reserve is there")
     ballast = here.shm.parent / "ballast"
     fill(ballast)

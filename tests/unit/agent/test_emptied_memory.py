@@ -9,27 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from tests.unit.agent.conftest import Node, until
+from tests.unit.agent.conftest import COUNTS, Node, until
 
 from rolemesh.codec import decode, encode, flatten
 from rolemesh.shm import SlotPool
 from rolemesh.snapshots.log import OutLog
 from rolemesh.snapshots.memory import MemorySnapshots
-
-COUNTS = """
-class Work:
-    def __init__(self, ctx):
-        self.made = 0
-
-    def step(self) -> None:
-        self.made += 1
-
-    def snapshot(self):
-        return {"made": self.made}
-
-    def restore(self, state):
-        self.made = state["made"]
-"""
 
 
 def test_a_job_whose_memory_is_emptied_says_so_claims_nothing_and_goes_on_with_new_files(
