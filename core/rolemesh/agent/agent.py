@@ -62,7 +62,7 @@ class Agent:
         self._reserve = Reserve(self._keeper.shm)
         self._reserve.fill()
         self._memory = NodeMemory(config, self._keeper.shm)
-        self._turns = TurnPages(self._keeper.shm, self._reserve)
+        self._turns = TurnPages()
         self._boards = Boards(self._keeper.shm, self._reserve)
         self._sampler = Sampler(self._boards, self._memory, self._reserve)
         self._machine = machine.AgentMachine(

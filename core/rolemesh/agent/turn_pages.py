@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
-from rolemesh.agent.reserve import Reserve
 from rolemesh.protocol.messages import RankLaunch
 from rolemesh.protocol.turns import ABSENT, STARTING, Row
 from rolemesh.rank.turn_page import TurnPage
@@ -14,13 +10,14 @@ __all__ = ["TurnPages"]
 
 
 class TurnPages:
-    """One page per slot whose ranks take turns, in the agent's folder."""
+    """One page per slot whose ranks take turns, for as long as the agent lives.
 
-    def __init__(self, folder: Path, reserve: Reserve) -> None:
-        self._folder, self._reserve = folder, reserve
-        for left in folder.glob("turns-*"):
-            left.unlink()
-        self._pages: dict[Path, TurnPage] = {}
+    They are no files of a folder: ranks that were started before and after somebody has emptied shared memory must
+    look at the same page.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[tuple[str, int], ...], TurnPage] = {}
         self._of: dict[tuple[str, int], tuple[TurnPage, int]] = {}
 
     def starting(self, launch: RankLaunch) -> str:
@@ -32,12 +29,12 @@ class TurnPages:
         if not launch.turns:
             self._of.pop(member, None)
             return ""
-        path = self._folder / f"turns-{hashlib.blake2b(repr(launch.turns).encode(), digest_size=8).hexdigest()}"
-        if path not in self._pages or not path.exists():
-            self._pages[path] = TurnPage.create(path, launch.turns, self._reserve.make)
-        self._of[member] = (self._pages[path], launch.generation)
-        self._pages[path].write(member, Row(STARTING))
-        return str(path)
+        page = self._pages.get(launch.turns)
+        if page is None:
+            page = self._pages[launch.turns] = TurnPage.create(launch.turns)
+        self._of[member] = (page, launch.generation)
+        page.write(member, Row(STARTING))
+        return page.path
 
     def gone(self, role: str, rank: int, generation: int) -> None:
         """A rank has no process any more: nobody waits for it, unless the next generation is being started already."""

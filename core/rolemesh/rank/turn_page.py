@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from rolemesh.protocol.turns import STARTING, Row
-from rolemesh.rank.board import new_file
 
 __all__ = ["TurnPage"]
 
 
 class TurnPage:
-    """The rows of a slot's ranks in a mapped file. Each rank writes its own; its agent, while it has no process."""
+    """The rows of a slot's ranks in mapped memory. Each rank writes its own; its agent, while it has no process."""
 
-    def __init__(self, path: str | Path, members: Sequence[tuple[str, int]]) -> None:
-        """Map the file. `members` are the ranks in the order of their rows."""
+    def __init__(self, path: str, members: Sequence[tuple[str, int]]) -> None:
+        """Map what is at `path`. `members` are the ranks in the order of their rows."""
+        self.path: Final = path
         self._rows: Final = {member: row for row, member in enumerate(members)}
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -28,15 +27,23 @@ class TurnPage:
         self._fields = memoryview(self._map).cast("q")
 
     @classmethod
-    def create(
-        cls, path: Path, members: Sequence[tuple[str, int]], make: Callable[[Path, bytes], None] = new_file
-    ) -> TurnPage:
-        """Make the file, with everybody starting; `make` puts it there. Raises `OSError`."""
-        make(path, bytes(16 * len(members)))
-        page = cls(path, members)
+    def create(cls, members: Sequence[tuple[str, int]]) -> TurnPage:
+        """A new page in memory of this process, with everybody starting; others map it by its path while this process
+        has it. Raises `OSError`."""
+        fd = os.memfd_create("rolemesh-turns", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, 16 * len(members))  # a hole that cannot be filled later would be a SIGBUS
+            page = cls(f"/proc/{os.getpid()}/fd/{fd}", members)
+        except BaseException:
+            os.close(fd)
+            raise
+        page._fd = fd
         for member in members:
             page.write(member, Row(STARTING))
         return page
+
+    _fd = -1
+    """Of who has made the page."""
 
     def row(self, member: tuple[str, int]) -> int:
         """The number of a rank's row."""
@@ -54,6 +61,9 @@ class TurnPage:
         return [Row(fields[at], bool(fields[at + 1])) for at in range(0, len(fields), 2)]
 
     def close(self) -> None:
-        """Unmap; the file stays."""
+        """Unmap. Who has mapped the page keeps it, and nobody else can."""
         self._fields.release()
         self._map.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

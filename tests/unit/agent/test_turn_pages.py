@@ -1,0 +1,56 @@
+"""The page of a slot, as the agent and the processes of its ranks see it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from rolemesh.agent.turn_pages import TurnPages
+from rolemesh.protocol.messages import RankLaunch
+from rolemesh.protocol.turns import ABSENT, STARTING, Row
+from rolemesh.rank.turn_page import TurnPage
+
+MEMBERS = (("actor", 0), ("critic", 0))
+WRITES = """
+import sys
+from rolemesh.protocol.turns import Row
+from rolemesh.rank.turn_page import TurnPage
+TurnPage(sys.argv[1], (("actor", 0), ("critic", 0))).write(("critic", 0), Row(7, True))
+"""
+
+
+def launch(role: str, generation: int = 0, turns: tuple[tuple[str, int], ...] = ()) -> RankLaunch:
+    return RankLaunch(role, 0, 1, 0, 1, generation, {}, {}, turns=turns)
+
+
+@pytest.fixture
+def pages() -> Iterator[TurnPages]:
+    made = TurnPages()
+    yield made
+    made.close()
+
+
+def test_ranks_in_other_processes_share_one_page_that_no_folder_holds(pages: TurnPages) -> None:
+    path = pages.starting(launch("actor", turns=MEMBERS))
+    assert pages.starting(launch("critic", turns=MEMBERS)) == path
+    mine = TurnPage(path, MEMBERS)
+    subprocess.run([sys.executable, "-c", WRITES, path], check=True)
+    assert mine.read() == [Row(STARTING), Row(7, True)]
+    mine.close()
+
+
+def test_a_rank_that_is_gone_is_waited_for_only_if_it_comes_again(pages: TurnPages) -> None:
+    page = TurnPage(pages.starting(launch("actor", turns=MEMBERS)), MEMBERS)
+    pages.gone("actor", 0, 0)
+    assert page.read()[0] == Row(ABSENT)
+    pages.starting(launch("actor", generation=1, turns=MEMBERS))
+    pages.gone("actor", 0, 0)
+    assert page.read()[0] == Row(STARTING)
+    page.close()
+
+
+def test_a_rank_without_turns_has_no_page(pages: TurnPages) -> None:
+    assert pages.starting(launch("actor")) == ""
