@@ -9,9 +9,11 @@ SPINS := plugins/workloads/vllm
 MINUTES := .pytest_cache/minutes.jsonl
 PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
 BUDGET ?=
-PROCESSES ?= 3
+PROCESSES ?= 4
 export OMP_NUM_THREADS ?= 1
 export PYTHON
+# A test run starts Python some thousand times: it must not compile our modules each time, whatever the shell asks for.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 __all__ = ["Handshakes"]
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _OTHERS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+_EVENT = struct.Struct("=HI")
+"""The first frame of what a monitor tells, as zmq_socket_monitor(3) has it: an event and its value, a descriptor."""
 
 
 class Handshakes:
@@ -34,8 +38,8 @@ class Handshakes:
         A connection that is open may be in the middle of its own, for as long as zmq lets it; so it is not counted.
         """
         while self._monitor.poll(0):
-            message = recv_monitor_message(self._monitor)
-            self._take(message["event"], message["value"])
+            event, value = _EVENT.unpack(self._monitor.recv_multipart()[0])
+            self._take(event, value)
         begun = time.monotonic() - self._patience_s
         undecided = sum(since >= begun for since in self._open.values())
         self._failed = max(self._failed, self._told, self._accepted - self._succeeded - undecided)

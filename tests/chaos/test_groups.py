@@ -12,7 +12,9 @@ TURNS = "placement={use: collocation, options: {groups: [{roles: [rollout, train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), (TURNS,)], ids=["side by side", "in turns"])
+@pytest.mark.parametrize(
+    "more", [pytest.param((), id="side by side", marks=pytest.mark.soak), pytest.param((TURNS,), id="in turns")]
+)
 def test_a_rank_dies_while_a_part_of_the_trainer_has_its_input_already(
     make_job: Callable[..., ChaosJob], undisturbed: End, more: tuple[str, ...]
 ) -> None:
