@@ -5,7 +5,8 @@ SHELL := bash
 .PHONY: help install demo test soak lint bench docs dist clean
 
 PY := .venv/bin/python
-SPINS := plugins/workloads/vllm
+SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
+BESIDE := $(addprefix --ignore=,$(SPINS))
 MINUTES := .pytest_cache/minutes.jsonl
 PYTEST := $(PY) -m pytest -p tests.minutes --minutes $(MINUTES)
 BUDGET ?=
@@ -29,7 +30,7 @@ demo: install ## GRPO on a real model: SmolLM2-135M learns to reverse words, in 
 # spin while they wait, so nothing runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
 test: install ## the whole test suite, each behaviour once: about half an hour on two cores
 	rm -f $(MINUTES); failed=0; \
-	$(PYTEST) -n $(PROCESSES) --no-loadscope-reorder --ignore=$(SPINS) || failed=1; \
+	$(PYTEST) -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) || failed=1; \
 	$(PYTEST) $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
@@ -38,7 +39,7 @@ test: install ## the whole test suite, each behaviour once: about half an hour o
 soak: install ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -m soak tests/soak || failed=1; \
-	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder --ignore=$(SPINS) --ignore=tests/soak || failed=1; \
+	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) --ignore=tests/soak || failed=1; \
 	$(PYTEST) -m soak $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed

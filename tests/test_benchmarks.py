@@ -14,7 +14,7 @@ from benchmarks.__main__ import NAMES
 from benchmarks.report import RESULTS, Report
 
 ROOT = Path(__file__).resolve().parents[1]
-CHEAP = ("submit", "snapshot")
+CHEAP = ("snapshot",)
 """Those that every test run runs; the soak runs the others."""
 
 COUNTED = ("ranks", "steps")

@@ -106,8 +106,8 @@ class _Inline:
         except KeyboardInterrupt:
             status, code = "interrupted", EXIT_INTERRUPTED
         except OperatorFailed as failed:
-            role, _, operator = failed.label.partition(".")
-            failure = self._failure(failed.error, (role, failed.rank, operator), failed.step)
+            role = failed.label.partition(".")[0]
+            failure = self._failure(failed.error, (role, failed.rank, failed.label), failed.step)
         except (Exception, SystemExit) as error:
             failure = self._failure(error, self._where)
         self._tear_down()

@@ -131,10 +131,12 @@ class Injector:
 
     def _inject(self, moment: Moment) -> None:
         """One failure; tried until there is something that can fail, for a while."""
-        deadline = time.monotonic() + FIND_S
+        deadline = time.monotonic() + FIND_S + (STOP_HIT_S if self._stopped() else 0.0)
         while not self._over.is_set() and time.monotonic() < deadline:
-            status = self._status()
-            fault = next_fault(self._rng, moment.target, status, self._released) if status is not None else None
+            status, fault = self._status(), None
+            if status is not None:
+                pending = [fault for fault, before, _ in self._pending if not has_hit(fault, before, status)]
+                fault = next_fault(self._rng, moment.target, status, self._released, pending)
             if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     try:
@@ -162,9 +164,11 @@ class Injector:
             return not self._pending
 
         lasting = any(fault.kind in LASTING for fault, _, _ in self._pending)
-        stopped = any(fault.kind == "stop" for fault, _, _ in self._pending)
-        self._until(all_hit, STOP_HIT_S if stopped else HIT_S)
+        self._until(all_hit, STOP_HIT_S if self._stopped() else HIT_S)
         self._over.wait(LASTING_S if lasting else 0.0)
+
+    def _stopped(self) -> bool:
+        return any(fault.kind == "stop" for fault, _, _ in self._pending)
 
     def _status(self) -> JobStatus | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rolemesh.failures import FaultKind
@@ -12,6 +13,7 @@ from rolemesh.rehearsal.spec import Rehearsal, Target
 __all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
 
 KILLING = ("kill", "stop", "exit", "raise", "zygote")
+ALIVE = ("up", "ready", "running")
 AGAIN = 0.25
 """Share of the failures that follow the one before at once, while the job is still being brought back."""
 AGAIN_S = 0.4
@@ -81,15 +83,40 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     )
 
 
-def next_fault(rng: random.Random, target: Target, status: JobStatus, released: int = 1 << 62) -> Fault | None:
+def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
+    """What should not fail now, as targets of faults, since one of `pending` is about to: of two failures of which
+    nobody could tell whether one or both have happened, one would not have been rehearsed."""
+    found = {fault.target for fault in pending if fault.kind in KILLING}
+    node_of = {f"agent:{agent.agent}": agent.node for agent in status.agents}
+    at = {f"{rank.role}/{rank.rank}": rank.node for rank in status.ranks}
+    nodes = {
+        node_of.get(target, target.removeprefix("node:")) for target in found if target.startswith(("agent:", "node:"))
+    }
+    hosts = {at[target] for target in found if target in at}
+    roles = {target.partition("/")[0] for target in found if "/" in target}  # they may come back as a group
+    return {
+        *found,
+        *(rank for rank, node in at.items() if node in nodes or rank.partition("/")[0] in roles),
+        *(agent for agent, node in node_of.items() if node in nodes | hosts),
+        *(f"node:{node}" for node in nodes | hosts),
+    }
+
+
+def next_fault(
+    rng: random.Random, target: Target, status: JobStatus, released: int = 1 << 62, pending: Sequence[Fault] = ()
+) -> Fault | None:
     """A failure of something that is alive now, or None if there is nothing of the kind.
 
-    No step after `released` is granted yet: a rank that has got so far calls no operator that could raise.
+    No step after `released` is granted yet: a rank that has got so far calls no operator that could raise. `pending`
+    are the failures that have not been seen to hit.
     """
-    ranks = [f"{r.role}/{r.rank}" for r in status.ranks if r.state in ("up", "ready", "running")]
-    agents = [a.agent for a in status.agents if a.state == "up"]
+    taken = busy(pending, status)
+    ranks = [r for r in (f"{r.role}/{r.rank}" for r in status.ranks if r.state in ALIVE) if r not in taken]
+    agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
     match target:
+        case "master" | "stop" if "master" in taken:
+            return None
         case "rank" if ranks:
             fault = Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
             held = {f"{rank.role}/{rank.rank}" for rank in status.ranks if rank.step >= released}
@@ -105,8 +132,8 @@ def next_fault(rng: random.Random, target: Target, status: JobStatus, released: 
             if who == "agent" and agents:
                 return Fault("stop", f"agent:{rng.choice(agents)}")
             return Fault("stop", "master")
-        case "node" if len(nodes) > 1:
-            return Fault("kill", f"node:{rng.choice(nodes)}")
+        case "node" if len(nodes) > 1 and (free := [node for node in nodes if f"node:{node}" not in taken]):
+            return Fault("kill", f"node:{rng.choice(free)}")
         case "disk" | "zygote" if agents and ranks:
             return Fault(target, f"agent:{rng.choice(agents)}")
         case "full":

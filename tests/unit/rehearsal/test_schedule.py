@@ -81,3 +81,33 @@ def test_a_rank_that_waits_for_its_next_step_is_killed_where_it_could_not_raise(
 
     assert kinds(6) == {"kill", "exit", "raise"}
     assert kinds(5) == {"kill", "exit"}
+
+
+@pytest.mark.parametrize(
+    ("pending", "left"),
+    [
+        ((), {"r/0", "r/1", "s/0"}),
+        ((Fault("raise", "s/0"),), {"r/0", "r/1"}),
+        ((Fault("kill", "r/0"),), {"s/0"}),
+        ((Fault("zygote", "agent:a"),), {"s/0"}),
+        ((Fault("kill", "node:n"), Fault("clock", "agent:b")), {"s/0"}),
+        ((Fault("kill", "agent:a"), Fault("kill", "agent:b")), set()),
+    ],
+)
+def test_what_is_about_to_fail_does_not_fail_twice_at_once(pending: tuple[Fault, ...], left: set[str]) -> None:
+    ranks = (
+        RankStatus("r", 0, "n", 1, "running", 5),
+        RankStatus("r", 1, "n", 2, "running", 5),
+        RankStatus("s", 0, "m", 3, "running", 5),
+    )
+    agents = (AgentStatus("a", "n", 4, "up"), AgentStatus("b", "m", 5, "up"))
+    now = replace(status(), ranks=ranks, agents=agents)
+    found = {next_fault(random.Random(seed), "rank", now, pending=pending) for seed in range(60)}
+    assert {fault.target for fault in found if fault is not None} == left
+
+
+def test_a_master_that_is_about_to_die_is_not_killed_again_and_its_agent_only_when_its_ranks_are_not() -> None:
+    now = status(rank(0))
+    assert next_fault(random.Random(0), "master", now, pending=(Fault("kill", "master"),)) is None
+    assert next_fault(random.Random(0), "agent", now, pending=(Fault("full", "work/0"),)) is not None
+    assert next_fault(random.Random(0), "agent", now, pending=(Fault("kill", "work/0"),)) is None

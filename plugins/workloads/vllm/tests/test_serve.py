@@ -124,7 +124,8 @@ def test_errors_are_vllms(endpoint: Endpoint) -> None:
         endpoint.client.completions.create(model=NAME, prompt="w1", temperature=-1)
 
 
-@pytest.mark.parametrize("half", ["decode", pytest.param("prefill", marks=pytest.mark.soak)])
+@pytest.mark.soak  # `test_pd_jobs.py` kills a decode engine in every test run
+@pytest.mark.parametrize("half", ["decode", "prefill"])
 def test_a_request_that_a_killed_server_had_is_answered_by_its_successor(endpoint: Endpoint, half: str) -> None:
     expected = ask(endpoint, 5).choices[0].message.content
     victim = server(endpoint, half)
