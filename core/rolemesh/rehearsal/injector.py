@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from rolemesh.control import ControlClient, MasterGoneError, RefusedError
 from rolemesh.errors import RehearsalError, RolemeshError
@@ -29,12 +30,27 @@ LEAD = 8
 """The ranks may run so long, and so many steps, beyond the moment of a failure before it happens: then they wait."""
 FIND_S = 60.0
 """How long a failure waits for something that can have it."""
-HIT_S = 30.0
-STOP_HIT_S = 150.0
-"""How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`."""
+HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
+"""How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`. A master that has died
+since may have taken it along: then it is injected once more, soon."""
 TRIES = 3
 LASTING = ("full", "stall")
 OVER = ("stopping", "done", "failed", "interrupted")
+
+
+class _Pending(NamedTuple):
+    """A failure that has been injected at `since`, when the job was as in `before`, and has not been seen to hit."""
+
+    fault: Fault
+    before: JobStatus
+    moment: Moment
+    since: float
+
+    def limit_s(self, now: JobStatus) -> float:
+        """How long it is waited for."""
+        if self.fault.kind == "stop":
+            return STOP_HIT_S
+        return LOST_S if now.epoch > self.before.epoch else HIT_S
 
 
 class Injector:
@@ -52,7 +68,8 @@ class Injector:
         self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
         self._released = -1
-        self._pending: list[tuple[Fault, JobStatus, Moment]] = []
+        self._pending: list[_Pending] = []
+        self._missed: list[Moment] = []
         self._rng = random.Random(f"faults {rehearsal.seed}")
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
@@ -104,8 +121,8 @@ class Injector:
             self._inject(moment)
         for _ in range(TRIES):
             self._await_hits()
-            missed, self._pending = self._pending, []
-            for _, _, moment in missed:
+            missed, self._missed = self._missed, []
+            for moment in missed:
                 self._inject(moment)
             if not missed:
                 return
@@ -135,7 +152,8 @@ class Injector:
         while not self._over.is_set() and time.monotonic() < deadline:
             status, fault = self._status(), None
             if status is not None:
-                pending = [fault for fault, before, _ in self._pending if not has_hit(fault, before, status)]
+                self._settle(status)
+                pending = [each.fault for each in self._pending]
                 fault = next_fault(self._rng, moment.target, status, self._released, pending)
             if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
@@ -146,7 +164,7 @@ class Injector:
                 if fault is not None:
                     if fault.kind == "stall":
                         threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
-                    self._pending.append((fault, status, moment))
+                    self._pending.append(_Pending(fault, status, moment, time.monotonic()))
                     return
             self._over.wait(LOOK_S)
 
@@ -156,19 +174,31 @@ class Injector:
 
     def _await_hits(self) -> None:
         """Wait until all failures have been seen to hit, or for long."""
+        lasting = any(fault.kind in LASTING for fault in (*self.injected, *(each.fault for each in self._pending)))
 
-        def all_hit(status: JobStatus) -> bool:
-            hit = [entry for entry in self._pending if has_hit(entry[0], entry[1], status)]
-            self.injected += [fault for fault, _, _ in hit]
-            self._pending = [entry for entry in self._pending if entry not in hit]
+        def all_settled(status: JobStatus) -> bool:
+            self._settle(status)
             return not self._pending
 
-        lasting = any(fault.kind in LASTING for fault, _, _ in self._pending)
-        self._until(all_hit, STOP_HIT_S if self._stopped() else HIT_S)
+        self._until(all_settled, STOP_HIT_S + LOST_S)
+        self._missed += [each.moment for each in self._pending]
+        self._pending = []
         self._over.wait(LASTING_S if lasting else 0.0)
 
+    def _settle(self, status: JobStatus) -> None:
+        """Count what has hit; what has not for long has missed, and is not waited for any more."""
+        now, waiting = time.monotonic(), []
+        for each in self._pending:
+            if has_hit(each.fault, each.before, status):
+                self.injected.append(each.fault)
+            elif now - each.since > each.limit_s(status):
+                self._missed.append(each.moment)
+            else:
+                waiting.append(each)
+        self._pending = waiting
+
     def _stopped(self) -> bool:
-        return any(fault.kind == "stop" for fault, _, _ in self._pending)
+        return any(each.fault.kind == "stop" for each in self._pending)
 
     def _status(self) -> JobStatus | None:
         try:
