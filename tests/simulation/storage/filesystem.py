@@ -117,10 +117,18 @@ class FileSystem:
 
     def crash(self) -> None:
         """The power is cut: the disk has what is durable, and by chance some of the rest."""
+        with self.fair():
+            self._lose()
+
+    @contextmanager
+    def fair(self) -> Iterator[None]:
+        """Nothing fails meanwhile: for what the simulation itself does and looks at."""
         weather = self.full, self.refuses, self.slow
         self.full, self.refuses, self.slow = set(), 0.0, 0.0
-        self._lose()
-        self.full, self.refuses, self.slow = weather
+        try:
+            yield
+        finally:
+            self.full, self.refuses, self.slow = weather
 
     def _lose(self) -> None:
         present: dict[int, bytes] = {}

@@ -401,10 +401,11 @@ class Storage:
             self.covered = max(step, self.covered)
             self.claimed[step] = tokens
         self.parts = {at: known for at, known in self.parts.items() if at > step}
-        if problems := disk.verify(folder):
-            self.fail("a complete set is intact", f"{step}: {problems}")
-        if timeline == self.timeline:
-            self._is_of_one_history(folder, step, tokens)
+        with self.files.fair():
+            if problems := disk.verify(folder):
+                self.fail("a complete set is intact", f"{step}: {problems}")
+            if timeline == self.timeline:
+                self._is_of_one_history(folder, step, tokens)
         with contextlib.suppress(OSError):
             disk.prune(self.run_dir, 2)
 
