@@ -194,12 +194,12 @@ def _without(*names: str) -> Any:
 
 
 def _set_without_parts(original: Any) -> Any:
-    def persisted(self: Any, part: Any, now: float) -> Any:
+    def persisted(self: Any, teller: Any, part: Any, now: float) -> Any:
         known, published = self._parts.setdefault(part.step, {}), self.published
         for key in self.ranks:
-            known.setdefault(key, msgspec.structs.replace(part, role=key[0], rank=key[1]))
+            known.setdefault(key, (teller, msgspec.structs.replace(part, role=key[0], rank=key[1])))
         self.published = max(published, part.step)
-        effects = original(self, part, now)
+        effects = original(self, teller, part, now)
         self.published = published
         return effects
 
@@ -207,14 +207,14 @@ def _set_without_parts(original: Any) -> Any:
 
 
 def _parts_of_any_generation(original: Any) -> Any:
-    def persisted(self: Any, part: Any, now: float) -> Any:
+    def persisted(self: Any, teller: Any, part: Any, now: float) -> Any:
         rank = self.ranks[part.role, part.rank]
         known = self._parts.setdefault(part.step, {})
-        effects = original(self, msgspec.structs.replace(part, generation=rank.launch.generation), now)
+        effects = original(self, teller, msgspec.structs.replace(part, generation=rank.launch.generation), now)
         if (part.role, part.rank) in known:
-            known[part.role, part.rank] = part
+            known[part.role, part.rank] = teller, part
         return [
-            ms.CompleteSet(e.step, tuple(known[p.role, p.rank] for p in e.parts))
+            ms.CompleteSet(e.step, tuple(known[p.role, p.rank][1] for p in e.parts))
             if isinstance(e, ms.CompleteSet)
             else e
             for e in effects

@@ -99,13 +99,16 @@ class ReplicaStore:
         self._shm = shm
         self._folder = shm / "replicas"
         self._images: dict[RankKey, dict[int, Image]] = {}
+        found = []
         for path in self._folder.glob("*/*"):
             owner, step = _FOLDER.fullmatch(path.parent.name), _STEP.fullmatch(path.name)
             image = self._read(path) if owner and step else None
             if image is None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                self._images.setdefault(image.name, {})[image.step] = image
+                found.append(image)
+        for image in sorted(found, key=lambda image: image.stamp):  # in which they came; a folder has no order
+            self._images.setdefault(image.name, {})[image.step] = image
 
     def held(self) -> list[Stored]:
         """What is kept, by rank."""

@@ -149,7 +149,8 @@ def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[st
     for path in _files(folder):
         if path.relative_to(folder).as_posix() not in manifest.files and path.name != MANIFEST:
             path.unlink(missing_ok=True)
-    for each in sorted({path.parent for _, path in moves} - {folder}):
+    # Also of what an earlier attempt at this has moved already: it may not have come so far as to sync it.
+    for each in sorted({(folder / name).parent for name in manifest.files} - {folder}):
         sync_folder(each)
     data = msgspec.json.format(msgspec.json.encode(_sealed(manifest)), indent=1) + b"\n"
     temporary = folder / f".{MANIFEST}"

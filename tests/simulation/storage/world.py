@@ -91,6 +91,8 @@ class Agent:
         self.timeline = world.timelines[number]
         self.incarnation = world.count()
         self.address = f"agent{number}#{self.incarnation}"
+        self.told: set[str] = set()
+        """The attempts of which it has told the master."""
         self.persister = Persister(self.shm, world.run_dir, {ROLE: len(world.ranks)}, self.timeline)
         self.replication = Replication(self.shm, self.address, self._send, self.timeline)
 
@@ -292,7 +294,13 @@ class Storage:
                 self._copied(rank)
         if agent.timeline == self.timeline:
             agent.persister.forget(self.covered)
-            for part in agent.persister.results():
+            told = agent.persister.results()
+            agent.told |= (there := {part.attempt for part in told})
+            for parts in self.parts.values():
+                for number, part in list(parts.items()):
+                    if part.attempt in agent.told - there:  # it has given that set up
+                        del parts[number]
+            for part in told:
                 self._persisted(part)
 
     def _work(self) -> None:

@@ -241,3 +241,24 @@ def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to(
     effects = machine.handle(ms.FromAgent("a0", gone), 2.2)
     assert ms.FindOrigin() in effects
     assert not any(isinstance(effect, ms.CompleteSet) for effect in reported(2.3, "gone"))
+
+
+def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> None:
+    machine = job(ranks=2, agents=2, snapshots=SnapshotPlan(enabled=True))
+    running(machine)
+    machine.published = 9
+
+    def told(agent: str, now: float, *parts: m.Persisted) -> list[ms.Effect]:
+        of = machine.agents[agent]
+        ranks = tuple(m.RankReport(*key, 0, "ready", 100) for key, r in machine.ranks.items() if r.agent == agent)
+        report = m.Report(agent, of.incarnation, int(now * 1000), of.place.node, "h", 1, "", 1, -1, ranks, (), parts)
+        return machine.handle(ms.FromAgent(agent, report), now)
+
+    told("a0", 2.0, m.Persisted("work", 0, 9, {}, attempt="first"))
+    told("a0", 3.0)
+    assert not [
+        e for e in told("a1", 4.0, m.Persisted("work", 1, 9, {}, attempt="only")) if isinstance(e, ms.CompleteSet)
+    ]
+    again = told("a0", 5.0, m.Persisted("work", 0, 9, {}, attempt="second"))
+    (complete,) = [effect for effect in again if isinstance(effect, ms.CompleteSet)]
+    assert [part.attempt for part in complete.parts] == ["second", "only"]

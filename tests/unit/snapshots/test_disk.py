@@ -250,3 +250,12 @@ def test_a_set_whose_files_are_on_another_nodes_disk_is_not_made_whole(run_dir, 
     with pytest.raises(SnapshotError, match=f"{name} .* not where the master is(.|\n)*one folder that all nodes share"):
         manifest(9, {"trainer": 2}, [listed])
     assert disk.newest_intact(run_dir) == (None, [])
+
+
+def test_names_that_an_attempt_has_moved_but_not_synced_are_synced_by_the_next(run_dir, persisted, monkeypatch):
+    folder = persisted(9, {"trainer": 1}, state)
+    manifest = disk.read_manifest(folder)
+    synced = []
+    monkeypatch.setattr(disk, "sync_folder", lambda path: synced.append(path.name))
+    disk.write_manifest(run_dir, manifest, dict.fromkeys(manifest.files, "1-gone"))
+    assert synced == ["trainer", "step-9", "snapshots"]

@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from rolemesh.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
+from rolemesh.agent.replica_store import Image, ReplicaStore
 from rolemesh.agent.replicas import Replicas
 from rolemesh.agent.replication import Replication
 from rolemesh.codec import encode, flatten
@@ -341,3 +342,16 @@ def test_copies_are_not_made_across_timelines(nodes, until):
     assert a.replicas.replicated("trainer", 0) == -1
     until(lambda: b.replicas.replicated("data", 0) == 3)
     assert b.replicas.held() == []
+
+
+def test_the_copies_that_came_last_are_kept_also_by_the_next_incarnation(tmp_path, monkeypatch):
+    store = ReplicaStore(tmp_path)
+    for serial, step in enumerate((7, 3)):  # the rank went back, and took step 3 again
+        image = Image("work", 0, step, 0, (), (0, serial, serial))
+        store.finish(image, store.begin(image)[0])
+    real = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: sorted(real(self, pattern)))  # a folder has any order
+    again = ReplicaStore(tmp_path)
+    image = Image("work", 0, 4, 0, (), (0, 2, 2))
+    again.finish(image, again.begin(image)[0])
+    assert [stored.steps for stored in again.held()] == [(3, 4)]

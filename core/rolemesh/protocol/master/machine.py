@@ -91,7 +91,8 @@ class MasterMachine:
         self._wire: m.Wire | None = None
         self._wired_for: tuple[object, ...] = ()
         self._wires = 0
-        self._parts: dict[int, dict[RankKey, m.Persisted]] = {}
+        self._parts: dict[int, dict[RankKey, tuple[tuple[str, int], m.Persisted]]] = {}
+        """Of each set, by rank: which incarnation of which agent has told of its part, and the part."""
         self._whole_since: dict[int, float] = {}
         self._completing = -1
         self._done_at: float | None = None
@@ -305,8 +306,11 @@ class MasterMachine:
             record = self.ranks.get((rank.role, rank.rank))
             if record is not None and record.agent == name and record.launch.generation == rank.generation:
                 effects += self._rank(record, rank, now)
-        for part in report.persisted if report.timeline == self.timeline else ():
-            effects += self._persisted(part, now)
+        if report.timeline == self.timeline:
+            teller = name, report.incarnation
+            self._withdraw(teller, report.persisted)
+            for part in report.persisted:
+                effects += self._persisted(teller, part, now)
         if report.trouble != self._trouble.get(name, ""):
             self._trouble[name] = report.trouble
             if report.trouble:
@@ -495,14 +499,22 @@ class MasterMachine:
                 self.granted = max(self.granted, until)
         return effects
 
-    def _persisted(self, part: m.Persisted, now: float) -> list[e.Effect]:
+    def _withdraw(self, teller: tuple[str, int], told: Sequence[m.Persisted]) -> None:
+        """What an agent has told of and tells of no more it has removed from the disk: it has given that set up."""
+        there = {(part.step, part.role, part.rank, part.attempt) for part in told}
+        for step, parts in self._parts.items():
+            for key, (by, part) in list(parts.items()):
+                if by == teller and (step, *key, part.attempt) not in there:
+                    del parts[key]
+
+    def _persisted(self, teller: tuple[str, int], part: m.Persisted, now: float) -> list[e.Effect]:
         rank = self.ranks.get((part.role, part.rank))
         if rank is None or (part.timeline, part.generation) != (self.timeline, rank.launch.generation):
             return []  # made before the rank, or the whole job, went back
         if part.step <= self.persisted:
             return []
         parts = self._parts.setdefault(part.step, {})
-        parts[part.role, part.rank] = part
+        parts[part.role, part.rank] = teller, part
         if len(parts) < len(self.ranks) or self._completing >= part.step or self.coordinator.seeks_origin:
             return []
         every = self.outline.metrics_every
@@ -512,7 +524,7 @@ class MasterMachine:
         if self.published < (part.step + 1) // every * every - 1 and now < since + LINES_S:
             return []  # who goes on from the disk knows nothing of the lines before
         self._completing = part.step
-        return [e.CompleteSet(part.step, tuple(parts[key] for key in self.ranks))]
+        return [e.CompleteSet(part.step, tuple(parts[key][1] for key in self.ranks))]
 
     def _set_completed(self, step: int, error: str) -> list[e.Effect]:
         self._completing = -1
