@@ -307,6 +307,8 @@ class Replication:
         if known is None or known[0].step != step or (stamp is not None and known[0].stamp != stamp):
             known = describe(self._shm, role, rank, step, stamp or (self.timeline, 0, 0))
             if known is None:
+                if held is not None and held.step == step:
+                    self._end_offer(key)  # freed meanwhile: who was offered it would ask for it for ever
                 return None
             self._described[key] = known
         return known[0]

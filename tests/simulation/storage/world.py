@@ -429,6 +429,7 @@ class Storage:
         if self._nested and self.rng.random() < 0.5:
             return
         refuses, self.files.refuses = self.files.refuses, 0.0
+        slow, self.files.slow = self.files.slow, 0.0  # nobody takes a step while all ranks are being restored
         found, _ = disk.newest_intact(self.run_dir)
         step = found.step if found is not None else -1
         self.timeline += 1
@@ -453,7 +454,7 @@ class Storage:
                 rank.tokens[step] = int(state["x"][0])
                 with contextlib.suppress(NoRoom):
                     rank.memory.write(step, state, log=rank.log.position, persist=False)
-        self.files.refuses = refuses
+        self.files.refuses, self.files.slow = refuses, slow
 
     # -------------------------------------------------------------------------------------------------------- faults
 

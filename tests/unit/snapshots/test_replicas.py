@@ -143,10 +143,10 @@ def test_a_rank_may_go_on_while_its_snapshot_is_copied(nodes, until):
     for step in range(200):
         snapshot(a, "trainer", 0, step)
     until(lambda: a.replicas.replicated("trainer", 0) == 199)
-    (kept,) = b.replicas.held()
+    (kept,) = until(lambda: [held for held in b.replicas.held() if held.steps[-1] == 199])
     b.replicas.fetch(b.replicas.address, "trainer", 0, 199)
     until(b.replicas.fetched)
-    assert kept.steps[-1] == 199
+    assert kept.copy
     assert digest(b.memory("trainer", 0).read(199).state) == digest(state(199))
     snapshot(a, "trainer", 0, 200)
     until(lambda: a.replicas.replicated("trainer", 0) == 200)
@@ -355,3 +355,23 @@ def test_the_copies_that_came_last_are_kept_also_by_the_next_incarnation(tmp_pat
     image = Image("work", 0, 4, 0, (), (0, 2, 2))
     again.finish(image, again.begin(image)[0])
     assert [stored.steps for stored in again.held()] == [(3, 4)]
+
+
+def test_an_offer_of_what_is_gone_from_memory_makes_room_for_the_next_one(tmp_path):
+    sent: list[Any] = []
+    logic = Replication(tmp_path, "a", lambda address, kind, body: sent.append((kind, body)))
+    logic.connect("b")
+    memory = MemorySnapshots(tmp_path, "work", 0)
+    memory.write(0, {"x": np.zeros(8)}, log=0, persist=False)
+    logic.offer("work", 0, 0)
+    logic.tick(0.0)
+    offered = sent[-1][1]
+    memory.clear()
+    memory.write(1, {"x": np.ones(8)}, log=0, persist=False)
+    logic.offer("work", 0, 1)
+    asked = msgspec.msgpack.encode(("work", 0, 0, offered.stamp))
+    assert msgspec.msgpack.decode(logic.asked(IMAGE, asked, 0.5)) is None
+    logic.tick(0.6)
+    assert (sent[-1][0], sent[-1][1].step) == (OFFER, 1)
+    memory.close()
+    logic.close()
