@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.chaos.harness import ChaosJob, End
 from tests.e2e.conftest import ray_leftovers
-from tests.e2e.harness import leftovers, until
+from tests.e2e.harness import nothing_is_left, until
 
 LOCAL = ("--backend", "local")
 
@@ -33,7 +33,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., ChaosJob]]:
 
     yield make
     ids = {job_id for job in jobs for job_id in job.ids()}
-    until(lambda: not leftovers(ids), 15, "nothing is left of the jobs")
+    nothing_is_left(ids)
     until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import FLOW, JOB, ROLES, Job, leftovers, until
+from tests.e2e.harness import FLOW, JOB, ROLES, Job, nothing_is_left, until
 
 
 def job_in(folder: Path, name: str, backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:
@@ -43,7 +43,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             if process.stdout is not None:
                 process.stdout.close()
     ids = {job_id for job in jobs for job_id in job.ids()}
-    until(lambda: not leftovers(ids), 15, "nothing is left of the jobs")
+    nothing_is_left(ids)
     until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")
 
 

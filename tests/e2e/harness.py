@@ -130,6 +130,14 @@ def leftovers(job_ids: Iterable[str]) -> set[str]:
     return found
 
 
+def nothing_is_left(job_ids: Iterable[str]) -> None:
+    """Wait until there are no leftovers of these jobs; fail with what there is."""
+    ids, deadline = set(job_ids), time.monotonic() + 15
+    while left := leftovers(ids):
+        assert time.monotonic() < deadline, f"left of the jobs after 15 s: {sorted(left)}"
+        time.sleep(0.02)
+
+
 def until(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "condition") -> Any:
     """Poll until `condition()` is true and return it."""
     deadline = time.monotonic() + timeout_s

@@ -107,4 +107,5 @@ def test_a_client_that_goes_away_makes_room_for_another(make: Callable[..., Runn
     client.close()
     until(lambda: running.router.admission.running == 0, what="there is room")
     assert running.send("/echo", bytes(100)).getresponse().status == 200
+    until(lambda: running.router.admission.running == 0, what="the answer has been sent to its end")
     assert running.send("/echo", bytes(101)).getresponse().status == 413
