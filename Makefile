@@ -44,11 +44,12 @@ soak: install ## what `make test` leaves out: more seeds, sizes and engines, and
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
 
-lint: install ## ruff, mypy --strict on the kernel, and which room may import which
+lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, and how large they may be
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	$(PY) -m tests.structure
 
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/
 	$(PY) -m benchmarks

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rolemesh.agent.keeper import shm_folder
-from rolemesh.rank.board import Board, Position
+from rolemesh_durable.agent.resource_guard import shm_folder
+from rolemesh_durable.rank.status_page import Board, Position
 
 __all__ = ["Boards", "RankKey"]
 

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from benchmarks.boards import Boards, RankKey
 from benchmarks.running import ROOT, BenchmarkError
-from rolemesh.control import ControlClient, MasterGoneError
-from rolemesh.observer import Event, JobStatus
-from rolemesh.rank.board import Position
-from rolemesh.runs import Run
-from rolemesh.state import Store
+from rolemesh.api.observer import Event, JobStatus
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.rank.status_page import Position
 
 __all__ = ["Disturbed", "MasterKill", "RankKill", "disturbed"]
 
@@ -89,9 +89,9 @@ class Disturbed:
 
     def __init__(self, driver: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
         self._driver, self._log = driver, log
-        self.run = Run(self._until("a run's folder", lambda: self._folder(folder)))
+        self.run = LivingRun(self._until("a run's folder", lambda: self._folder(folder)))
         self._until("the job runs", lambda: (status := self.status()) is not None and status.state == "running")
-        self.store: Store = self.run.store()
+        self.store: EventLog = self.run.store()
         self.boards = Boards(self.run.job_id())
 
     def close(self) -> None:

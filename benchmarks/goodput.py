@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.report import Report, ratios
 from benchmarks.running import JOBS, BenchmarkError, run_job
-from rolemesh.runs import Run
+from rolemesh_durable.control.living import LivingRun
 
 JOB = JOBS / "goodput.yaml"
 NODES = "4x(cpu=1)"
@@ -88,5 +88,5 @@ def injected(found: dict[str, list[dict[str, Any]]], number: int) -> str:
 
 
 def _injected(run_dir: Path) -> str:
-    with Run(run_dir).store() as store:
+    with LivingRun(run_dir).store() as store:
         return ", ".join(f"{e.data['kind']} {e.data['target']}" for e in store.events() if e.kind == "injected")

@@ -19,7 +19,7 @@ GRPO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "job.yaml"
 def main(steps: int, overrides: list[str]) -> list[float]:
     """Seconds per step: data, generate, score, advantages, train, weights into the engine."""
     from rolemesh import RankContext
-    from rolemesh.driver import prepare
+    from rolemesh.job.prepared import prepare
 
     prepared = prepare(GRPO, [f"steps={steps}", "roles.trainer.world_size=1", *overrides])
     spec, chosen = prepared.job.spec, prepared.selection.roles

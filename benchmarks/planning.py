@@ -78,8 +78,9 @@ def plan(name: str) -> dict[str, float]:
     import importlib
     import resource
 
+    from rolemesh.job.planning import plan_job
     from rolemesh.placement import Flow, PlacementRequest, RoleRequest
-    from rolemesh.planning import parse_nodes, plan_job
+    from rolemesh.placement.nodes import parse_nodes
 
     request = PlacementRequest(
         (
@@ -116,11 +117,11 @@ def plan(name: str) -> dict[str, float]:
 
 def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
-    from rolemesh.cluster import AgentPlace
+    from rolemesh.api.cluster import AgentPlace
     from rolemesh.graph.logical import LogicalGraph, OpCall
-    from rolemesh.protocol import master as ms
-    from rolemesh.protocol import messages as m
-    from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+    from rolemesh_durable.protocol import master as ms
+    from rolemesh_durable.protocol import messages as m
+    from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
     agents, each, turns = 1250, 8, 20
     names = [f"node{i}" for i in range(agents)]

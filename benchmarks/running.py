@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.bundling import bundle_job
-from rolemesh.driver import Backend, prepare
-from rolemesh.planning import check_placed, plan_selected, request_of
-from rolemesh.runs import Run
+from rolemesh.api.backend import Backend
+from rolemesh.job.planning import check_placed
+from rolemesh.job.prepared import prepare
+from rolemesh.runs.run import Run
+from rolemesh_durable.bundle import bundle_job
 
 __all__ = ["JOBS", "ROOT", "BenchmarkError", "run_job", "start_job", "times"]
 
@@ -62,21 +63,22 @@ def start_job(
         try:
             prepared = prepare(job, overrides)
             cluster = backend.cluster()
-            plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
+            plan = prepared.plan(cluster)
             check_placed(plan)
             bundle = bundle_job(
                 prepared.job,
                 prepared.selection,
                 prepared.graph,
                 plan,
-                request_of(prepared.job, prepared.selection, prepared.graph),
+                prepared.request,
                 cluster,
                 run_dir=str(run_dir),
                 backend=backend.name,
+                may_move=backend.nodes_join,
                 owned=False,
-                ray_address=getattr(backend, "gcs_address", ""),
+                ray_address=backend.address,
             )
-            backend.start(msgspec.structs.replace(bundle, preload={**bundle.preload, **preload}))
+            backend.start(msgspec.structs.replace(bundle, preload={**bundle.preload, **preload}), -1)
             result = _result(run_dir, backend)
         finally:
             backend.close()

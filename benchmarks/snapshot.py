@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Report, ratios
-from rolemesh.batch import Shard
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.api.batch import Shard
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
 
 WARM = 3
 """Snapshots before the first that counts: both slots are then in memory."""

@@ -42,11 +42,15 @@ def measure(quick: bool) -> Report:
 
 def forked(ranks: int) -> tuple[float, float]:
     """Seconds until the last rank is in its code: since the zygote was started, and since the driver was called."""
-    from rolemesh.backends.local import LocalBackend
+    from rolemesh_local import LocalBackend, LocalOptions
 
     cpu = f"roles.work.resources.cpu={min(0.1, 0.8 * len(os.sched_getaffinity(0)) / ranks):.3g}"
     noted = start_job(
-        JOBS / "enter.yaml", LocalBackend(), f"roles.work.world_size={ranks}", cpu, preload={"work": ("torch",)}
+        JOBS / "enter.yaml",
+        LocalBackend(LocalOptions()),
+        f"roles.work.world_size={ranks}",
+        cpu,
+        preload={"work": ("torch",)},
     )
     entered = [values for name, values in noted.items() if name != "driver"]
     if len(entered) != ranks:

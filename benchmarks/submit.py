@@ -87,9 +87,9 @@ def ray_head(python: str) -> Iterator[str]:
 
 def our_job(address: str, ranks: int, wait_s: float) -> float:
     """Seconds from the call of the driver to the last rank's operator, torch imported."""
-    from rolemesh.backends.ray import RayBackend
+    from rolemesh_ray.backend import RayBackend, RayOptions
 
-    backend = RayBackend(address)
+    backend = RayBackend(RayOptions(address=address))
     time.sleep(wait_s)
     noted = start_job(JOBS / "enter.yaml", backend, f"roles.work.world_size={ranks}", preload={"work": ("torch",)})
     called = noted.pop("driver")["called_ns"]

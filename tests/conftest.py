@@ -103,8 +103,16 @@ def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> In
 
 
 @pytest.fixture(scope="session")
-def authors_environment(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment as ``pip install 'rolemesh[local]'`` makes it."""
+    folder = tmp_path_factory.mktemp("local") / "venv"
+    names = ("rolemesh", "rolemesh-durable", "rolemesh-local", "rolemesh-console", "rolemesh-rehearsal")
+    return make_environment(folder, dist.wheels(*names), base=kernel_installed)
+
+
+@pytest.fixture(scope="session")
+def authors_environment(dist: Dist, whole_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment as ``pip install 'rolemesh[new,test]'`` makes it, and two linters; tests install plugins in it."""
     also = ["rolemesh[new,test]", "mypy", "ruff"]
     folder = tmp_path_factory.mktemp("author") / "venv"
-    return make_environment(folder, [dist.wheel("rolemesh")], base=kernel_installed, also=also)
+    return make_environment(folder, dist.wheels("rolemesh", "rolemesh-testing"), base=whole_installed, also=also)

@@ -31,6 +31,10 @@ class Dist:
         (found,) = self.folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl")
         return found
 
+    def wheels(self, *names: str) -> list[Path]:
+        """The wheels of several."""
+        return [self.wheel(name) for name in names]
+
     def sdist(self, name: str) -> Path:
         """The sdist of a distribution."""
         (found,) = self.folder.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
@@ -47,6 +51,12 @@ class Installed:
     def python(self) -> str:
         """Its interpreter."""
         return str(self.folder / "bin" / "python")
+
+    @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        (found,) = self.folder.glob("lib/python*/site-packages")
+        return found
 
     def install(self, *arguments: str) -> None:
         """``pip install``, with what the lock pins. Raises where it fails."""
@@ -129,12 +139,11 @@ def make_environment(
     if base is None:
         made.install(*map(str, wheels))
     else:
-        (site,) = folder.glob("lib/python*/site-packages")
-        (theirs,) = base.folder.glob("lib/python*/site-packages")
         # Lines of a .pth file in a folder that another one names are not read.
-        further = theirs / "base.pth"
-        (site / "base.pth").write_text(f"{theirs}\n{further.read_text() if further.exists() else ''}")
+        theirs, further = base.packages, base.packages / "base.pth"
+        (made.packages / "base.pth").write_text(f"{theirs}\n{further.read_text() if further.exists() else ''}")
         made.install("--no-deps", "--ignore-installed", "--no-index", *map(str, wheels))
+        made.install(*map(str, wheels))  # what they need and neither has
     if also:
         made.install(*also)
     done = _run([sys.executable, "-m", "pip", "--python", made.python, "check"], folder, 120)

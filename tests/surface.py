@@ -23,17 +23,26 @@ import typer
 from pydantic import BaseModel
 
 import rolemesh
+import rolemesh_durable
 from rolemesh import cli, errors, hookspecs
+from rolemesh.cli.verbs import verbs
+from rolemesh.kinds import kinds
 from rolemesh.plugins.describe import type_name
-from rolemesh.plugins.discovery import KINDS, discover
-from rolemesh.plugins.drivers import base_class, load
+from rolemesh.plugins.discovery import discover
+from rolemesh.plugins.drivers import load
 from rolemesh.plugins.schema import job_schema
-from rolemesh.protocol.master.records import RankRecord
+from rolemesh_durable.protocol.master.records import RankRecord
 
-KERNEL = Path(rolemesh.__file__).parent
+KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"
 
-MODULES = ("rolemesh.workload", "rolemesh.placement", "rolemesh.observer", "rolemesh.transport", "rolemesh.testing")
+MODULES = (
+    "rolemesh.api.workload",
+    "rolemesh.placement",
+    "rolemesh.api.observer",
+    "rolemesh.api.transport",
+    "rolemesh_testing",
+)
 """What plugins import besides ``rolemesh`` itself; one that does not exist yet is left out."""
 
 OPERATIONS = ("__getitem__", "__len__", "__iter__", "__contains__", "__or__", "__call__")
@@ -50,7 +59,7 @@ def surface() -> str:
     """The whole text, which ends in a newline."""
     parts = [
         ("hooks: name, arguments, answer", hooks()),
-        ("plugins: entry-point group, base class, api_version", kinds()),
+        ("plugins: entry-point group, base class, api_version", kind_lines()),
         *((f"{name}: __all__", module(name)) for name in ("rolemesh", *MODULES) if find_spec(name) is not None),
         ("command line: verbs, arguments, options", commands()),
         ("exit codes", exit_codes()),
@@ -93,12 +102,11 @@ def hooks() -> Iterator[str]:
             yield f"{name}{_signature(value)}{first}"
 
 
-def kinds() -> Iterator[str]:
+def kind_lines() -> Iterator[str]:
     """A line per kind of plugin."""
-    for kind in KINDS:
-        base = base_class(kind)
-        said = f"{base.__module__}.{base.__name__}, {base.api_version}" if base else "reserved"  # type: ignore[attr-defined]
-        yield f"rolemesh.{kind}: {said}"
+    for kind in kinds().values():
+        base = kind.base_class()
+        yield f"{kind.group}: {base.__module__}.{base.__name__}, {base.api_version}"
 
 
 # -------------------------------------------------------------------------------------------------------------- Python
@@ -254,10 +262,10 @@ class _Text(str):
 
 def commands() -> Iterator[str]:
     """A line per verb, argument and option; verbs below a verb follow it."""
-    for verb in cli.VERBS:
-        if find_spec(f"rolemesh.cli.{verb.module}") is not None:
-            root = typer.main.get_command(cli._app([verb.name]))
-            yield from _command(f"rolemesh {verb.name}", root.commands[verb.name])  # type: ignore[attr-defined]
+    for name in verbs():
+        if "." not in name:
+            root = typer.main.get_command(cli._app([name]))
+            yield from _command(f"rolemesh {name}", root.commands[name])  # type: ignore[attr-defined]
 
 
 def _command(path: str, command: Any) -> Iterator[str]:
@@ -301,20 +309,20 @@ def error_classes() -> Iterator[str]:
 def builtin_options() -> Iterator[str]:
     """The options that a job file may give to the plugins that come with the kernel."""
     for record in discover(environ={}):
-        if record.distribution == "rolemesh":
+        if record.distribution in ("rolemesh", "rolemesh-durable", "rolemesh-console"):
             yield f"{record.kind} {record.name}: {_json(_without_wording(load(record).Options.model_json_schema()))}"
 
 
 def event_kinds() -> list[str]:
-    """What the master and the inline backend write into the journal, by name."""
-    sources = [*KERNEL.glob("protocol/master/*.py"), KERNEL / "backends" / "inline.py"]
+    """What the engines write into the journal, by name."""
+    sources = [*ENGINE.glob("protocol/master/*.py"), KERNEL / "inline" / "engine.py"]
     calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     return sorted(
         {
             str(call.args[0].value)
             for call in calls
             if isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("Record", "_journal")
+            and call.func.attr in ("Record", "_tell")
             and isinstance(call.args[0], ast.Constant)
         }
     )

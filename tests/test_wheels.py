@@ -8,6 +8,7 @@ import tarfile
 import tomllib
 import zipfile
 from configparser import ConfigParser
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def top(folder: Path) -> list[Path]:
 
 def test_the_kernels_wheel_does_not_grow_unnoticed(dist: Dist) -> None:
     size = dist.wheel("rolemesh").stat().st_size
-    assert size < 660_000, f"{size:,} bytes: see docs/architecture.md, Deviations, before this number is raised"
+    assert size < 235_000, f"{size:,} bytes, of which 200,000 are the goal: what made it larger is a plugin"
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
@@ -110,9 +111,11 @@ def test_the_metadata_are_valid_and_those_of_the_pyproject(folder: Path, dist: D
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=named)
 def test_a_plugin_asks_for_the_kernels_that_it_fits(folder: Path, dist: Dist) -> None:
-    (kernel,) = [each for each in metadata(dist.wheel(named(folder))).requires_dist or () if each.name == "rolemesh"]
-    assert kernel.specifier == Requirement("rolemesh>=0.1,<0.2").specifier
-    assert kernel.specifier.contains(pyproject(ROOT)["version"])
+    ours = {named(folder) for folder in DISTRIBUTIONS}
+    asked = [each for each in metadata(dist.wheel(named(folder))).requires_dist or () if each.name in ours]
+    assert "rolemesh" in {each.name for each in asked}
+    assert {str(each.specifier) for each in asked} == {str(Requirement("rolemesh>=0.1,<0.2").specifier)}
+    assert asked[0].specifier.contains(pyproject(ROOT)["version"])
     assert any(group.startswith("rolemesh.") for group in entry_points(dist.wheel(named(folder))))
 
 
@@ -136,13 +139,40 @@ def test_the_installed_kernel_lists_its_own_plugins(kernel_installed: Installed,
     }
 
 
-def test_the_installed_kernel_validates_and_runs_hello(kernel_installed: Installed, tmp_path: Path) -> None:
-    shutil.copytree(
-        ROOT / "examples" / "hello", tmp_path / "hello", ignore=shutil.ignore_patterns("__pycache__", "runs")
-    )
-    checked = kernel_installed.run("rolemesh", "validate", "hello/job.yaml", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    done = kernel_installed.run("rolemesh", "run", "hello/job.yaml", "--backend", "local", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+def hello(folder: Path) -> Path:
+    """examples/hello, in a folder of its own."""
+    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    return Path(shutil.copytree(ROOT / "examples" / "hello", folder / "hello", ignore=ignored))
+
+
+def test_the_kernel_alone_has_what_it_needs_and_nothing_of_an_engine(kernel_installed: Installed) -> None:
+    names = {distribution.name.lower() for distribution in distributions(path=[str(kernel_installed.packages)])}
+    assert {"rolemesh", "pluggy", "pydantic", "numpy"} <= names
+    assert not {
+        name for name in names if name.startswith(("ray", "torch", "pyzmq", "sqlalchemy", "psutil", "rolemesh-"))
+    }
+
+
+def test_the_installed_kernel_validates_plans_and_runs_hello(kernel_installed: Installed, tmp_path: Path) -> None:
+    job = str(hello(tmp_path) / "job.yaml")
+    for command in (("validate", job), ("plan", job), ("schema",), ("run", job)):
+        done = kernel_installed.run("rolemesh", *command, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
     assert (result["status"], result["steps"]) == ("done", 20)
+
+
+def test_a_backend_asked_of_the_kernel_alone_names_what_to_install(kernel_installed: Installed, tmp_path: Path) -> None:
+    done = kernel_installed.run(
+        "rolemesh", "run", str(hello(tmp_path) / "job.yaml"), "--backend", "local", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "rolemesh[local]" in done.stderr
+
+
+def test_the_local_extra_runs_hello_in_processes(whole_installed: Installed, tmp_path: Path) -> None:
+    command = ("rolemesh", "run", str(hello(tmp_path) / "job.yaml"), "--backend", "local")
+    done = whole_installed.run(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
+    assert (result["status"], result["steps"], result["recoveries"]) == ("done", 20, [])

@@ -10,17 +10,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolemesh.batch import Batch, Ragged, Shard, Shards
-    from rolemesh.cluster import ClusterView, NodeView
-    from rolemesh.diagnoser import Diagnoser
+    from rolemesh.api.backend import Backend
+    from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+    from rolemesh.api.cluster import ClusterView, NodeView
+    from rolemesh.api.command import Command, RunOption
+    from rolemesh.api.diagnoser import Diagnoser
+    from rolemesh.api.failover import Budget, FailoverLevel
+    from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Verdict
+    from rolemesh.api.import_ref import ImportRef
+    from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
+    from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
+    from rolemesh.api.scheduler import Scheduler
+    from rolemesh.api.transport import Inbox, Payload, Sender, Site, Stamp, Transport
+    from rolemesh.api.workload import RankContext, State, Workload, operator
     from rolemesh.errors import OptionsError, PlacementError, PluginError, RolemeshError
-    from rolemesh.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Verdict
     from rolemesh.graph.flow import flow
     from rolemesh.hookspecs import hookimpl
-    from rolemesh.imports import ImportRef
-    from rolemesh.level import Budget, FailoverLevel
-    from rolemesh.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
-    from rolemesh.partition import Broadcast, Partial, Sharded, Split
+    from rolemesh.job.engine import Engine, RunHandle
+    from rolemesh.job.job import Job
+    from rolemesh.kinds import Kind
     from rolemesh.placement import (
         Assignment,
         PlacementPlan,
@@ -30,27 +38,29 @@ if TYPE_CHECKING:
         Slot,
         Unplaced,
     )
-    from rolemesh.scheduler import Scheduler
-    from rolemesh.transport import Inbox, Payload, Sender, Site, Stamp, Transport
-    from rolemesh.workload import RankContext, State, Workload, operator
 
     __version__: str
 
 __all__ = [
     "Assignment",
     "Attempt",
+    "Backend",
     "Batch",
     "Broadcast",
     "Budget",
     "ClusterView",
+    "Command",
     "Diagnoser",
+    "Engine",
     "Event",
     "FailoverLevel",
     "Failure",
     "ImportRef",
     "Inbox",
+    "Job",
     "JobStatus",
     "JobView",
+    "Kind",
     "NodeState",
     "NodeView",
     "Observer",
@@ -68,7 +78,9 @@ __all__ = [
     "RecoveryPlan",
     "RoleRequest",
     "RolemeshError",
+    "RunHandle",
     "RunInfo",
+    "RunOption",
     "Scheduler",
     "Sender",
     "Shard",
@@ -91,21 +103,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "batch": ("Batch", "Ragged", "Shard", "Shards"),
-    "cluster": ("ClusterView", "NodeView"),
-    "diagnoser": ("Diagnoser",),
+    "api.batch": ("Batch", "Ragged", "Shard", "Shards"),
+    "api.cluster": ("ClusterView", "NodeView"),
+    "api.diagnoser": ("Diagnoser",),
     "errors": ("OptionsError", "PlacementError", "PluginError", "RolemeshError"),
-    "failures": ("Attempt", "Failure", "JobView", "NodeState", "RankView", "RecoveryPlan", "Verdict"),
+    "api.failures": ("Attempt", "Failure", "JobView", "NodeState", "RankView", "RecoveryPlan", "Verdict"),
     "graph.flow": ("flow",),
     "hookspecs": ("hookimpl",),
-    "imports": ("ImportRef",),
-    "level": ("Budget", "FailoverLevel"),
-    "observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),
-    "partition": ("Broadcast", "Partial", "Sharded", "Split"),
+    "job.engine": ("Engine", "RunHandle"),
+    "job.job": ("Job",),
+    "kinds": ("Kind",),
+    "api.backend": ("Backend",),
+    "api.command": ("Command", "RunOption"),
+    "api.import_ref": ("ImportRef",),
+    "api.failover": ("Budget", "FailoverLevel"),
+    "api.observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),
+    "api.partition": ("Broadcast", "Partial", "Sharded", "Split"),
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),
-    "scheduler": ("Scheduler",),
-    "transport": ("Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"),
-    "workload": ("RankContext", "State", "Workload", "operator"),
+    "api.scheduler": ("Scheduler",),
+    "api.transport": ("Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"),
+    "api.workload": ("RankContext", "State", "Workload", "operator"),
 }
 _HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from rolemesh.cluster import ClusterView
-    from rolemesh.failures import Failure, JobView, RecoveryPlan, Verdict
-    from rolemesh.observer import Event, JobStatus, Missed, RunInfo, StepMetrics
+    from rolemesh.api.cluster import ClusterView
+    from rolemesh.api.failures import Failure, JobView, RecoveryPlan, Verdict
+    from rolemesh.api.observer import Event, JobStatus, Missed, RunInfo, StepMetrics
     from rolemesh.placement import PlacementPlan, PlacementRequest
 
 PROJECT = "rolemesh"

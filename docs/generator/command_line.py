@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import typer
 
 from rolemesh import cli
+from rolemesh.cli.verbs import verbs
 from rolemesh.plugins.describe import type_name
 
 __all__ = ["page"]
@@ -28,10 +28,10 @@ HEAD = """\
 def page() -> str:
     """The whole page, as Markdown."""
     sections = [HEAD]
-    for verb in cli.VERBS:
-        if find_spec(f"rolemesh.cli.{verb.module}") is not None:
-            root = typer.main.get_command(cli._app([verb.name]))
-            sections += _sections(f"rolemesh {verb.name}", root.commands[verb.name], 2)  # type: ignore[attr-defined]
+    for name in verbs():
+        if "." not in name:
+            root = typer.main.get_command(cli._app([name]))
+            sections += _sections(f"rolemesh {name}", root.commands[name], 2)  # type: ignore[attr-defined]
     return "\n".join(sections)
 
 

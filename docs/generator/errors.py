@@ -9,37 +9,43 @@ from pathlib import Path
 from typing import get_args
 
 import yaml
-from docs.generator.raised import Message, classes, messages
+from docs.generator.raised import Message, classes, messages, short
 
 from rolemesh import errors
-from rolemesh.failures import Cause
+from rolemesh.api.failures import Cause
 
 __all__ = ["CAUSES", "FAILURES", "causes", "page"]
 
 CAUSES = Path(__file__).with_name("causes.yaml")
 
+ROOM = ("contract", "discovery", "drivers", "lock", "manager", "static")
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Job files": ("spec/", "environments.py", "plugins/select.py", "imports.py"),
-    "The command line": ("driver.py", "rehearsal/", "planning/nodes.py"),
-    "Placement": ("planning/", "replanning.py", "room.py", "backends/inline.py", "plugins/schedulers/"),
+    "Job files": ("spec/", "plugins/select.py", "api/import_ref.py"),
+    "The command line": (
+        "job/",
+        "cli/run.py",
+        "durable/driver.py",
+        "durable/bundle.py",
+        "rehearsal/",
+        "placement/nodes.py",
+    ),
+    "Placement": ("placement/", "inline/", "durable/hosting/", "plugins/schedulers/"),
     "Plugins": (
-        "plugins/manager.py",
-        "plugins/drivers.py",
-        "plugins/discovery.py",
-        "plugins/lock.py",
-        "plugins/static.py",
+        *(f"plugins/{file}.py" for file in ROOM),
+        "kinds/",
         "cli/plugins.py",
+        "cli/verbs.py",
         "cli/new.py",
         "cookiecutter/",
         "testing/",
     ),
-    "Workloads": ("workload.py", "builtin/function.py", "plugins/workloads/"),
+    "Workloads": ("api/workload.py", "builtin/function.py", "plugins/workloads/"),
     "Flows": ("graph/",),
-    "Ray, nodes and environments": ("agent/", "backends/", "claims.py"),
-    "Runs that are there, or were": ("cli/", "control.py", "runs.py", "profiling.py"),
-    "Snapshots and resuming": ("snapshots/", "resuming.py", "rank/origin.py"),
-    "Edges": ("codec", "protocol/", "rank/", "shm.py", "transport.py", "builtin/"),
-    "The journal": ("state.py", "master/"),
+    "Ray, nodes and environments": ("durable/agent/", "api/backend.py", "local/", "ray/", "runs/claim.py"),
+    "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "runs/"),
+    "Snapshots and resuming": ("durable/checkpoint/", "durable/rank/origin.py"),
+    "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "api/transport.py", "builtin/"),
+    "The journal": ("durable/journal/", "durable/master/", "sql/"),
     "Elsewhere": ("",),
 }
 """Where on the page the messages of a file stand: the first section that has its path, or the beginning of it."""
@@ -158,8 +164,12 @@ def check(found: Sequence[Message], known: Mapping[str, tuple[str, str]]) -> Non
 def _section(message: Message) -> str:
     if message.kind in BEFORE:
         return BEFORE[message.kind]
-    path = message.file.removeprefix("core/rolemesh/")
-    return next(title for title, heads in SECTIONS.items() if path.startswith(heads))
+    return next(title for title, heads in SECTIONS.items() if _begins(message.file, heads))
+
+
+def _begins(file: str, heads: tuple[str, ...]) -> bool:
+    """Whether the path, or that within its package, begins with one of `heads`."""
+    return short(file).startswith(heads) or file.startswith(heads)
 
 
 def _codes() -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rolemesh.api.import_ref import import_paths
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.imports import import_paths
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load as load_plugin
 from rolemesh.plugins.select import validate_options

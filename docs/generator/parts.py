@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from docs.generator import command_line, errors, flows
+from docs.generator import command_line, errors, flows, reference
 
 __all__ = ["PARTS", "ROOT"]
 
@@ -20,5 +21,6 @@ PARTS: Mapping[Path, Callable[[], str]] = {
     ROOT / "docs/reference/cli.md": command_line.page,
     ROOT / "docs/gallery.md": _gallery,
     ROOT / "docs/errors.md": errors.page,
+    **{ROOT / f"docs/reference/{name}.md": partial(reference.page, name) for name in reference.PAGES},
 }
 """Each generated document, with what makes its present content."""

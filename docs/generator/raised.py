@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from docs.generator.texts import clean, is_said, templates
 
-__all__ = ["Message", "classes", "messages"]
+__all__ = ["Message", "classes", "messages", "short"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_shared/hooks/*.py")
@@ -21,15 +21,15 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/routes.py", "refuse"): ("FlowError", 0, ""),
     ("plugins/drivers.py", "refuse"): ("PluginError", 0, "the … "),
     ("plugins/manager.py", "_wrong"): ("PluginError", 1, "the … "),
-    ("replanning.py", "_wrong"): ("PlacementError", 1, "the placement strategy … "),
-    ("cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
-    ("cli/logs.py", "_unknown"): ("_NoLogError", 0, ""),
-    ("claims.py", "_in_use"): ("NameInUseError", 1, "a job named … "),
-    ("resuming.py", "_not_started"): ("SnapshotError", 0, ""),
+    ("placement/chain.py", "_wrong"): ("PlacementError", 1, "the placement strategy … "),
+    ("durable/cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
+    ("durable/cli/logs.py", "_unknown"): ("_NoLogError", 0, ""),
+    ("runs/claim.py", "_in_use"): ("NameInUseError", 1, "a job named … "),
+    ("durable/checkpoint/resume.py", "_not_started"): ("SnapshotError", 0, ""),
     ("spec/problems.py", "kind"): ("JobFileError", 0, ""),
 }
-"""Functions that make an error of what they are given: file and name, to class, position of the message, and what they
-put before it."""
+"""Functions that make an error of what they are given: file, as `short` has it, and name, to class, position of the
+message, and what they put before it."""
 
 ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
     **{
@@ -43,17 +43,23 @@ ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
 CHECKING: Mapping[str, str] = {
     "spec/model.py": "JobFileError",
     "spec/world_size.py": "JobFileError",
-    "imports.py": "OptionsError",
-    "workload.py": "OptionsError",
+    "api/import_ref.py": "OptionsError",
+    "api/workload.py": "OptionsError",
     "builtin/function.py": "OptionsError",
     "graph/checks.py": "FlowError",
     "options.py": "OptionsError",
     "reward.py": "OptionsError",
 }
-"""Files whose `ValueError` and `TypeError` become errors of a class, since pydantic or the tracer asks them."""
+"""Files, as `short` has them or by name only, whose `ValueError` and `TypeError` become errors of a class, since
+pydantic or the tracer asks them."""
 
 FORM = "pre_gen_project.py"
 """The file that checks the answers for `rolemesh new`: tuples that end in message and remedy."""
+
+
+def short(file: str) -> str:
+    """A file's path within its package, for all but the kernel's behind the package's name without ``rolemesh_``."""
+    return re.sub(r"^core/rolemesh/|^plugins/\w+/[\w-]+/src/rolemesh_", "", file)
 
 
 class Message(NamedTuple):
@@ -92,23 +98,21 @@ def _trees() -> dict[str, ast.Module]:
     """The files that have to do with errors, by path; that of the classes first."""
     paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "core/rolemesh/errors.py", *paths]}
-    helpers = {short for short, _ in (*HELPERS, *ANSWERING)}
+    helpers = {name for name, _ in (*HELPERS, *ANSWERING)}
     return {
         file: ast.parse(text)
         for file, text in texts.items()
-        if re.search(r"\w(?:Error|Problems)\(", text)
-        or file.removeprefix("core/rolemesh/") in helpers
-        or file.endswith(FORM)
+        if re.search(r"\w(?:Error|Problems)\(", text) or short(file) in helpers or file.endswith(FORM)
     }
 
 
 def _in_file(file: str, tree: ast.Module, kinds: Mapping[str, str]) -> Iterator[Message]:
-    short = file.removeprefix("core/rolemesh/")
+    path = short(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inner = {child for node in functions for child in ast.walk(node) if child is not node and child in functions}
     constants = _assigned(ast.Module([node for node in tree.body if isinstance(node, ast.Assign)], []))
     scopes: list[ast.AST] = [tree, *(node for node in functions if node not in inner)]
-    own = {node.name: _own_remedy(node, kinds) for node in functions if (short, node.name) in HELPERS}
+    own = {node.name: _own_remedy(node, kinds) for node in functions if (path, node.name) in HELPERS}
     for scope in scopes:
         if getattr(scope, "name", "") in own:
             continue
@@ -117,7 +121,7 @@ def _in_file(file: str, tree: ast.Module, kinds: Mapping[str, str]) -> Iterator[
         before = 0
         for node in sorted(_sites(body), key=lambda node: node.lineno):
             known = _between(names, before, node.lineno)
-            found = _message(node, short, getattr(scope, "name", ""), kinds, own)
+            found = _message(node, path, getattr(scope, "name", ""), kinds, own)
             if found is not None:
                 kind, text, remedy, start = found
                 yield from _told(kind, text, remedy, known, file, start)
@@ -125,21 +129,21 @@ def _in_file(file: str, tree: ast.Module, kinds: Mapping[str, str]) -> Iterator[
 
 
 def _message(
-    node: ast.AST, short: str, scope: str, kinds: Mapping[str, str], own: Mapping[str, ast.expr | None]
+    node: ast.AST, path: str, scope: str, kinds: Mapping[str, str], own: Mapping[str, ast.expr | None]
 ) -> tuple[str, ast.expr, ast.expr | None, str] | None:
     """Class, text, remedy of the message that a node makes, and what is put before it; None if it makes none."""
     match node:
-        case ast.Yield(value=text) | ast.Return(value=text) if text is not None and (short, scope) in ANSWERING:
-            kind, head = ANSWERING[short, scope]
+        case ast.Yield(value=text) | ast.Return(value=text) if text is not None and (path, scope) in ANSWERING:
+            kind, head = ANSWERING[path, scope]
             return kind, text, None, head
-        case ast.Tuple(elts=[*_, ast.JoinedStr() as text, remedy]) if short.endswith(FORM):
+        case ast.Tuple(elts=[*_, ast.JoinedStr() as text, remedy]) if path.endswith(FORM):
             return "PluginError", text, remedy, ""
         case ast.Call(args=arguments):
             name = _name(node)
             if name in ("ValueError", "TypeError") and arguments:
-                checked = CHECKING.get(short) or CHECKING.get(short.rpartition("/")[2] if "/src/" in short else "")
+                checked = CHECKING.get(path) or CHECKING.get(path.rpartition("/")[2])
                 return (checked, arguments[0], None, "") if checked else None
-            kind, position, head = (name, 0, "") if name in kinds else HELPERS.get((short, name), ("", 0, ""))
+            kind, position, head = (name, 0, "") if name in kinds else HELPERS.get((path, name), ("", 0, ""))
             if not kind or len(arguments) <= position:
                 return None
             given = next((keyword.value for keyword in node.keywords if keyword.arg == "remedy"), None)

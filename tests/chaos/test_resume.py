@@ -10,14 +10,15 @@ import pytest
 from safetensors.numpy import load_file
 from tests.chaos.harness import SHARDS, STEPS, ChaosJob, End, timeless
 
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.reshard import merge
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.reshard import merge
 
 Make = Callable[..., ChaosJob]
 FIRST = 13
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # `tests/e2e/test_resume.py` has the parts of it in every test run
 def test_a_job_in_two_parts_ends_as_one_in_one_go_also_with_another_rollout_rank(
     make_job: Make, undisturbed: End
 ) -> None:

@@ -10,8 +10,8 @@ import msgspec
 from pydantic import BaseModel
 
 from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, Verdict, hookimpl
+from rolemesh.api.failures import Scope
 from rolemesh.errors import RolemeshError
-from rolemesh.failures import Scope
 
 __all__ = ["BROKEN"]
 

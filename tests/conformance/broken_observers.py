@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rolemesh import Observer, hookimpl
-from rolemesh.observer import Event, JobStatus, RunInfo, StepMetrics
-from rolemesh.testing.observers.lives import EVENTS
+from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
+from rolemesh_testing.observers.lives import EVENTS
 
 __all__ = ["BROKEN"]
 

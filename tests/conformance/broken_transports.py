@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from rolemesh import Inbox, Payload, Sender, Site, Stamp, Transport
-from rolemesh.builtin.shm_transport import ShmTransport
+from rolemesh_durable.dataplane.shm_transport import ShmTransport
 
 
 class Sound(ShmTransport):

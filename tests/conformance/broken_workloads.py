@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from tests.conformance.counter import Counter
 
 from rolemesh import Batch, Broadcast, RankContext, Split, State, operator
-from rolemesh.workload import OperatorSpec
+from rolemesh.api.workload import OperatorSpec
 
 Counting = Counter.Options
 SHARED: list[int] = []

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from rolemesh.testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance
 
 __all__ = ["Findings", "Outcomes", "failures", "found_in", "outcomes", "own_tests"]
 

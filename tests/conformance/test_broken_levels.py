@@ -8,7 +8,7 @@ from tests.conformance.harness import Findings, found_in, own_tests
 
 from rolemesh import FailoverLevel
 from rolemesh.plugins import manager
-from rolemesh.testing import FailoverConformance
+from rolemesh_testing import FailoverConformance
 
 LARGE = "test_it_answers_in_time_for_ten_thousand_ranks"
 

@@ -7,7 +7,7 @@ from tests.conformance.broken_observers import BROKEN, ELSEWHERE, Sound
 from tests.conformance.harness import Findings, found_in, own_tests
 
 from rolemesh import Observer
-from rolemesh.testing import ObserverConformance
+from rolemesh_testing import ObserverConformance
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from tests.conformance.harness import Findings, found_in, own_tests
 
 from rolemesh import Scheduler
 from rolemesh.plugins import manager
-from rolemesh.testing import SchedulerConformance
+from rolemesh_testing import SchedulerConformance
 
 ELSEWHERE = "test_another_process_has_the_same_answer"
 LARGE = "test_a_thousand_nodes_are_planned_in_time"

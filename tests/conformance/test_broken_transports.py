@@ -8,8 +8,8 @@ import pytest
 from tests.conformance import broken_transports as broken
 from tests.conformance.harness import outcomes, own_tests
 
-from rolemesh.testing import TransportConformance
-from rolemesh.testing.transports import conformance, party
+from rolemesh_testing import TransportConformance
+from rolemesh_testing.transports import conformance, party
 
 BROKEN: dict[str, Any] = {
     "test_its_address_is_a_short_line_of_text": broken.Verbose,

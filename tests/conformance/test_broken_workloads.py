@@ -12,7 +12,7 @@ from tests.conformance.counter import Counter
 from tests.conformance.harness import outcomes
 
 from rolemesh import Batch
-from rolemesh.testing import WorkloadConformance
+from rolemesh_testing import WorkloadConformance
 
 
 class Sound(WorkloadConformance):

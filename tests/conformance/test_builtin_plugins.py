@@ -1,12 +1,16 @@
-"""The kernel's own plugins pass the conformance kit."""
+"""The plugins that come with the kernel pass the conformance kit."""
 
 from __future__ import annotations
 
-from rolemesh.testing import ObserverConformance, SchedulerConformance
+from rolemesh_testing import DiagnoserConformance, ObserverConformance, SchedulerConformance
 
 
 class TestPack(SchedulerConformance):
     plugin = "pack"
+
+
+class TestStandard(DiagnoserConformance):
+    plugin = "standard"
 
 
 class TestConsole(ObserverConformance):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolemesh import Batch
-from rolemesh.testing import WorkloadConformance
+from rolemesh_testing import WorkloadConformance
 
 HELLO = Path(__file__).resolve().parents[2] / "examples" / "hello"
 

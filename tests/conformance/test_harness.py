@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from tests.conformance.harness import failures, outcomes
 
 from rolemesh import Scheduler
-from rolemesh.testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance
 
 
 class Sound(Scheduler):

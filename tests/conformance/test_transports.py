@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh.testing import TransportConformance
+from rolemesh_testing import TransportConformance
 
 
 class TestShm(TransportConformance):

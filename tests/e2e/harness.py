@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rolemesh.control import ControlClient, MasterGoneError
-from rolemesh.observer import JobStatus
+from rolemesh.api.observer import JobStatus
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
 
 ROLES = '''
 import os

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.e2e.harness import Job, until
 
-from rolemesh.observer import JobStatus
+from rolemesh.api.observer import JobStatus
 
 LADDER = """
 failover:

@@ -10,8 +10,8 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, SLOW, STEPS, total
 
-from rolemesh.control import ControlClient
-from rolemesh.snapshots import disk
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.control.client import ControlClient
 
 ELASTIC = "roles.work.world_size={min: 1, max: 3}"
 WHERE = "roles.work.resources.custom.grow=1"

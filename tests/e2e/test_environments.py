@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.wheels import write_wheel
 
-from rolemesh.control import ControlClient
+from rolemesh_durable.control.client import ControlClient
 
 ROLES = '''
 import os

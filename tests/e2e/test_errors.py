@@ -340,7 +340,7 @@ def failed(job: Stranger, *words: str, args: tuple[str, ...] = ()) -> str:
     for word in words:
         assert word in done.stderr, done.stderr
     assert done.stderr.count("error: ") == 1
-    assert not re.search(r'File ".*/rolemesh/', done.stderr), done.stderr
+    assert not re.search(r'File ".*/rolemesh(_durable)?/', done.stderr), done.stderr
     assert job.result()["status"] == "failed"
     assert job.seconds_from_failure_to_end() < 3.0
     return done.stderr

@@ -25,7 +25,7 @@ from tests.e2e.ladder import (
     total,
 )
 
-from rolemesh.control import ControlClient
+from rolemesh_durable.control.client import ControlClient
 
 Make = Callable[..., Job]
 
@@ -399,6 +399,7 @@ def test_a_rehearsal_that_makes_no_sense_is_refused(
     assert not job.run_dir.exists()
 
 
+@pytest.mark.soak  # `tests/chaos/test_kills.py` has one in every test run
 def test_a_rehearsal_with_every_target_ends_exactly_as_an_undisturbed_run(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     chaos = "kills=8,seed=5,targets=rank,agent,master,stop,disk,node"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.e2e.harness import Job, leftovers, until
 
@@ -151,6 +152,17 @@ def test_a_detached_job_can_be_seen_attached_to_and_stopped(make_job: Make, back
     assert job.result()["status"] == "interrupted"
     log = job.cli("logs", "squares", "work/1")
     assert log.returncode == 0
+
+
+def test_processes_say_in_ps_what_they_are_of_which_job(make_job: Make) -> None:
+    job = make_job(backend=("--backend", "local"))
+    job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
+    status = job.running()
+    processes = {"master": status.master_pid} | {agent.agent: agent.pid for agent in status.agents}
+    processes |= {f"{rank.role}/{rank.rank}": rank.pid for rank in status.ranks}
+    for what, pid in processes.items():
+        assert " ".join(psutil.Process(pid).cmdline()).strip() == f"rolemesh: {status.name} {what}"
+    assert any(f"rolemesh: {status.name} supervisor" in found for found in leftovers(job.ids()))
 
 
 def test_jobs_run_side_by_side(make_job: Make, backend: tuple[str, ...]) -> None:

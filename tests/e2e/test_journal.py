@@ -17,7 +17,7 @@ from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, LADDER, SLOW, ended_well, launched, of_kind, pids, recovered
 
-from rolemesh.state import SQLITE_FILE
+from rolemesh_durable.journal.sqlite import SQLITE_FILE
 
 Make = Callable[..., Job]
 
@@ -105,7 +105,7 @@ def emptied(folder: Path) -> None:
 def short(folder: Path) -> None:
     """Its last rows are not there."""
     connection = sqlite3.connect(folder / SQLITE_FILE, isolation_level=None)
-    connection.execute("delete from rolemesh_journal_events where seq > 7")
+    connection.execute("delete from rolemesh_records where seq > 7")
     connection.close()
 
 

@@ -19,8 +19,8 @@ from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
 
-from rolemesh.observer import JobStatus
-from rolemesh.run_lock import is_held
+from rolemesh.api.observer import JobStatus
+from rolemesh.runs.lock import is_held
 
 pytestmark = pytest.mark.ray
 

@@ -38,6 +38,7 @@ def happened(job: Job) -> Counter[str]:
     return Counter([e["kind"] for e in events] + [e["data"]["kind"] for e in events if e["kind"] == "injected"])
 
 
+@pytest.mark.soak
 def test_failures_of_a_quick_job_that_commits_nothing_all_happen(tmp_path: Path) -> None:
     job, said = rehearse(
         tmp_path,
@@ -71,7 +72,9 @@ def test_a_rehearsal_that_cannot_hit_what_it_was_asked_for_says_so(tmp_path: Pat
     until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
 
 
-@pytest.mark.parametrize("target", ["full", "stall", "clock", "zygote"])
+@pytest.mark.parametrize(
+    "target", ["clock", "zygote", *(pytest.param(target, marks=pytest.mark.soak) for target in ("full", "stall"))]
+)
 def test_a_job_ends_as_undisturbed_whatever_befalls_its_processes(tmp_path: Path, target: str) -> None:
     made = job_in(tmp_path / "job", "squares", extra="failover: [{use: process}, {use: job}]\n")
     chaos = f"kills=3,seed=5,targets={target}"

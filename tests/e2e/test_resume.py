@@ -19,8 +19,8 @@ from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, launched, of_kind, pids, recovered, total
 
-from rolemesh.control import ControlClient
-from rolemesh.snapshots import disk
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.control.client import ControlClient
 
 Make = Callable[..., Job]
 STEPS = 60
@@ -165,7 +165,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("cubes", (), ("cubes", "squares")),
         ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
         ("runs/squares/snapshots/step-5", (), ("step-5",)),
-        ("squares", ("--inline",), ("--inline", "resume")),
+        ("squares", ("--inline",), ("No such option", "--resume")),
         ("squares", (f"steps={STEPS}", "snapshots.enabled=false"), ("snapshots.enabled", "resumes")),
     ],
 )

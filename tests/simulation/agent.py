@@ -9,8 +9,8 @@ from tests.simulation.memory import NodeMemory
 from tests.simulation.model import RankKey
 from tests.simulation.rank import SimRank
 
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import messages as m
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -8,9 +8,9 @@ from tests.simulation.agent import SimAgent
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.model import SHARDS, RankKey, State
 
-from rolemesh.observer import Event, StepMetrics
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
     from tests.simulation.rank import SimRank, Way
     from tests.simulation.world import World
 
-    from rolemesh.protocol.edge import Kept
+    from rolemesh_durable.protocol.edge import Kept
 
 __all__ = ["INVARIANTS", "Checks"]
 

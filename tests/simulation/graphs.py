@@ -6,8 +6,8 @@ import random
 
 from tests.simulation.model import Job, Kind
 
+from rolemesh.api.partition import Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast, Partition, Split
 
 __all__ = ["grpo", "random_job"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolemesh.cluster import AgentPlace
-from rolemesh.observer import Event
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.merge import LineAssembler
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.observer import Event
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

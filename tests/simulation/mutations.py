@@ -12,19 +12,19 @@ from tests.simulation import checks
 from tests.simulation import rank as sim_rank
 from tests.simulation.patches import all_of, method
 
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import edge as edges
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.edge import InEdgeState
-from rolemesh.protocol.master import checkpoint, commands, coordinator, hangs, ladder, machine, own_time
-from rolemesh.protocol.master.coordinator import Coordinator
-from rolemesh.protocol.master.machine import MasterMachine
-from rolemesh.protocol.merge import LineAssembler
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import edge as edges
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.edge import InEdgeState
+from rolemesh_durable.protocol.master import checkpoint, commands, coordinator, hangs, ladder, machine, own_time
+from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["MUTATIONS", "Mutation"]
 
-replay = importlib.import_module("rolemesh.protocol.master.replay")
+replay = importlib.import_module("rolemesh_durable.protocol.master.replay")
 """The module; the package has the function under its name."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from rolemesh.observer import Event
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import messages as m
+from rolemesh.api.observer import Event
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import messages as m
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

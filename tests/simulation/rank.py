@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.memory import Entry
 from tests.simulation.model import Mind, State, Value, chunks_of, gather, part_of
 
+from rolemesh.api.failures import Failure
 from rolemesh.errors import TransportError
-from rolemesh.failures import Failure
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SimRank"]
 
 IDLE, COMPUTING, WAITING, BLOCKED = range(4)
-"""Phases, as `rolemesh.rank.board` numbers them."""
+"""Phases, as `rolemesh_durable.rank.status_page` numbers them."""
 
 
 class Stopped(Exception):
@@ -38,7 +38,7 @@ class UserError(Exception):
 
 
 class Way:
-    """One edge out of this rank; see `rolemesh.rank.out_port.Way`."""
+    """One edge out of this rank; see `rolemesh_durable.rank.out_port.Way`."""
 
     def __init__(self, rank: SimRank, edge: Edge, sends: tuple[Send, ...]) -> None:
         self.rank, self.edge, self.sends = rank, edge, sends
@@ -79,7 +79,7 @@ class Way:
 
 
 class In:
-    """One edge into this rank; see `rolemesh.rank.in_port.InPort`."""
+    """One edge into this rank; see `rolemesh_durable.rank.in_port.InPort`."""
 
     def __init__(self, rank: SimRank, edge: Edge) -> None:
         job = rank.job

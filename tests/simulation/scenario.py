@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.simulation.graphs import grpo, random_job
 from tests.simulation.nemesis import Nemesis
 
+from rolemesh.api.cluster import AgentPlace
 from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
-from rolemesh.cluster import AgentPlace
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
 from rolemesh_failover_process import ProcessLevel

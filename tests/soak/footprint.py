@@ -11,8 +11,8 @@ from typing import NamedTuple
 import psutil
 from tests.e2e.harness import Job
 
-from rolemesh.observer import JobStatus
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE
+from rolemesh.api.observer import JobStatus
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 
 __all__ = ["Change", "Sample", "changes", "sample", "table"]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rolemesh.batch import Batch, Ragged, Shard
-from rolemesh.digest import digest
+from rolemesh.api.batch import Batch, Ragged, Shard
+from rolemesh.runs.digest import digest
 
 
 def test_the_order_of_names_does_not_matter():

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.environments import environments, forbid_environments
 from rolemesh.errors import JobFileError, Problems
-from rolemesh.protocol.job import Environment
 from rolemesh.spec import JobFile, load
+from rolemesh.spec.role_environments import Environment, environments, forbid_environments
 
 JOB = """\
 name: test

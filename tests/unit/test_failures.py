@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rolemesh.failures import job_failed
+from rolemesh.api.failures import job_failed
 
 
 def result(**fields: Any) -> dict[str, Any]:

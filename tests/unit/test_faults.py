@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import errno, json, os, sys, tempfile, time
-from rolemesh import faults
+from rolemesh_durable import faults
 
 faults.LASTING_S = 0.05
 seen = {}

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rolemesh.jsonl import LineFile, event_line, last_line, metrics_line, read_metrics
-from rolemesh.observer import Event, RoleTimes, StepMetrics
+from rolemesh.api.observer import Event, RoleTimes, StepMetrics
+from rolemesh.runs.jsonl import LineFile, event_line, last_line, metrics_line, read_metrics
 
 
 def line(step: int, **values: float) -> StepMetrics:

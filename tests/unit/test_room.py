@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.backends.ray.line import STALE_S, Living, Place, ahead
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
-from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
-from rolemesh.planning import parse_nodes
-from rolemesh.room import find_room
-from rolemesh.workload import NoOptions
+from rolemesh.placement.nodes import parse_nodes
+from rolemesh_durable.hosting.admission import find_room
+from rolemesh_ray.queue import STALE_S, Living, Place, ahead
 
 
 def place(job: str, priority: int = 0, since: float = 0.0, beat: int = 1) -> Place:

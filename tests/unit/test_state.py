@@ -16,29 +16,34 @@ from typing import Any
 
 import pytest
 
-from rolemesh.errors import StateError
-from rolemesh.state import SQLITE_FILE, JournalDamagedError, JournalFencedError, Store
+from rolemesh.api.store import JournalDamagedError
+from rolemesh.errors import RolemeshError, StateError
+from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
+from rolemesh_durable.journal.sqlite import SQLITE_FILE
+
+CHANGE_RECORD = "update rolemesh_records set data = replace(data,"
+CHANGE_ROOT = "update rolemesh_roots set data = replace(data,"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open("sqlite", tmp_path, "job-1") as store:
+def store(tmp_path: Path) -> Iterator[EventLog]:
+    with EventLog.open("sqlite", tmp_path, "job-1") as store:
         yield store
 
 
-def test_events_come_back_as_they_were_written(store: Store, tmp_path: Path) -> None:
+def test_events_come_back_as_they_were_written(store: EventLog, tmp_path: Path) -> None:
     epoch = store.claim()
     data = {"role": "trainer", "rank": 0, "nested": {"list": [1, 2.5, None, "ü\x00"]}}
     written = store.append(epoch, [(1.25, "job_started", {}), (2.125, "rank_up", data)])
     written += store.append(epoch, [(3.0, "rank_up", {"step": 0})])
 
-    with Store.open("sqlite", tmp_path, "job-1") as reader:
+    with EventLog.open("sqlite", tmp_path, "job-1") as reader:
         assert reader.events() == written
     assert [event.seq for event in written] == [1, 2, 3]
     assert written[1].data == data
 
 
-def test_events_since_a_number_are_those_after_it(store: Store) -> None:
+def test_events_since_a_number_are_those_after_it(store: EventLog) -> None:
     epoch = store.claim()
     written = store.append(epoch, [(float(i), "rank_up", {"step": i}) for i in range(5)])
 
@@ -46,7 +51,7 @@ def test_events_since_a_number_are_those_after_it(store: Store) -> None:
     assert store.events(since=5) == []
 
 
-def test_appending_nothing_writes_nothing(store: Store) -> None:
+def test_appending_nothing_writes_nothing(store: EventLog) -> None:
     epoch = store.claim()
 
     assert store.append(epoch, []) == []
@@ -54,7 +59,10 @@ def test_appending_nothing_writes_nothing(store: Store) -> None:
 
 
 def test_jobs_in_one_database_do_not_see_each_other(tmp_path: Path) -> None:
-    with Store.open("sqlite:///shared.db", tmp_path, "a") as a, Store.open("sqlite:///shared.db", tmp_path, "b") as b:
+    with (
+        EventLog.open("sqlite:///shared.db", tmp_path, "a") as a,
+        EventLog.open("sqlite:///shared.db", tmp_path, "b") as b,
+    ):
         a.append(a.claim(), [(1.0, "job_started", {"of": "a"})])
         b.append(b.claim(), [(1.0, "job_started", {"of": "b"})])
 
@@ -63,10 +71,10 @@ def test_jobs_in_one_database_do_not_see_each_other(tmp_path: Path) -> None:
     assert (tmp_path / "shared.db").exists()
 
 
-def test_each_claim_takes_the_next_epoch_and_numbers_go_on(store: Store, tmp_path: Path) -> None:
+def test_each_claim_takes_the_next_epoch_and_numbers_go_on(store: EventLog, tmp_path: Path) -> None:
     first = store.claim()
     store.append(first, [(1.0, "job_started", {})])
-    with Store.open("sqlite", tmp_path, "job-1") as successor:
+    with EventLog.open("sqlite", tmp_path, "job-1") as successor:
         second = successor.claim()
         (event,) = successor.append(second, [(2.0, "master_recovered", {})])
 
@@ -74,9 +82,9 @@ def test_each_claim_takes_the_next_epoch_and_numbers_go_on(store: Store, tmp_pat
     assert (event.seq, event.epoch) == (2, 2)
 
 
-def test_a_master_of_an_older_epoch_is_refused_and_writes_nothing(store: Store, tmp_path: Path) -> None:
+def test_a_master_of_an_older_epoch_is_refused_and_writes_nothing(store: EventLog, tmp_path: Path) -> None:
     old = store.claim()
-    with Store.open("sqlite", tmp_path, "job-1") as successor:
+    with EventLog.open("sqlite", tmp_path, "job-1") as successor:
         successor.claim()
 
         with pytest.raises(StateError, match=r"epoch 1.*epoch 2 has taken the job over"):
@@ -87,15 +95,15 @@ def test_a_master_of_an_older_epoch_is_refused_and_writes_nothing(store: Store, 
         successor.verify(2)
 
 
-def test_writing_without_a_claim_is_refused(store: Store, tmp_path: Path) -> None:
-    with Store.open("sqlite", tmp_path, "other") as other:
+def test_writing_without_a_claim_is_refused(store: EventLog, tmp_path: Path) -> None:
+    with EventLog.open("sqlite", tmp_path, "other") as other:
         other.claim()
     with pytest.raises(StateError, match="epoch 1 has not been claimed"):
         store.append(1, [(1.0, "job_started", {})])
 
 
 def test_reading_where_nothing_was_written_says_so_and_creates_nothing(tmp_path: Path) -> None:
-    with Store.open("sqlite", tmp_path, "job-1") as store, pytest.raises(StateError, match="no journal of this job"):
+    with EventLog.open("sqlite", tmp_path, "job-1") as store, pytest.raises(StateError, match="no journal of this job"):
         store.events()
     assert list(tmp_path.iterdir()) == []
 
@@ -108,19 +116,17 @@ def _edit(run_dir: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("delete from rolemesh_journal_events where seq = 2", "event 2 is missing, the next one is 3"),
-        ("delete from rolemesh_journal_events where seq = 3", "events 3 to 3 are missing"),
-        ("delete from rolemesh_journal_events", "events 1 to 3 are missing"),
-        (
-            "update rolemesh_journal_events set data = '{\"step\":9}' where seq = 2",
-            "event 2 does not match its checksum",
-        ),
-        ("update rolemesh_journal_events set epoch = 4 where seq = 1", "event 1 does not match its checksum"),
-        ("update rolemesh_journals set epoch = 0", "the job's own row does not match its checksum"),
-        ("update rolemesh_journals set committed = 9", "the job's own row does not match its checksum"),
+        ("delete from rolemesh_records where seq = 2", "event 2 is missing, the next one is 3"),
+        ("delete from rolemesh_records where seq = 3", "events 3 to 3 are missing"),
+        ("delete from rolemesh_records", "events 1 to 3 are missing"),
+        (f"{CHANGE_RECORD} '\"step\":1', '\"step\":9') where seq = 2", "event 2 does not match its checksum"),
+        (f"{CHANGE_RECORD} '[1,1,', '[1,4,') where seq = 1", "event 1 does not match its checksum"),
+        ("update rolemesh_records set data = 'x' where seq = 1", "event 1 does not match its checksum"),
+        (f"{CHANGE_ROOT} '[1,', '[0,')", "the job's own row does not match its checksum"),
+        (f"{CHANGE_ROOT} ',-1,', ',9,')", "the job's own row does not match its checksum"),
     ],
 )
-def test_a_damaged_journal_is_never_half_read(store: Store, tmp_path: Path, damage: str, message: str) -> None:
+def test_a_damaged_journal_is_never_half_read(store: EventLog, tmp_path: Path, damage: str, message: str) -> None:
     store.append(store.claim(), [(float(i), "rank_up", {"step": i}) for i in range(3)])
     _edit(tmp_path, damage)
 
@@ -130,7 +136,7 @@ def test_a_damaged_journal_is_never_half_read(store: Store, tmp_path: Path, dama
     assert SQLITE_FILE in str(error.value)
 
 
-def _compacted(store: Store, *, keep: int) -> int:
+def _compacted(store: EventLog, *, keep: int) -> int:
     """A journal of ten events, of which a head stands for the first eight; its epoch."""
     epoch = store.claim()
     store.append(epoch, [(float(i), "rank_up", {"rank": i}) for i in range(10)], committed=7)
@@ -138,7 +144,7 @@ def _compacted(store: Store, *, keep: int) -> int:
     return epoch
 
 
-def test_a_compacted_journal_has_its_newest_events_and_what_stands_for_the_others(store: Store) -> None:
+def test_a_compacted_journal_has_its_newest_events_and_what_stands_for_the_others(store: EventLog) -> None:
     epoch = _compacted(store, keep=5)
     assert [event.seq for event in store.events()] == [6, 7, 8, 9, 10]
     assert [event.seq for event in store.events(7)] == [8, 9, 10]
@@ -154,7 +160,7 @@ def test_a_compacted_journal_has_its_newest_events_and_what_stands_for_the_other
     assert store.claim() == epoch + 1
 
 
-def test_events_that_no_head_stands_for_are_never_dropped(store: Store) -> None:
+def test_events_that_no_head_stands_for_are_never_dropped(store: EventLog) -> None:
     epoch = _compacted(store, keep=1)
     assert [event.seq for event in store.events()] == [9, 10]
     store.append(epoch, [], committed=8)
@@ -164,42 +170,47 @@ def test_events_that_no_head_stands_for_are_never_dropped(store: Store) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("update rolemesh_journal_heads set data = 'x'", "what stands for events 1 to 8 does not match its checksum"),
-        ("delete from rolemesh_journal_heads", "what stands for events 1 to 8 is missing"),
-        ("update rolemesh_journals set head_seq = 0", "the job's own row does not match its checksum"),
-        ("delete from rolemesh_journal_events where seq = 6", "event 6 is missing, the next one is 7"),
+        ("update rolemesh_heads set data = 'x'", "what stands for events 1 to 8 does not match its checksum"),
+        ("delete from rolemesh_heads", "what stands for events 1 to 8 is missing"),
+        (f"{CHANGE_ROOT} ',8]', ',0]')", "the job's own row does not match its checksum"),
+        ("delete from rolemesh_records where seq = 6", "event 6 is missing, the next one is 7"),
     ],
 )
-def test_a_damaged_head_is_never_read(store: Store, tmp_path: Path, damage: str, message: str) -> None:
+def test_a_damaged_head_is_never_read(store: EventLog, tmp_path: Path, damage: str, message: str) -> None:
     _compacted(store, keep=5)
     _edit(tmp_path, damage)
     with pytest.raises(JournalDamagedError, match=message):
         store.read()
 
 
-def test_what_was_written_before_its_confirmation_was_lost_is_not_written_twice(store: Store, tmp_path: Path) -> None:
+def test_what_was_written_before_its_confirmation_was_lost_is_not_written_twice(
+    store: EventLog, tmp_path: Path
+) -> None:
     epoch = store.claim()
     entries = [(1.0, "rank_up", {"rank": i}) for i in range(3)]
-    before = store._row
+    before = store._root
     written = store.append(epoch, entries, committed=1)
-    store._row = before  # as if the connection had broken between the commit and its confirmation
+    store._root = before  # as if the connection had broken between the commit and its confirmation
     assert store.append(epoch, entries, committed=1) == written
     assert [event.seq for event in store.events()] == [1, 2, 3]
-    with Store.open("sqlite", tmp_path, "job-1") as successor:
+    with EventLog.open("sqlite", tmp_path, "job-1") as successor:
         successor.claim()
-    store._row = before
+    store._root = before
     with pytest.raises(JournalFencedError):
         store.append(epoch, entries, committed=1)
 
 
 def test_a_journal_of_an_older_rolemesh_is_refused_with_what_to_do(tmp_path: Path) -> None:
     _edit(tmp_path, "create table rolemesh_jobs (job_id text)")
-    with Store.open("sqlite", tmp_path, "job-1") as store, pytest.raises(StateError, match="older rolemesh") as error:
+    with (
+        EventLog.open("sqlite", tmp_path, "job-1") as store,
+        pytest.raises(StateError, match="older rolemesh") as error,
+    ):
         store.events()
     assert "events.jsonl" in str(error.value)
 
 
-def test_a_journal_has_its_room_before_it_needs_it(store: Store, tmp_path: Path) -> None:
+def test_a_journal_has_its_room_before_it_needs_it(store: EventLog, tmp_path: Path) -> None:
     epoch = store.claim()
     size = lambda: sum(path.stat().st_blocks for path in tmp_path.iterdir())  # noqa: E731
     before = size()
@@ -212,11 +223,11 @@ def test_a_file_that_is_no_database_is_refused_with_its_place(tmp_path: Path) ->
     (tmp_path / SQLITE_FILE).write_bytes(b"not a database, " * 512)
 
     with pytest.raises(StateError, match="damaged") as error:
-        Store.open("sqlite", tmp_path, "job-1")
+        EventLog.open("sqlite", tmp_path, "job-1")
     assert str(tmp_path) in str(error.value)
 
 
-def test_an_overwritten_page_is_refused(store: Store, tmp_path: Path) -> None:
+def test_an_overwritten_page_is_refused(store: EventLog, tmp_path: Path) -> None:
     written = store.append(store.claim(), [(float(i), "rank_up", {"text": "x" * 500}) for i in range(100)])
     store.close()
     path = tmp_path / SQLITE_FILE
@@ -226,7 +237,7 @@ def test_an_overwritten_page_is_refused(store: Store, tmp_path: Path) -> None:
     for at in pages:
         path.write_bytes(data[:at] + os.urandom(4096) + data[at + 4096 :])
         try:
-            with Store.open("sqlite", tmp_path, "job-1") as reader:
+            with EventLog.open("sqlite", tmp_path, "job-1") as reader:
                 assert reader.events() == written, "nothing is read in part"
         except JournalDamagedError:
             refused += 1
@@ -238,19 +249,20 @@ def test_an_overwritten_page_is_refused(store: Store, tmp_path: Path) -> None:
     [
         ("sqlite://", "in memory"),
         ("sqlite:///:memory:", "in memory"),
-        ("nonsense", "not a database URL"),
-        ("nosuchdb://host/x", "not a database URL"),
-        ("mssql+pyodbc://host/x", "driver of this database is not installed"),
+        ("nonsense", "there is no store 'nonsense'"),
+        ("nosuchdb://host/x", "there is no store 'nosuchdb'"),
+        ("postgresql://host:port/x", "not a database URL"),
+        ("postgresql+pg8000://host/x", "driver of this database is not installed"),
     ],
 )
 def test_an_url_that_cannot_work_is_refused_with_a_remedy(tmp_path: Path, url: str, message: str) -> None:
-    with pytest.raises(StateError, match=message) as error:
-        Store.open(url, tmp_path, "job-1")
+    with pytest.raises(RolemeshError, match=message) as error:
+        EventLog.open(url, tmp_path, "job-1")
     assert error.value.remedy
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_its_place(tmp_path: Path) -> None:
-    store = Store.open("sqlite:///missing/folder/x.db", tmp_path, "job-1")
+    store = EventLog.open("sqlite:///missing/folder/x.db", tmp_path, "job-1")
     with pytest.raises(StateError, match="cannot be reached") as error:
         store.claim()
     assert "missing/folder/x.db" in str(error.value)
@@ -261,7 +273,7 @@ def test_claims_at_the_same_moment_get_different_epochs(tmp_path: Path) -> None:
     start = threading.Barrier(4)
 
     def claim() -> None:
-        with Store.open("sqlite", tmp_path, "job-1") as store:
+        with EventLog.open("sqlite", tmp_path, "job-1") as store:
             start.wait()
             epochs.append(store.claim())
 
@@ -275,7 +287,7 @@ def test_claims_at_the_same_moment_get_different_epochs(tmp_path: Path) -> None:
 
 
 def _write_forever(run_dir: Path, acknowledged: Any) -> None:
-    store = Store.open("sqlite", run_dir, "job-1")
+    store = EventLog.open("sqlite", run_dir, "job-1")
     epoch = store.claim()
     while True:
         last = store.append(epoch, [(1.0, "rank_up", {"pad": "x" * 50})] * 3)[-1]
@@ -295,21 +307,24 @@ def test_what_was_acknowledged_survives_sigkill_of_the_writer(tmp_path: Path) ->
         writer.kill()
         writer.join()
 
-    with Store.open("sqlite", tmp_path, "job-1") as store:
+    with EventLog.open("sqlite", tmp_path, "job-1") as store:
         events = store.events()
         assert len(events) >= acknowledged.value
         assert len(events) % 3 == 0, "a transaction is there as a whole or not at all"
         assert store.claim() == 2
 
 
-def test_importing_the_store_does_not_import_sqlalchemy() -> None:
-    code = "import sys, rolemesh.state; sys.exit('sqlalchemy' in sys.modules)"
+def test_the_default_store_needs_no_sqlalchemy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rolemesh_durable.journal.event_log import EventLog;"
+        f"EventLog.open('sqlite', {str(tmp_path)!r}, 'job').claim(); sys.exit('sqlalchemy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_server_that_does_not_answer_is_an_error_without_the_password(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="cannot be reached") as error:
-        Store.open("postgresql+psycopg://me:secret@127.0.0.1:1/db", tmp_path, "job-1")
+        EventLog.open("postgresql+psycopg://me:secret@127.0.0.1:1/db", tmp_path, "job-1")
     assert "secret" not in str(error.value)
     assert error.value.remedy
 
@@ -349,5 +364,5 @@ def _read(folder: Path, main: bytes, wal: bytes) -> list[Any]:
     folder.mkdir()
     (folder / SQLITE_FILE).write_bytes(main)
     (folder / f"{SQLITE_FILE}-wal").write_bytes(wal)
-    with Store.open("sqlite", folder, "job-1") as store:
+    with EventLog.open("sqlite", folder, "job-1") as store:
         return store.events()

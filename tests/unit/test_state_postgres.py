@@ -16,11 +16,12 @@ import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
-from rolemesh import database
+from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import StateError
-from rolemesh.state import JournalDamagedError, Store
+from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_sql import database
 
-Open = Callable[[], Store]
+Open = Callable[[], EventLog]
 
 
 @pytest.fixture
@@ -31,10 +32,10 @@ def job() -> str:
 @pytest.fixture
 def opened(postgres: str, tmp_path: Path, job: str) -> Iterator[Open]:
     """Opens the journal of this test's job, any number of times."""
-    stores: list[Store] = []
+    stores: list[EventLog] = []
 
-    def make() -> Store:
-        stores.append(Store.open(postgres, tmp_path, job))
+    def make() -> EventLog:
+        stores.append(EventLog.open(postgres, tmp_path, job))
         return stores[-1]
 
     yield make
@@ -63,7 +64,7 @@ def test_claims_of_a_new_job_at_the_same_moment_get_different_epochs(opened: Ope
     start = threading.Barrier(4)
     stores = [opened() for _ in range(4)]
 
-    def claim(store: Store) -> None:
+    def claim(store: EventLog) -> None:
         start.wait()
         epochs.append(store.claim())
 
@@ -82,8 +83,8 @@ def test_a_transaction_that_has_not_ended_is_not_seen(opened: Open, postgres: st
     written = store.append(epoch, [(1.0, "rank_up", {"step": 0})])
     engine = create_engine(postgres)
     with engine.connect() as torn:
-        copied = "insert into rolemesh_journal_events select job_id, seq + 1, epoch, time, kind, data, crc"
-        torn.execute(text(f"{copied} from rolemesh_journal_events where job_id = '{job}'"))
+        copied = "insert into rolemesh_records select job_id, seq + 1, data"
+        torn.execute(text(f"{copied} from rolemesh_records where job_id = '{job}'"))
         assert store.events() == written
     engine.dispose()
     assert store.events() == written
@@ -93,15 +94,18 @@ def test_a_transaction_that_has_not_ended_is_not_seen(opened: Open, postgres: st
     ("damage", "message"),
     [
         (
-            "delete from rolemesh_journal_events where seq = 2 and job_id = '{job}'",
+            "delete from rolemesh_records where seq = 2 and job_id = '{job}'",
             "event 2 is missing, the next one is 3",
         ),
-        ("delete from rolemesh_journal_events where seq = 3 and job_id = '{job}'", "events 3 to 3 are missing"),
+        ("delete from rolemesh_records where seq = 3 and job_id = '{job}'", "events 3 to 3 are missing"),
         (
-            "update rolemesh_journal_events set kind = 'x' where seq = 2 and job_id = '{job}'",
+            "update rolemesh_records set data = replace(data, 'rank', 'x') where seq = 2 and job_id = '{job}'",
             "event 2 does not match its",
         ),
-        ("update rolemesh_journals set epoch = 0 where job_id = '{job}'", "own row does not match its checksum"),
+        (
+            "update rolemesh_roots set data = replace(data, '[1,', '[0,') where job_id = '{job}'",
+            "own row does not match its checksum",
+        ),
     ],
 )
 def test_a_damaged_journal_is_never_half_read(opened: Open, postgres: str, job: str, damage: str, message: str) -> None:
@@ -117,7 +121,7 @@ def test_a_damaged_journal_is_never_half_read(opened: Open, postgres: str, job: 
 
 
 def _write_forever(url: str, job: str, acknowledged: Any) -> None:
-    store = Store.open(url, "unused", job)
+    store = EventLog.open(url, "unused", job)
     epoch = store.claim()
     while True:
         last = store.append(epoch, [(1.0, "rank_up", {"pad": "x" * 50})] * 3)[-1]
@@ -174,11 +178,11 @@ def test_a_master_stopped_in_a_transaction_does_not_keep_its_successor_out(
     refused: list[BaseException] = []
 
     def hang() -> None:
-        engine = stopped._engine
+        engine = stopped.store._engine
         try:
             with engine.begin() as connection:
                 mine = {"job": job}
-                connection.execute(text("update rolemesh_journals set last_seq = 9 where job_id = :job"), mine)
+                connection.execute(text("update rolemesh_roots set data = 'x' where job_id = :job"), mine)
                 in_transaction.set()
                 may_end.wait()
         except Exception as error:
@@ -202,7 +206,7 @@ def test_a_lock_that_is_never_given_back_is_an_error_with_a_remedy(
     store.claim()
     engine = create_engine(postgres)
     with engine.begin() as holder:
-        holder.execute(text("select * from rolemesh_journals where job_id = :job for update"), {"job": job})
+        holder.execute(text("select * from rolemesh_roots where job_id = :job for update"), {"job": job})
         with pytest.raises(StateError, match="lock timeout") as caught:
             store.claim()
     engine.dispose()

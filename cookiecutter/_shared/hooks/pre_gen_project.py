@@ -9,9 +9,11 @@ import re
 import sys
 
 KERNEL_NAMES = (
-    "collocation", "console", "failover-job", "failover-node", "failover-process", "fsdp", "function", "job", "node",
-    "pack", "pd", "plot", "process", "reasoning-gym", "reasoning-gym-reward", "separation", "shm", "standard",
-    "subgraph", "tcp", "vllm", "vllm-decode", "vllm-prefill",
+    "attach", "checkpoint", "collocation", "console", "durable", "events", "failover-job", "failover-node",
+    "failover-process", "fsdp", "function", "inline", "job", "local", "logs", "mariadb", "mysql", "node", "pack",
+    "pd", "plot", "postgresql", "process", "ray", "reasoning-gym", "reasoning-gym-reward", "rehearsal",
+    "separation", "shm", "sql", "sqlite", "standard", "status", "stop", "subgraph", "tcp", "testing", "vllm",
+    "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator
 
+from rolemesh.api.import_ref import ImportRef
+from rolemesh.api.partition import Broadcast, Partial, Partition, Sharded, Split
+from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator_spec
 from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.flow import place_of_error
-from rolemesh.imports import ImportRef
-from rolemesh.partition import Broadcast, Partial, Partition, Sharded, Split
-from rolemesh.workload import OperatorSpec, RankContext, State, Workload, operator_spec
 
 __all__ = ["FunctionOptions", "FunctionWorkload", "parse_partition"]
 

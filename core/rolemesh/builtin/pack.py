@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.scheduler import Scheduler
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest
-from rolemesh.scheduler import Scheduler
 
 __all__ = ["PackScheduler"]
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from rolemesh.api.diagnoser import Diagnoser
+from rolemesh.api.failures import Failure, JobView, Verdict
 from rolemesh.builtin.error_texts import Rule, known, raised_lines
-from rolemesh.diagnoser import Diagnoser
-from rolemesh.failures import Failure, JobView, Verdict
 from rolemesh.hookspecs import hookimpl
 
 __all__ = ["StandardDiagnoser", "StandardOptions"]

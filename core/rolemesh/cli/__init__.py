@@ -5,41 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import typer
 
 from rolemesh.cli._output import print_error
-from rolemesh.errors import EXIT_INTERRUPTED, RolemeshError
+from rolemesh.cli.verbs import verbs
+from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
+from rolemesh.plugins.discovery import discover
 
-__all__ = ["VERBS", "Verb", "main"]
-
-
-class Verb(NamedTuple):
-    """A verb of the command line: `rolemesh.cli.<module>` has it as ``command`` (or as ``app``, with verbs below)."""
-
-    name: str
-    module: str
-    help: str
-
-
-VERBS = (
-    Verb("run", "run", "Run a job."),
-    Verb("validate", "validate", "Check a job file, its plugins and its flow, without Ray."),
-    Verb("plan", "plan", "Show what would run where, without starting anything."),
-    Verb("status", "status", "Show jobs: master, agents and ranks."),
-    Verb("attach", "attach", "Show the live view of a running job."),
-    Verb("logs", "logs", "Print the logs of a job's ranks."),
-    Verb("events", "events", "Print the journal of a job."),
-    Verb("stop", "stop", "Stop a job."),
-    Verb("checkpoint", "checkpoint", "List, verify or export the snapshots of a run on disk."),
-    Verb("plugins", "plugins", "List installed plugins, or show one."),
-    Verb("new", "new", "Make a repository for a plugin of your own."),
-    Verb("schema", "schema", "Print the JSON Schema of job files, with the options of all installed plugins."),
-)
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         typer.main.get_command(_app(given)).main(given, prog_name="rolemesh")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code == EXIT_NOT_STARTED and _alone():
+            print(
+                "Here is the kernel alone; pip install 'rolemesh[local]' brings more verbs and options.",
+                file=sys.stderr,
+            )
+        return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except RolemeshError as error:
@@ -61,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _alone() -> bool:
+    """Whether the kernel's own engine is the only one here."""
+    return {record.distribution for record in discover(("engines",))} <= {"rolemesh"}
+
+
 def _app(given: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         add_completion=False,
@@ -69,19 +55,24 @@ def _app(given: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="The control plane for AI jobs made of many roles.",
     )
+    known = verbs()
     typed = next((argument for argument in given if not argument.startswith("-")), None)
-    for verb in VERBS:
-        if find_spec(f"rolemesh.cli.{verb.module}") is None:
+    for verb in known.values():
+        if "." in verb.name:
             continue
         if verb.name != typed:
-            app.command(verb.name, help=verb.help)(_not_typed)
+            app.command(verb.name, help=verb.about())(_not_typed)
             continue
-        module = import_module(f"rolemesh.cli.{verb.module}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=verb.name, help=verb.help)
+        found = verb.load(given)
+        below = {name: each for name, each in known.items() if name.startswith(f"{verb.name}.")}
+        if isinstance(found, typer.Typer):
+            for name, each in below.items():
+                below_it = name.partition(".")[2]
+                function = each.load(given) if below_it in given else _not_typed
+                found.command(below_it, help=inspect.getdoc(function) if below_it in given else each.about())(function)
+            app.add_typer(found, name=verb.name, help=verb.about())
         else:
-            command: Callable[..., Any] = module.command
-            app.command(verb.name, help=inspect.getdoc(command) or verb.help)(command)
+            app.command(verb.name, help=inspect.getdoc(found) or verb.about())(found)
     app.callback()(_root)
     return app
 

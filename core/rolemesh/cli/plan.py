@@ -42,21 +42,22 @@ def command(
 
     Exit code 2 if something does not fit; the reasons are told role by role.
     """
-    from rolemesh.backends.local import this_machine
-    from rolemesh.driver import fit, prepare
-    from rolemesh.planning import check_placed, explain, parse_nodes, plan_job, plan_selected, request_of
+    from rolemesh.job.explain import explain
+    from rolemesh.job.planning import check_placed, plan_job
+    from rolemesh.job.prepared import prepare
+    from rolemesh.placement.nodes import parse_nodes, this_machine
 
     cluster = parse_nodes(nodes) if nodes else this_machine()
     given = list(overrides or ())
     measured: dict[str, int] = {}
     if measure:
-        from rolemesh.profiling import profile
+        from rolemesh.inline.profile import profile
 
         measured = profile(job, given)
         given.append(f"edges.sizes={json.dumps(measured)}")
-    prepared = fit(job, given, prepare(job, given), cluster)
-    plan = plan_selected(prepared.job, prepared.selection, prepared.graph, cluster)
-    request = request_of(prepared.job, prepared.selection, prepared.graph)
+    prepared = prepare(job, given).fitted(cluster)
+    plan = prepared.plan(cluster)
+    request = prepared.request
     by_role = plan_job(request, cluster, [])
     told = explain(prepared.job, prepared.graph, plan, cluster, request, by_role)
     if as_json:
@@ -76,7 +77,7 @@ def command(
 
 
 def show(told: Mapping[str, Any], console: Console) -> None:
-    """The tables of a plan that `rolemesh.planning.explain` has put into words."""
+    """The tables of a plan that `rolemesh.job.explain` has put into words."""
     edges = told["edges"]
     ranks = sum(role["world_size"] for role in told["roles"].values())
     console.print(

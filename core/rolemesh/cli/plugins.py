@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from rolemesh.cli._output import print_json, print_progress, print_table
-from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, PluginError, nearest
-from rolemesh.plugins.discovery import KINDS, PluginRecord, discover, normalized
-from rolemesh.plugins.known import SINGULAR, Kind
+from rolemesh.cli._output import print_json, print_table
+from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
+from rolemesh.kinds import kind_named, kinds
+from rolemesh.plugins.discovery import PluginRecord, discover, normalized
 from rolemesh.plugins.static import looked_at
-
-if TYPE_CHECKING:
-    from rolemesh.testing.check import Certificate
 
 __all__ = ["app"]
 
-OUTCOMES = ("passed", "failed", "overridden", "skipped")
-
 app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
-KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(KINDS)}.")]
+KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(kinds())}.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -36,7 +30,7 @@ def list_plugins(
     check: Annotated[bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")] = False,
 ) -> None:
     """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
-    records = [looked_at(record) for record in discover(_kinds(kind))]
+    records = [looked_at(record) for record in discover(_only(kind))]
     if check:
         from rolemesh.plugins.describe import checked
 
@@ -62,41 +56,13 @@ def show_plugin(
     """Show a plugin: options with types, defaults and docs, operators or hooks, distribution and version."""
     from rolemesh.plugins.describe import describe
 
-    described = [describe(record) for record in _named(name, kind)]
+    described = [describe(record) for record in named(name, kind)]
     if as_json:
         print_json(described if len(described) > 1 else described[0])
     else:
         print("\n\n".join(_text(plugin) for plugin in described))
     if any(plugin["status"] in ("broken", "incompatible") for plugin in described):
         raise typer.Exit(EXIT_NOT_STARTED)
-
-
-@app.command("check")
-def check_plugins(
-    plugin: Annotated[str, typer.Argument(help="An installed plugin's name, or a plugin's folder or test file.")],
-    kind: KindOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the conformance kit against a plugin, in a process of its own, and print what it passes.
-
-    For a name, the kit's class is the one that the plugin's distribution names in the entry-point group
-    rolemesh.conformance, or that in the tests of the folder it is installed from (pip install -e). Exit code 0: nothing
-    failed; 1: something did; 2: it could not be tested. Needs rolemesh's extra `test`.
-    """
-    from rolemesh.testing.check import check_folder, check_plugin
-
-    path = Path(plugin)
-    if path.exists() and (os.sep in plugin or path.suffix == ".py" or (path / "pyproject.toml").exists()):
-        certificates = check_folder(path, discover(), print_progress)
-    else:
-        certificates = [one for record in _named(plugin, kind) for one in check_plugin(record, print_progress)]
-    print_progress("")
-    if as_json:
-        print_json([msgspec.to_builtins(one) | {"passed": one.passed} for one in certificates])
-    else:
-        print("\n\n".join(_certificate(one) for one in certificates))
-    if not all(one.passed for one in certificates):
-        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command("lock")
@@ -121,10 +87,10 @@ def lock_plugins(
     print(f"{path}: {len(records)} plugins")
 
 
-def _named(name: str, kind: str | None) -> list[PluginRecord]:
+def named(name: str, kind: str | None) -> list[PluginRecord]:
     """The installed plugins that ``name`` or ``distribution:name`` means."""
     distribution, _, plain = name.rpartition(":")
-    records = discover(_kinds(kind))
+    records = discover(_only(kind))
     found = [
         r
         for r in records
@@ -135,28 +101,8 @@ def _named(name: str, kind: str | None) -> list[PluginRecord]:
     return found
 
 
-def _kinds(kind: str | None) -> tuple[Kind, ...]:
-    chosen = tuple(known for known in KINDS if kind in (None, known))
-    if not chosen:
-        raise PluginError(f"there is no kind {kind!r} of plugins", remedy=nearest(str(kind), KINDS))
-    return chosen
-
-
-def _certificate(one: Certificate) -> str:
-    where = f"{one.distribution} {one.version}" if one.distribution else "not installed"
-    fits = f"rolemesh{one.requires}" if one.requires else "any rolemesh"
-    seconds = sum(test.seconds for test in one.tests)
-    counts = [f"{n} {outcome}" for outcome in OUTCOMES if (n := one.count(outcome))]
-    lines = [
-        f"{'✔' if one.passed else '✘'} {SINGULAR[one.kind]} {one.name}  ({where})",
-        f"  fits {fits}; this is rolemesh {one.kernel}{'' if one.fits else ', which it does not fit'}",
-        f"  {', '.join(counts)} in {seconds:.1f} s",
-    ]
-    for outcome in OUTCOMES[1:]:
-        for test in (test for test in one.tests if test.outcome == outcome):
-            lines.append(f"  {outcome:<10}  {test.test}")
-            lines += [f"              {line}" for line in (test.reason or test.message).splitlines()]
-    return "\n".join(line.rstrip() for line in lines)
+def _only(kind: str | None) -> tuple[str, ...] | None:
+    return None if kind is None else (kind_named(kind).name,)
 
 
 def _text(plugin: dict[str, Any]) -> str:

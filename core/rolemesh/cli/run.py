@@ -1,62 +1,62 @@
-"""`rolemesh run`: run a job file, on Ray or without it."""
+"""`rolemesh run`: run a job file, with whatever engine is installed."""
 
 from __future__ import annotations
 
+import inspect
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-__all__ = ["command"]
+from rolemesh.api.command import RunOption
+from rolemesh.api.failures import job_failed
+from rolemesh.cli.verbs import run_options
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError
+from rolemesh.job.engine import Engine, RunHandle
+from rolemesh.job.run import JobRun, engine_named
+
+__all__ = ["verb"]
 
 
-def command(
+def verb(given: Sequence[str]) -> Any:
+    """The verb, with the options of the engine that the arguments `given` choose."""
+    chosen = _chosen(given)
+    engine = engine_named("inline" if "inline" in chosen else chosen.get("engine"))
+    options = engine.options_for(chosen)
+    extra = run_options()
+
+    def command(**values: Any) -> None:
+        raise typer.Exit(_run(engine, options, extra, values))
+
+    fixed = inspect.signature(_fixed, eval_str=True)
+    added = [*_parameters(options), *(option for each in extra for option in _parameters(each.Options))]
+    parameters = [*fixed.parameters.values(), *added]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = _fixed.__doc__
+    return command
+
+
+def _fixed(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Overrides, e.g. steps=5 roles.trainer.world_size=4.", show_default=False)
     ] = None,
-    backend: Annotated[
-        Literal["ray", "local"], typer.Option(help="Where master and agents live: on Ray, or here without it.")
-    ] = "ray",
-    address: Annotated[
-        str | None,
-        typer.Option(help="Join the Ray at this address ('auto' finds one) instead of starting one.", metavar="ADDR"),
+    engine: Annotated[
+        str | None, typer.Option(help="Which engine runs it.", show_default="durable if it is installed, or inline")
     ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the job is running; its master goes on alone.")
-    ] = False,
     inline: Annotated[
         bool, typer.Option("--inline", help="Run everything in this process, so that a debugger works.")
     ] = False,
-    nodes: Annotated[
-        str | None,
-        typer.Option(help="With --backend local: emulate these nodes, e.g. '2x(cpu=1)'.", metavar="SPEC"),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            help="Start from the newest intact snapshot of this job or run folder (or from this step-N folder of one).",
-            metavar="JOB|PATH",
-        ),
-    ] = None,
-    trust_pickles: Annotated[
-        bool,
-        typer.Option(
-            "--trust-pickles",
-            help="With --resume: read pickled objects in the snapshot too, which runs whatever its files say. Only if "
-            "nobody but you could write them.",
-        ),
-    ] = False,
-    chaos: Annotated[
-        str | None,
-        typer.Option(
-            help="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: rank, "
-            "agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock. A report follows at the end.",
-            metavar="SPEC",
-        ),
-    ] = None,
-    chaos_compare: Annotated[
-        bool, typer.Option("--chaos-compare", help="Afterwards run it undisturbed; fail unless both end exactly alike.")
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the job is running; its master goes on alone.")
     ] = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse plugins other than those of the job's lock (`plugins lock`).")
@@ -83,20 +83,115 @@ def command(
 
       rolemesh run job.yaml --backend local --chaos kills=10,seed=7 --chaos-compare
     """
-    from rolemesh.driver import RunOptions, run
 
-    options = RunOptions(
-        job=job,
-        overrides=tuple(overrides or ()),
-        backend="inline" if inline else backend,
-        address=address,
-        detach=detach,
-        nodes=nodes,
-        runs_dir=runs_dir,
-        resume=resume,
-        trust_pickles=trust_pickles,
-        chaos=chaos,
-        compare=chaos_compare,
-        locked=locked,
+
+def _chosen(given: Sequence[str]) -> dict[str, str]:
+    """The options in `given` with their values, as far as they can be told before it is known which there are."""
+    found: dict[str, str] = {}
+    for index, argument in enumerate(given):
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            after = given[index + 1] if index + 1 < len(given) else ""
+            found[name.replace("-", "_")] = value if equals else after
+    return found
+
+
+def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
+    """The fields of a model as options of a command."""
+    for name, field in options.model_fields.items():
+        if not field.exclude:
+            yield inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.get_default(),
+                annotation=Annotated[field.annotation, _option(name, field)],
+            )
+
+
+def _option(name: str, field: FieldInfo) -> Any:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    metavar = extra.get("metavar")
+    # Spelled out, a switch has no --no- counterpart.
+    return typer.Option(
+        f"--{name.replace('_', '-')}", help=field.description, metavar=str(metavar) if metavar else None
     )
-    raise typer.Exit(run(options))
+
+
+def _run(
+    engine: type[Engine], options: type[BaseModel], extra: Sequence[type[RunOption]], values: Mapping[str, Any]
+) -> int:
+    from rolemesh.job.prepared import prepare
+    from rolemesh.runs.run import runs_folder
+
+    if values["detach"] and not engine.outlives:
+        raise JobFileError("this engine runs the job in this process, so it cannot be detached", remedy="leave one out")
+    of_engine = options(**{name: values[name] for name in options.model_fields if name in values})
+    run = JobRun(
+        prepare(values["job"], values["overrides"] or (), locked=values["locked"]),
+        engine,
+        of_engine,
+        runs_folder(values["runs_dir"]),
+        _say,
+        detached=values["detach"],
+        finish=_finish,
+    )
+    with _terminating_signals_interrupt():
+        for cls in extra:
+            option = cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields}))
+            if option.wanted():
+                return option.run(run)
+        return run.run()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _finish(run: JobRun, handle: RunHandle) -> int:
+    """Wait for the end of a job and tell it; raises `JobFailedError`."""
+    name = run.job.job.spec.name
+    asked = False
+
+    def interrupted() -> None:
+        nonlocal asked
+        asked = True
+        _say("\nstopping (Ctrl-C again to leave at once) …")
+        threading.Thread(target=handle.stop, args=("interrupted by Ctrl-C",), name="stop", daemon=True).start()
+
+    try:
+        if run.detached:
+            handle.leave()
+            result = handle.result()
+            if result is None:
+                print(f"job {name} is running; rolemesh attach {name}")
+                return EXIT_DONE
+        else:
+            result = handle.wait(interrupted)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    if result is None:
+        _say(f"error: the job {name!r} died without a result; see {run.run_dir}")
+        return EXIT_FAILED
+    if result["status"] == "failed":
+        raise job_failed(result)
+    if not run.job.selection.observers:
+        print(f"{name} {result['status']}: {result['committed_steps']} of {result['steps']} steps, in {run.run_dir}")
+    if asked and result["status"] != "done":
+        return EXIT_INTERRUPTED
+    return int(result["exit_code"])
+
+
+@contextmanager
+def _terminating_signals_interrupt() -> Iterator[None]:
+    """SIGTERM and a lost terminal end a job as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

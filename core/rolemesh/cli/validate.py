@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from rolemesh.cli._output import error_records, print_error, print_json
-from rolemesh.environments import environments
 from rolemesh.errors import RolemeshError
-from rolemesh.graph.trace import trace_job
+from rolemesh.job.planning import check_strategies
+from rolemesh.job.prepared import prepare
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import select
-from rolemesh.spec import load
 
 __all__ = ["command"]
 
@@ -27,17 +25,12 @@ def command(
 ) -> None:
     """Check a job file, its plugins, their options and the flow, without Ray. Exit code 2 if something is wrong."""
     try:
-        file = load(job, overrides or ())
-        selection = select(file)
-        environments(file)
-        hooks = JobPlugins()
-        for group in ("placement", "failover", "observers"):
-            for index, selected in enumerate(getattr(selection, group)):
-                hooks.create(f"{group}.{index}", selected.record, selected.cls, selected.options, selected.where)
-        try:
-            graph = trace_job(file, selection)
-        except RolemeshError as error:
-            raise file.placed(error) from error
+        prepared = prepare(job, overrides or ())
+        file, selection, graph = prepared.job, prepared.selection, prepared.graph
+        made = JobPlugins()
+        for index, selected in enumerate((*selection.failover, *selection.diagnosers, *selection.observers)):
+            made.create(str(index), selected.record, selected.cls, selected.options, selected.where)
+        check_strategies(file, selection, graph)
     except RolemeshError as error:
         if as_json:
             print_json({"valid": False, "problems": error_records(error)})

@@ -238,7 +238,7 @@ def place_of_error(error: BaseException) -> str | None:
     return place_of(error.__traceback__)
 
 
-_OURS = ("rolemesh.graph.", "rolemesh.imports", "rolemesh.builtin.", "importlib.")
+_OURS = ("rolemesh.graph.", "rolemesh.api.import_ref", "rolemesh.builtin.", "importlib.")
 
 
 def _ours(frame: FrameType) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.partition import Partition
+from rolemesh.api.partition import Partition
 
 __all__ = ["Edge", "LogicalGraph", "OpCall"]
 

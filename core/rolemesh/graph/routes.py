@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
+from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
 
 __all__ = [
     "Assemble",

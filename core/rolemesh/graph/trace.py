@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rolemesh.api.import_ref import ImportRef
+from rolemesh.api.workload import Workload
 from rolemesh.errors import FlowError, RolemeshError, raise_all
 from rolemesh.graph.checks import check_params
 from rolemesh.graph.flow import Flow, JobHandle, flow, place_of_error
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.tracer import GraphTracer, RoleShape
-from rolemesh.imports import ImportRef
-from rolemesh.workload import Workload
 
 if TYPE_CHECKING:
     from rolemesh.spec import JobFile
@@ -70,8 +70,11 @@ def trace(
     return tracer.finish(target)
 
 
-def trace_job(job: JobFile, selection: _Selection) -> LogicalGraph:
-    """The logical graph of a job file, with the workloads of `selection.roles` (``.cls``, ``.options`` by role)."""
+def trace_job(job: JobFile, selection: _Selection, flow: Flow | None = None) -> LogicalGraph:
+    """The logical graph of a job file, with the workloads of `selection.roles` (``.cls``, ``.options`` by role).
+
+    `flow`: the one that it names, where it need not be imported.
+    """
     spec = job.spec
     shapes: dict[str, RoleShape] = {}
     errors: list[RolemeshError] = []
@@ -90,7 +93,7 @@ def trace_job(job: JobFile, selection: _Selection) -> LogicalGraph:
             wrapped.__cause__ = error
             errors.append(wrapped)
     raise_all(errors)
-    target = _load(spec.flow, str(job.base), job.where(("flow",)))
+    target = flow or _load(spec.flow, str(job.base), job.where(("flow",)))
     return trace(
         target,
         shapes,

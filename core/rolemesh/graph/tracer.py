@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
 from rolemesh.graph.checks import check_cycles, check_runs, constant, count
 from rolemesh.graph.flow import Feedback, Flow, JobHandle, OperatorHandle, RoleHandle, Value, place_of
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import RouteError, route
-from rolemesh.workload import OperatorSpec
 
 __all__ = ["GraphTracer", "RoleShape"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rolemesh.batch import Batch, Ragged, Shard, Shards, concat
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.graph.routes import (
     Assemble,
     Block,

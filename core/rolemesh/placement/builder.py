@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.conflict import smallest_conflict
 from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe, domain_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.plan import Slot
 
 __all__ = ["Capacity"]

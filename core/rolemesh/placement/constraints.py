@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from rolemesh.cluster import NodeView
+from rolemesh.api.cluster import NodeView
 
 __all__ = ["Apart", "Constraint", "Spread", "Within", "describe", "domain_of"]
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.constraints import Constraint
 
 __all__ = [

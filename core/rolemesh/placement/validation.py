@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.builder import broken
 from rolemesh.placement.constraints import describe
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
@@ -12,25 +11,13 @@ from pydantic import BaseModel
 from stevedore.driver import DriverManager
 
 from rolemesh.errors import PluginError
+from rolemesh.kinds import kind_named
+from rolemesh.plugins.contract import breaches
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.known import SINGULAR, Kind
 from rolemesh.plugins.lock import check_content
+from rolemesh.plugins.manager import check_hooks
 
-__all__ = ["base_class", "load", "load_exact"]
-
-_BASES: dict[Kind, str] = {
-    "workloads": "rolemesh.workload:Workload",
-    "schedulers": "rolemesh.scheduler:Scheduler",
-    "failover": "rolemesh.level:FailoverLevel",
-    "transports": "rolemesh.transport:Transport",
-    "observers": "rolemesh.observer:Observer",
-    "diagnosers": "rolemesh.diagnoser:Diagnoser",
-}
-_REQUIRED_HOOKS: dict[Kind, tuple[str, ...]] = {
-    "schedulers": ("place",),
-    "failover": ("recover",),
-    "diagnosers": ("diagnose",),
-}
+__all__ = ["load", "load_exact"]
 
 
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]
@@ -42,19 +29,10 @@ class _OneEntryPoint(DriverManager):  # type: ignore[misc]
 
     def __init__(self, record: PluginRecord, failed: Callable[..., None]) -> None:
         self._record = record
-        super().__init__(f"rolemesh.{record.kind}", record.name, on_load_failure_callback=failed)
+        super().__init__(record.entry_point.group, record.name, on_load_failure_callback=failed)
 
     def list_entry_points(self) -> list[EntryPoint]:
         return [self._record.entry_point]
-
-
-def base_class(kind: Kind) -> type | None:
-    """The class that plugins of a kind derive from; None for a kind that this kernel only lists."""
-    if kind not in _BASES:
-        return None
-    module, _, name = _BASES[kind].partition(":")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
 
 
 def load(record: PluginRecord, where: str | None = None) -> type[Any]:
@@ -94,22 +72,23 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
         installed = distribution(record.distribution)
     except PackageNotFoundError:
         raise PluginError(
-            f"the {SINGULAR[record.kind]} {record} is not installed here",
+            f"{record.what} is not installed here",
             where=where,
             remedy=f"pip install {record.distribution}=={record.version} on every node",
         ) from None
     if installed.version != record.version:
         raise PluginError(
-            f"the {SINGULAR[record.kind]} {record.name!r} was resolved to {record.distribution} {record.version}, "
-            f"but {installed.version} is installed here",
+            f"the {kind_named(record.kind).singular} {record.name!r} was resolved to {record.distribution} "
+            f"{record.version}, but {installed.version} is installed here",
             where=where,
             remedy=f"pip install {record.distribution}=={record.version} on every node",
         )
     check_content(record, where)
-    if record.entry_point not in installed.entry_points:
+    declared = {(point.group, point.name, point.value.partition("[")[0].strip()) for point in installed.entry_points}
+    if (record.entry_point.group, record.name, record.target) not in declared:
         raise PluginError(
             f"{record.distribution} {record.version} does not declare {record.name} = {record.target} "
-            f"in rolemesh.{record.kind} any more",
+            f"in {record.entry_point.group} any more",
             where=where,
             remedy=f"pip install --force-reinstall {record.distribution}",
         )
@@ -120,11 +99,13 @@ def _import_failed(record: PluginRecord, error: BaseException, where: str | None
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _outside(f.filename)]
     at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    what = f"the {SINGULAR[record.kind]} {record} cannot be imported from {record.target}: {cause}{at}"
+    what = f"{record.what} cannot be imported from {record.target}: {cause}{at}"
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != module.split(".")[0]:
         remedy = f"install what provides {error.name!r}, or reinstall {record.distribution} with its dependencies"
     else:
-        remedy = f"pip install --force-reinstall {record.distribution}, or use another {SINGULAR[record.kind]}"
+        remedy = (
+            f"pip install --force-reinstall {record.distribution}, or use another {kind_named(record.kind).singular}"
+        )
     return PluginError(what, where=where, remedy=remedy)
 
 
@@ -134,8 +115,9 @@ def _outside(filename: str) -> bool:
 
 
 def _check_class(record: PluginRecord, found: Any, where: str | None) -> None:
-    who = f"the {SINGULAR[record.kind]} {record}"
-    base = base_class(record.kind)
+    who = record.what
+    kind = kind_named(record.kind)
+    base = kind.base_class()
 
     def refuse(why: str, remedy: str) -> NoReturn:
         raise PluginError(f"{who} {why}", where=where, remedy=remedy)
@@ -149,7 +131,7 @@ def _check_class(record: PluginRecord, found: Any, where: str | None) -> None:
             f"needs version {version} of the {record.kind} API; this kernel has {newest}",
             f"pip install --upgrade rolemesh, or an older {record.distribution}",
         )
-    if base is not None and not issubclass(found, base):
+    if not issubclass(found, base):
         name = base.__name__
         refuse(f"does not derive from {name}", f"write class {found.__name__}({name}), from rolemesh import {name}")
     if not isinstance(version, int):
@@ -157,6 +139,9 @@ def _check_class(record: PluginRecord, found: Any, where: str | None) -> None:
     options = getattr(found, "Options", None)
     if not (isinstance(options, type) and issubclass(options, BaseModel)):
         refuse("has no Options that is a pydantic model", 'add class Options(BaseModel, extra="forbid")')
-    for hook in _REQUIRED_HOOKS.get(record.kind, ()):
+    for hook in kind.required:
         if not hasattr(getattr(found, hook, None), "rolemesh_impl"):
             refuse(f"does not implement the hook {hook!r}", f"mark def {hook}(self, …) with @hookimpl")
+    for why, remedy in breaches(found, base):
+        refuse(why, remedy)
+    check_hooks(record, found, where)

@@ -16,7 +16,6 @@ import yaml
 
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.known import SINGULAR
 
 __all__ = ["Lock", "check_content", "content_hash", "lock_file", "locked", "read_lock"]
 
@@ -43,7 +42,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises `PluginError` if the plugin is not in the lock, or is another one.
         """
-        what = f"the {SINGULAR[record.kind]} {record}"
+        what = f"{record.what}"
         same = [entry for entry in self.plugins if (entry.kind, entry.name) == (record.kind, record.name)]
         if not same:
             raise PluginError(f"{what} is not in the lock", where=where, remedy=_AGAIN)
@@ -91,7 +90,7 @@ def read_lock(path: Path) -> Lock:
 def check_content(record: PluginRecord, where: str | None = None) -> None:
     """Raise `PluginError` if the record has a hash and the plugin's content here has another."""
     if record.sha256 and content_hash(record) != record.sha256:
-        what = f"the {SINGULAR[record.kind]} {record} has another content here than the lock says"
+        what = f"{record.what} has another content here than the lock says"
         raise PluginError(what, where=where, remedy=f"pip install --force-reinstall {record.distribution}, or {_AGAIN}")
 
 
@@ -112,7 +111,7 @@ def content_hash(record: PluginRecord) -> str:
         _add(digest, Path(spec.origin).name, Path(spec.origin))
     else:
         remedy = f"pip install --force-reinstall {record.distribution}"
-        raise PluginError(f"the package {name!r} of the {SINGULAR[record.kind]} {record} is not here", remedy=remedy)
+        raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=remedy)
     return digest.hexdigest()
 
 

@@ -13,10 +13,10 @@ import pluggy
 
 from rolemesh import hookspecs
 from rolemesh.errors import PluginError, RolemeshError, nearest
+from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.known import SINGULAR
 
-__all__ = ["JobPlugins", "One", "hooks_of"]
+__all__ = ["JobPlugins", "One", "check_hooks", "hooks_of"]
 
 log = logging.getLogger("rolemesh.plugins")
 
@@ -41,7 +41,34 @@ def hooks_of(cls: type[Any]) -> dict[str, str]:
 
 def _wrong(record: PluginRecord, what: str) -> PluginError:
     remedy = f"report it to the author of {record.distribution}, with the traceback in the log if there is one"
-    return PluginError(f"the {SINGULAR[record.kind]} {record} {what}", remedy=remedy)
+    return PluginError(f"{record.what} {what}", remedy=remedy)
+
+
+def check_hooks(record: PluginRecord, cls: type[Any], where: str | None = None) -> None:
+    """Raise `PluginError` where a hook of the class is unknown, or takes what its specification does not give."""
+    for hook, signature in hooks_of(cls).items():
+        _check_hook(record, hook, signature, cls, where)
+
+
+def _check_hook(record: PluginRecord, hook: str, signature: str, cls: type[Any], where: str | None) -> None:
+    who = f"{record.what} implements"
+    spec = getattr(hookspecs, hook, None)
+    known = kind_named(record.kind).hooks
+    method = getattr(cls, signature.partition("(")[0])
+    if hook not in known or spec is None:
+        if method.rolemesh_impl.get("optionalhook"):
+            return
+        raise PluginError(f"{who} {hook!r}, which is no hook of its kind", where=where, remedy=nearest(hook, known))
+    allowed = list(inspect.signature(spec).parameters)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    extra = [p.name for p in parameters if p.name not in allowed and p.default is p.empty]
+    if extra:
+        shown = ", ".join(repr(argument) for argument in extra)
+        raise PluginError(
+            f"{who} the hook {hook!r} as {signature}, but the hook has no argument {shown}",
+            where=where,
+            remedy=f"write it as {hook}(self, {', '.join(allowed)}), or with fewer arguments",
+        )
 
 
 class _Answer(threading.Thread):
@@ -95,7 +122,7 @@ class JobPlugins:
             raise
         except Exception as error:
             raise PluginError(
-                f"the {SINGULAR[record.kind]} {record} cannot be created: {type(error).__name__}: {error}",
+                f"{record.what} cannot be created: {type(error).__name__}: {error}",
                 where=where,
                 remedy=f"check its options, or report it to the author of {record.distribution}",
             ) from error
@@ -106,38 +133,17 @@ class JobPlugins:
         """Add an instance. Raises `PluginError` where a hook is unknown or its signature does not fit the spec."""
         if name in self._plugins:
             raise ValueError(f"{name!r} is registered already")
-        for hook, signature in hooks_of(type(instance)).items():
-            self._check_hook(record, hook, signature, instance, where)
+        check_hooks(record, type(instance), where)
         try:
             self._manager.register(instance, name=name)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(
-                f"the {SINGULAR[record.kind]} {record} does not fit the hook specs: {error}",
+                f"{record.what} does not fit the hook specs: {error}",
                 where=where,
                 remedy="see docs/hooks.md for the hooks and their arguments",
             ) from error
         self._plugins[name] = (record, instance)
-
-    def _check_hook(self, record: PluginRecord, hook: str, signature: str, instance: object, where: str | None) -> None:
-        who = f"the {SINGULAR[record.kind]} {record} implements"
-        spec = getattr(hookspecs, hook, None)
-        known = [name for name, value in vars(hookspecs).items() if hasattr(value, "rolemesh_spec")]
-        method = getattr(instance, signature.partition("(")[0])
-        if hook not in known or spec is None:
-            if method.rolemesh_impl.get("optionalhook"):
-                return
-            raise PluginError(f"{who} {hook!r}, which is no hook", where=where, remedy=nearest(hook, known))
-        allowed = list(inspect.signature(spec).parameters)
-        parameters = inspect.signature(method).parameters.values()
-        extra = [p.name for p in parameters if p.name not in allowed and p.default is p.empty]
-        if extra:
-            shown = ", ".join(repr(argument) for argument in extra)
-            raise PluginError(
-                f"{who} the hook {hook!r} as {signature}, but the hook has no argument {shown}",
-                where=where,
-                remedy=f"write it as {hook}(self, {', '.join(allowed)}), or with fewer arguments",
-            )
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None if it does not implement it.
@@ -197,9 +203,8 @@ class JobPlugins:
             if (name, hook) not in self._reported:
                 self._reported.add((name, hook))
                 log.exception(
-                    "the %s %s failed in its hook %r; it is reported once, the job goes on",
-                    SINGULAR[record.kind],
-                    record,
+                    "%s failed in its hook %r; it is reported once, the job goes on",
+                    record.what,
                     hook,
                 )
 

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolemesh.errors import RolemeshError
+from rolemesh.kinds import job_keys
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
-from rolemesh.plugins.known import Kind
 from rolemesh.spec.model import JobSpec
 
 __all__ = ["job_schema"]
-
-_USES: dict[Kind, str] = {
-    "schedulers": "placement",
-    "failover": "failover",
-    "diagnosers": "diagnosers",
-    "observers": "observers",
-}
 
 
 def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[str]]:
@@ -32,7 +25,7 @@ def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[st
     definitions: dict[str, Any] = schema["$defs"]
     notes: list[str] = []
     definitions["RoleSpec"] |= _choices("workloads", records, definitions, notes)
-    for kind, key in _USES.items():
+    for key, kind in job_keys().items():
         name = f"Use_{key}"
         definitions[name] = definitions["Use"] | _choices(kind, records, definitions, notes)
         items = {"$ref": f"#/$defs/{name}"}
@@ -45,7 +38,7 @@ def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[st
 
 
 def _choices(
-    kind: Kind, records: Sequence[PluginRecord], definitions: dict[str, Any], notes: list[str]
+    kind: str, records: Sequence[PluginRecord], definitions: dict[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     names: list[str] = []
     cases: list[dict[str, Any]] = []

@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, raise_all
-from rolemesh.imports import import_paths
+from rolemesh.kinds import job_keys
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
-from rolemesh.plugins.known import Kind
 from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
+from rolemesh.spec.model import Use
 from rolemesh.spec.places import Path
 from rolemesh.spec.world_size import WorldSize
 
@@ -50,6 +51,13 @@ class Selection:
         used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
+    def versions(self) -> dict[str, dict[str, str]]:
+        """The plugins for ``result.json``: name → kind, distribution, version."""
+        return {
+            record.name: {"kind": record.kind, "distribution": record.distribution, "version": record.version}
+            for record in self.records
+        }
+
 
 def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | None = None) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
@@ -64,12 +72,13 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
         name: chooser.choose("workloads", role.use, role.options, ("roles", name)) for name, role in spec.roles.items()
     }
     lists = {
-        key: [chooser.choose(kind, use.use, use.options, (key, i)) for i, use in enumerate(getattr(spec, key))]
-        for key, kind in _LISTS.items()
+        key: [chooser.choose(kind, use.use, use.options, (key, i)) for i, use in enumerate(chooser.uses(key, kind))]
+        for key, kind in job_keys().items()
     }
     transports = {
         side: chooser.choose("transports", getattr(spec.edges, side), {}, ("edges", side))
         for side in ("local", "remote")
+        if side in spec.edges.model_fields_set or chooser.installed("transports", getattr(spec.edges, side))
     }
     for name, selected in roles.items():
         if selected is not None:
@@ -82,14 +91,6 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
     )
 
 
-_LISTS: dict[str, Kind] = {
-    "placement": "schedulers",
-    "failover": "failover",
-    "diagnosers": "diagnosers",
-    "observers": "observers",
-}
-
-
 class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
@@ -98,9 +99,20 @@ class _Chooser:
         self.records = records
         self.lock = lock
         self.errors: list[RolemeshError] = []
-        self._failed: set[tuple[Kind, str]] = set()
+        self._failed: set[tuple[str, str]] = set()
 
-    def choose(self, kind: Kind, reference: str, options: dict[str, Any], path: Path) -> Selected | None:
+    def uses(self, key: str, kind: str) -> list[Use]:
+        """What stands under `key`; of a default, what is installed."""
+        written: list[Use] = getattr(self.job.spec, key)
+        if key in self.job.spec.model_fields_set:
+            return written
+        return [use for use in written if self.installed(kind, use.use)]
+
+    def installed(self, kind: str, name: str) -> bool:
+        """Whether there is such a plugin. Not every engine needs what is a default."""
+        return any((each.kind, each.name) == (kind, name) and each.status != "disabled" for each in self.records)
+
+    def choose(self, kind: str, reference: str, options: dict[str, Any], path: Path) -> Selected | None:
         """None if there was an error, which is in `errors`; the same plugin is complained about once."""
         use = path if kind == "transports" else (*path, "use")
         where = self.job.where(use)

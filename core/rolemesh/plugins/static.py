@@ -13,7 +13,7 @@ import msgspec
 
 from rolemesh.plugins.discovery import PluginRecord
 
-__all__ = ["looked_at"]
+__all__ = ["attribute", "looked_at"]
 
 
 def looked_at(record: PluginRecord) -> PluginRecord:
@@ -25,6 +25,23 @@ def looked_at(record: PluginRecord) -> PluginRecord:
         return record
     error = _error(record)
     return msgspec.structs.replace(record, status="broken", error=error) if error else record
+
+
+def attribute(record: PluginRecord, name: str) -> str:
+    """The text that the plugin's class gives `name` in its body; "" if its source does not say it."""
+    module, _, attr = record.target.partition(":")
+    spec = _find(module)
+    try:
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8")) if spec and spec.origin else ast.Module([], [])
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+    body = next((node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == attr), [])
+    for node in body:
+        match node:
+            case ast.AnnAssign(ast.Name(id), value=ast.Constant(text)) | ast.Assign([ast.Name(id)], ast.Constant(text)):
+                if id == name:
+                    return str(text)
+    return ""
 
 
 def _error(record: PluginRecord) -> str:
@@ -44,7 +61,8 @@ def _error(record: PluginRecord) -> str:
         if _find(name) is None:
             return f"ModuleNotFoundError: No module named {name!r} ({spec.origin}:{line})"
     head = attr.partition(".")[0]
-    if head not in _names(tree):
+    names = _names(tree)
+    if head not in names and "__getattr__" not in names and not _dynamic(tree):
         return f"AttributeError: module {module!r} has no attribute {head!r}"
     return ""
 
@@ -61,7 +79,10 @@ def _find(module: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+        spec = PathFinder.find_spec(name, folders := list(spec.submodule_search_locations))
+        if spec is not None and spec.origin is None:
+            # A folder without __init__.py: the list of its places asks for its parent's, which is not imported.
+            spec.submodule_search_locations = [str(Path(folder, part)) for folder in folders]
     return spec
 
 
@@ -80,8 +101,20 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield head, node.lineno
 
 
+def _dynamic(tree: ast.Module) -> bool:
+    """Whether the module may have names, or lack them, for reasons that its source does not show."""
+    if any(isinstance(node, ast.Raise) for node in tree.body):
+        return True
+    return any(
+        (isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names))
+        or (isinstance(node, ast.Name) and node.id in ("globals", "vars", "setattr", "exec"))
+        or (isinstance(node, ast.Attribute) and node.attr in ("modules", "__dict__"))
+        for node in ast.walk(tree)
+    )
+
+
 def _names(tree: ast.Module) -> set[str]:
-    names = {"__getattr__"}
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,7 +19,7 @@ from rolemesh.spec.places import Path as Keys
 from rolemesh.spec.places import Places, Quoted, dump_yaml, parse_yaml
 from rolemesh.spec.problems import problems
 
-__all__ = ["JobFile", "load"]
+__all__ = ["JobFile", "Written", "load"]
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,27 @@ class JobFile:
         return Quoted(value) if quoted else value
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> JobFile:
+class Written(NamedTuple):
+    """A job file that is none on a disk: its text, the folder that its paths are relative to, what it is called."""
+
+    text: str
+    base: Path
+    name: str
+
+
+def load(
+    source: str | Path | Written, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> JobFile:
     """Read, override, expand and check a job file. `environ` defaults to `os.environ`.
 
     Raises `JobFileError`, or `Problems` with all that were found.
     """
-    path = Path(path)
-    data, places = parse_yaml(_read(path), str(path))
+    if isinstance(source, Written):
+        text, path = source.text, source.base / source.name
+        data, places = parse_yaml(text, source.name)
+    else:
+        path = Path(source)
+        data, places = parse_yaml(_read(path), str(path))
     if not isinstance(data, dict):
         found = "is empty" if data is None else "is not a mapping"
         raise JobFileError(f"the job file {found}", where=str(path), remedy="begin with 'name:', 'flow:' and 'roles:'")

@@ -141,7 +141,7 @@ class JobSpec(_Strict):
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
     observers: list[Use] = Field(default_factory=lambda: [Use(use="console")], description="Who watches the job.")
     grant: int = Field(default=1024, ge=1, description="K: steps that ranks may run ahead of the last commit.")
-    state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a SQLAlchemy URL.")
+    state: str = Field(default="sqlite", description="The journal: 'sqlite' (in the run's folder) or a database's URL.")
     lease_s: float = Field(default=10.0, gt=0, description="Seconds without its driver after which a job ends itself.")
     priority: int = Field(default=0, description="Of jobs that wait for room on a Ray, the highest goes first.")
     room_wait_s: float = Field(default=30, ge=0, description="Seconds to wait for room that other jobs have.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rolemesh import Failure, JobView, RankView, RecoveryPlan
-from rolemesh.testing import FailoverConformance
+from rolemesh_testing import FailoverConformance
 
 from rolemesh_fieldkit.quarantine import Quarantine
 

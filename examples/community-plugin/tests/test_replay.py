@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from rolemesh import Batch, OptionsError, RankContext, RolemeshError
-from rolemesh.testing import WorkloadConformance
+from rolemesh_testing import WorkloadConformance
 
 from rolemesh_fieldkit.replay import ReplayBuffer
 

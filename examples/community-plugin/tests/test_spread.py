@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.errors import PlacementError
-from rolemesh.testing import SchedulerConformance
+from rolemesh_testing import SchedulerConformance
 
 from rolemesh_fieldkit.spread import Spread
 

@@ -14,12 +14,12 @@ import msgspec
 from tests.simulation.patches import all_of, method
 from tests.simulation.seeds import Mutation
 
-from rolemesh.agent import part
-from rolemesh.agent.persister import Persister
-from rolemesh.agent.replica_pull import DONE
-from rolemesh.agent.replica_store import ReplicaStore
-from rolemesh.agent.replication import Replication
-from rolemesh.snapshots import disk
+from rolemesh_durable.agent import part
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.agent.replica_pull import DONE
+from rolemesh_durable.agent.replica_store import ReplicaStore
+from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.checkpoint import disk
 
 __all__ = ["MUTATIONS"]
 

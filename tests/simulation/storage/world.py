@@ -19,15 +19,16 @@ import msgspec
 import numpy as np
 from tests.simulation.storage.filesystem import FileSystem
 
-from rolemesh.agent.persister import Persister
-from rolemesh.agent.replication import Replication
-from rolemesh.codec import encode, flatten
 from rolemesh.errors import TransportError
-from rolemesh.protocol.messages import Persisted
-from rolemesh.snapshots import disk, log
-from rolemesh.snapshots.layout import SnapshotError
-from rolemesh.snapshots.log import OutLog
-from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint import send_log as log
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.dataplane.codec import encode, flatten
+from rolemesh_durable.protocol.messages import Persisted
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]
 

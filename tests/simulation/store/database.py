@@ -7,6 +7,7 @@ believed.
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rolemesh import database
+from rolemesh_durable.journal import sqlite
 
 __all__ = ["Database"]
 
@@ -40,7 +41,7 @@ class Database:
     @contextmanager
     def mounted(self) -> Iterator[None]:
         """Connections to SQLite are ours."""
-        outer, connect = self, sqlite3.dbapi2.connect
+        outer, connect = self, sqlite3.connect
 
         class Cursor(sqlite3.Cursor):
             def execute(self, sql: str, *arguments: Any) -> Any:
@@ -62,10 +63,10 @@ class Database:
             return connect(*arguments, **more, factory=Connection)
 
         with (
-            patch.object(sqlite3.dbapi2, "connect", connected),
-            patch.object(database, "BUSY_S", 0),  # who waits for the lock would wait for ever: nobody acts meanwhile
-            patch.object(database, "ROOM_BYTES", 16 << 10),
-            patch.object(database, "CHECKPOINT_PAGES", 16),
+            patch.object(sqlite3, "connect", connected),
+            patch.object(sqlite, "BUSY_S", 0),  # who waits for the lock would wait for ever: nobody acts meanwhile
+            patch.object(sqlite, "ROOM_BYTES", 16 << 10),
+            patch.object(sqlite, "CHECKPOINT_PAGES", 16),
         ):
             yield
             self.locked = False
@@ -116,8 +117,8 @@ class Database:
     def epoch(self) -> int:
         """Of whoever has claimed the journal last, whether he has lived to know it or not."""
         with closing(sqlite3.Connection(str(self.path))) as connection:
-            ((epoch,),) = connection.execute("SELECT epoch FROM rolemesh_journals")
-        return int(epoch)
+            ((root,),) = connection.execute("SELECT data FROM rolemesh_roots")
+        return int(json.loads(root.partition(" ")[2])[0])
 
     # ----------------------------------------------------------------------------------------------------- deaths
 

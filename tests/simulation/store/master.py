@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rolemesh.api.observer import Event
+from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import StateError
-from rolemesh.master.journal import Claimed, Journal
-from rolemesh.master.publication import Publication
-from rolemesh.master.writer import Writes
-from rolemesh.observer import Event
-from rolemesh.protocol.master.own_time import OwnTime
-from rolemesh.protocol.merge import LineAssembler
-from rolemesh.protocol.messages import Metrics
-from rolemesh.state import JournalDamagedError, JournalFencedError
+from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
+from rolemesh_durable.master.journal import Claimed, Journal
+from rolemesh_durable.master.publication import Publication
+from rolemesh_durable.master.writer import Writes
+from rolemesh_durable.protocol.master.own_time import OwnTime
+from rolemesh_durable.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
     from tests.simulation.store.world import Masters
@@ -44,7 +46,13 @@ class Master:
         self._writing = self._publishing = False
         self._write_at = self._publish_at = 0.0
         self.publication = Publication(world.run_dir, self, self._published)
-        self.journal = Journal(world.url, world.run_dir, "job", self.writes, world.fresh, lambda: self.publication.told)
+        self.journal = Journal(
+            partial(EventLog.open, world.url, world.run_dir, "job"),
+            world.run_dir,
+            self.writes,
+            world.fresh,
+            lambda: self.publication.told,
+        )
         self.journal.claim(self._take_over, patient=True)
 
     # -------------------------------------------------------------------------------------------------- threads

@@ -12,15 +12,15 @@ import msgspec
 from tests.simulation.patches import method
 from tests.simulation.seeds import Mutation
 
-from rolemesh import jsonl
-from rolemesh.jsonl import LineFile
-from rolemesh.master import journal, writer
-from rolemesh.master.journal import Journal
-from rolemesh.master.publication import Publication
-from rolemesh.observer import StepMetrics
-from rolemesh.protocol.master.own_time import OwnTime
-from rolemesh.protocol.merge import LineAssembler
-from rolemesh.state import Store
+from rolemesh.api.observer import StepMetrics
+from rolemesh.runs import jsonl
+from rolemesh.runs.jsonl import LineFile
+from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.master import journal, writer
+from rolemesh_durable.master.journal import Journal
+from rolemesh_durable.master.publication import Publication
+from rolemesh_durable.protocol.master.own_time import OwnTime
+from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["MUTATIONS"]
 
@@ -56,12 +56,12 @@ def _by_the_time_of_day(original: Any) -> Any:
 
 
 def _any_failure_is_fencing(original: Any) -> Any:
-    def update(self: Any, connection: Any, before: Any, after: Any) -> bool:
-        if not original(self, connection, before, after):
-            raise self._fenced(before.epoch, None)
-        return True
+    def write(self: Any, before: Any, after: Any, **more: Any) -> None:
+        original_root = self.store.root
+        with patch.object(self.store, "root", lambda: None if (text := original_root()) else text):
+            original(self, before, after, **more)
 
-    return update
+    return write
 
 
 def _stands_for_one_less(original: Any) -> Any:
@@ -96,9 +96,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a claim that fails ends the master", ("nothing ends a master",),
              method(Journal, "claim", _reading_ends_it)),
     Mutation("an append whose confirmation was lost counts as refused", ("nothing ends a master",),
-             method(Store, "_update", _any_failure_is_fencing)),
+             method(EventLog, "_write", _any_failure_is_fencing)),
     Mutation("a head stands for one event less than it knows", ("the journal is what was acknowledged",),
-             method(Store, "compact", _stands_for_one_less)),
+             method(EventLog, "compact", _stands_for_one_less)),
     Mutation("the journal is never compacted", ("the journal is bounded",),
              lambda: patch.object(Journal, "_compact", _does_nothing)),
     Mutation("compaction drops what events.jsonl does not have",

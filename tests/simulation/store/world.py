@@ -22,19 +22,19 @@ from tests.simulation.storage.world import Violation
 from tests.simulation.store.database import Database
 from tests.simulation.store.master import Killed, Master, Report
 
-from rolemesh import jsonl
-from rolemesh.cluster import AgentPlace
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.master import journal, publication
-from rolemesh.master.history import History
-from rolemesh.master.journal import Claimed
-from rolemesh.observer import Event
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.master import MasterMachine
-from rolemesh.protocol.messages import Metrics
-from rolemesh.protocol.outline import JobOutline, SnapshotPlan
-from rolemesh.snapshots import disk
-from rolemesh.state import Store, Stored
+from rolemesh.runs import jsonl
+from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.journal.event_log import EventLog, Stored
+from rolemesh_durable.master import journal, publication
+from rolemesh_durable.master.history import History
+from rolemesh_durable.master.journal import Claimed
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import MasterMachine
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 __all__ = ["INVARIANTS", "Masters"]
 
@@ -399,7 +399,7 @@ class Masters:
         if told + missing != len(self.every):
             self.fail("nothing wedges", f"{told} events are told, {missing} wait, of {len(self.every)}")
         self.database.calm = True
-        with Store.open(self.url, self.run_dir, "job") as store:
+        with EventLog.open(self.url, self.run_dir, "job") as store:
             kept = len(store.events())
         if kept > 2 * KEPT + 24 + 14:
             self.fail("the journal is bounded", f"{kept} events are kept")

@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 import zmq
 
-from rolemesh.agent.agent import Agent
-from rolemesh.agent.keeper import remove_agent, shm_folder
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.job import AgentConfig, CurveKeys, Environment, JobConfig, PluginUse
-from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.agent.agent import Agent
+from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import AgentConfig, CurveKeys, JobConfig, PluginUse
+from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 PATIENCE_S = 40
 CLONE_NEWNS = 0x20000
@@ -50,10 +51,11 @@ class Work:
 
 
 def record(kind: str, name: str, target: str) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "distribution": "rolemesh", "version": VERSION, "target": target}
+    distribution = "rolemesh-durable" if target.startswith("rolemesh_durable.") else "rolemesh"
+    return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
-SHM = PluginUse(record("transports", "shm", "rolemesh.builtin.shm_transport:ShmTransport"), {})
+SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
 FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
 
 

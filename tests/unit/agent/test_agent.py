@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 FORKLESS = """
 import os

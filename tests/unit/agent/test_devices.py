@@ -1,6 +1,6 @@
 """Which devices a rank sees."""
 
-from rolemesh.agent.devices import visible_devices
+from rolemesh_durable.agent.devices import visible_devices
 
 
 def test_without_a_choice_of_the_backend_the_plans_indices_are_the_nodes() -> None:

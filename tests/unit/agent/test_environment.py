@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from tests.wheels import write_wheel
 
-from rolemesh.agent.environment import cache_folder, interpreter
 from rolemesh.errors import BackendError
 from rolemesh.plugins.discovery import discover, find
-from rolemesh.protocol.job import Environment
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.agent.environment import cache_folder, interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -15,15 +15,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rolemesh.agent import janitor, ownership
-from rolemesh.agent.janitor import GUARD_FILE, OWNER_FILE
-from rolemesh.agent.keeper import MARKER, AgentKeeper, Keeper, remove_agent, remove_job, remove_orphans, shm_folder
-from rolemesh.agent.ownership import Owner
 from rolemesh.errors import BackendError
+from rolemesh_durable.agent import janitor, ownership
+from rolemesh_durable.agent.janitor import GUARD_FILE, OWNER_FILE
+from rolemesh_durable.agent.ownership import Owner
+from rolemesh_durable.agent.resource_guard import (
+    MARKER,
+    AgentKeeper,
+    Keeper,
+    remove_agent,
+    remove_job,
+    remove_orphans,
+    shm_folder,
+)
 
 OWNER = """
 import os, subprocess, sys, time
-from rolemesh.agent.keeper import MARKER, AgentKeeper, Keeper
+from rolemesh_durable.agent.resource_guard import MARKER, AgentKeeper, Keeper
 job, incarnation, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 keeper = AgentKeeper(job, "node0", incarnation, hold_s)
 child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark}, start_new_session=True)
@@ -310,7 +318,11 @@ def test_a_pipe_of_another_user_stops_no_agent(job: str, what: str) -> None:
         if what == "guard":
             (folder / OWNER_FILE).write_bytes(dead(job).encode())
     try:
-        command = [sys.executable, "-c", f"from rolemesh.agent.keeper import *; AgentKeeper({job!r}, 'node0').close()"]
+        command = [
+            sys.executable,
+            "-c",
+            f"from rolemesh_durable.agent.resource_guard import *; AgentKeeper({job!r}, 'node0').close()",
+        ]
         assert subprocess.run(command, timeout=20, check=False).returncode == 0
     finally:
         folder.unlink() if what == "folder" else shutil.rmtree(folder, ignore_errors=True)

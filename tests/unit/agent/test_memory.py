@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import zmq
 
-from rolemesh.agent.memory import NodeMemory
-from rolemesh.protocol.job import CurveKeys
-from rolemesh.protocol.outline import SnapshotPlan
-from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.protocol.job import CurveKeys
+from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.agent.nursery import Death, Nursery
-from rolemesh.agent.zygote import Fork
-from rolemesh.protocol.job import Environment
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.agent.zygote import Fork
+from rolemesh_durable.agent.zygote_pool import Death, Nursery
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.agent import stacks
-from rolemesh.agent.stacks import StackTaker, take_stacks
-from rolemesh.protocol.messages import Stacks
+from rolemesh_durable.agent import stacks
+from rolemesh_durable.agent.stacks import StackTaker, take_stacks
+from rolemesh_durable.protocol.messages import Stacks
 
 COMPUTING = "def computing():\n    while True: pass\n"
 BLOCKED = "import os\ndef blocked():\n    os.read(os.pipe()[0], 1)\n"

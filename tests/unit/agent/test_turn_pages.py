@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from rolemesh.agent.turn_pages import TurnPages
-from rolemesh.protocol.messages import RankLaunch
-from rolemesh.protocol.turns import ABSENT, STARTING, Row
-from rolemesh.rank.turn_page import TurnPage
+from rolemesh_durable.agent.turn_pages import TurnPages
+from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row
+from rolemesh_durable.rank.turn_page import TurnPage
 
 MEMBERS = (("actor", 0), ("critic", 0))
 WRITES = """
 import sys
-from rolemesh.protocol.turns import Row
-from rolemesh.rank.turn_page import TurnPage
+from rolemesh_durable.protocol.turns import Row
+from rolemesh_durable.rank.turn_page import TurnPage
 TurnPage(sys.argv[1], (("actor", 0), ("critic", 0))).write(("critic", 0), Row(7, True))
 """
 

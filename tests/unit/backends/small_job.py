@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from rolemesh.agent.keeper import AgentKeeper
-from rolemesh.backends.local.launcher import LocalLauncher, agent_identity, agents_address
-from rolemesh.backends.local.relay import Relay
-from rolemesh.backends.local.supervisor import Supervisor
-from rolemesh.backends.local.wire import Link, Refuse, SupervisorStart, ToMaster
-from rolemesh.cluster import AgentPlace, AgentStart, ClusterView, NodeView
+from rolemesh.api.cluster import AgentPlace, AgentStart, ClusterView, NodeView
+from rolemesh_durable.agent.resource_guard import AgentKeeper
+from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
+from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
+from rolemesh_local.relay import Relay
+from rolemesh_local.supervisor import Supervisor
 
 HOLD_S = 5.0
 NODES = ClusterView(tuple(NodeView(f"node-{i}") for i in range(3)))

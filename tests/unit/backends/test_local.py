@@ -20,8 +20,8 @@ import pytest
 import zmq
 from tests.unit.backends import small_job
 
-from rolemesh.agent.keeper import remove_job, shm_folder
-from rolemesh.backends.local.question import master_comes
+from rolemesh_durable.agent.resource_guard import remove_job, shm_folder
+from rolemesh_local.question import master_comes
 
 
 class SmallJob:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import ray
 
-from rolemesh.backends.ray import launcher as launchers
-from rolemesh.backends.ray.actors import MasterWatch
-from rolemesh.backends.ray.launcher import RayLauncher
-from rolemesh.backends.ray.names import NAMESPACE, agent_actors, master_name, placement_groups
-from rolemesh.backends.ray.nodes import living_nodes
-from rolemesh.cluster import AgentPlace, AgentStart
+from rolemesh.api.cluster import AgentPlace, AgentStart
 from rolemesh.errors import BackendError
+from rolemesh_ray import launcher as launchers
+from rolemesh_ray.actors import MasterWatch
+from rolemesh_ray.launcher import RayLauncher
+from rolemesh_ray.names import NAMESPACE, agent_actors, master_name, placement_groups
+from rolemesh_ray.nodes import living_nodes
 
 pytestmark = pytest.mark.ray
 

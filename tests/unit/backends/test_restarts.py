@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh.backends.restarts import LIMIT, Restarts
+from rolemesh_durable.hosting.restarts import LIMIT, Restarts
 
 
 def test_a_master_killed_at_work_is_started_again_at_once_every_time() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rolemesh.api.failures import Failure, JobView, Verdict, describe_exit
 from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
-from rolemesh.failures import Failure, JobView, Verdict, describe_exit
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 

@@ -29,7 +29,7 @@ class Tiny(Workload):
 '''
 CONFORMANCE = """
 from rolemesh import Batch
-from rolemesh.testing import WorkloadConformance, override
+from rolemesh_testing import WorkloadConformance, override
 
 
 class TinyConformance(WorkloadConformance):
@@ -114,7 +114,7 @@ import os
 import time
 
 from rolemesh import Observer, hookimpl
-from rolemesh.testing import ObserverConformance
+from rolemesh_testing import ObserverConformance
 
 
 class Watcher(Observer):
@@ -179,7 +179,7 @@ def test_a_test_that_is_replaced_without_a_reason_is_an_error(
 
 
 def test_a_kind_without_a_kit_and_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plugins", "check", "standard"]) == 2
-    assert "there is no conformance kit for a diagnoser" in capsys.readouterr().err
+    assert main(["plugins", "check", "status"]) == 2
+    assert "there is no conformance kit for a command" in capsys.readouterr().err
     assert main(["plugins", "check", "no-such-plugin"]) == 2
     assert "there is no plugin 'no-such-plugin'" in capsys.readouterr().err

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rolemesh.batch import Shard
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.api.batch import Shard
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 WORKLOAD = """
 from pathlib import Path
 from pydantic import BaseModel
-from rolemesh.workload import Workload
+from rolemesh.api.workload import Workload
 
 class Keeper(Workload):
     class Options(BaseModel):

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Route, route
 from rolemesh.graph.schedule import Activity, role_schedule, zero_lag_cycle
 from rolemesh.graph.values import combine, select
-from rolemesh.partition import Broadcast, Split
 
 ROWS = 12
 """Rows that each call makes in a step over all of its ranks: divisible by all world sizes used here."""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.batch import Batch, Ragged, Shard, Shards, concat
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
+from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
 from rolemesh.graph.routes import Part, Route, RouteError, Whole, chunk_bounds, route
 from rolemesh.graph.values import combine, select
-from rolemesh.partition import Balanced, Broadcast, Partial, Sharded, Split
 
 SIZES = st.integers(1, 6)
 

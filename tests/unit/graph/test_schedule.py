@@ -8,9 +8,9 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, Rhythm, role_schedule, zero_lag_cycle
-from rolemesh.partition import Broadcast
 
 SPLIT = Broadcast()
 

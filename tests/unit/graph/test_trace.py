@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rolemesh.api.partition import Broadcast, Partial, Partition, Sharded, Split
+from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, Problems, RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import RoleShape, flow, trace
-from rolemesh.partition import Broadcast, Partial, Partition, Sharded, Split
-from rolemesh.workload import OperatorSpec
 
 HERE = Path(__file__).name
 

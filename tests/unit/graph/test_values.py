@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rolemesh.batch import Batch, Ragged, Shard, Shards
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.graph.routes import Assemble, Block, Concat, Part, Reduce, Reshard
 from rolemesh.graph.values import combine, select
 

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh.control import CONTROL_FILE, REQUEST_BYTES, Control, ControlClient, RefusedError, Watch
-from rolemesh.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
-from rolemesh.observer import Event, JobStatus, RankStatus, StepMetrics
-from rolemesh.protocol import master as machine
-from rolemesh.runs import write_json
+from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
+from rolemesh.runs.run import CONTROL_FILE, Control, write_json
+from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, RefusedError, Watch
+from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
+from rolemesh_durable.protocol import master as machine
 
 GARBAGE: list[list[bytes]] = [
     [],

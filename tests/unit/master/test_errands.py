@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rolemesh.master.errands import Errands
-from rolemesh.protocol import master as machine
-from rolemesh.protocol import messages as m
-from rolemesh.snapshots import disk
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.master.background_tasks import Errands
+from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol import messages as m
 
 
 class Sets:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.master.goodput import Account
-from rolemesh.observer import Event
+from rolemesh.api.observer import Event
+from rolemesh_durable.master.goodput import Account
 
 
 def accounted(events: list[Event]) -> Account:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import msgspec
 import pytest
 from tests.unit.protocol.test_master_machine import job
 
-from rolemesh.master.history import History
-from rolemesh.master.journal import KEPT, Claimed, Journal
-from rolemesh.master.writer import Writer
-from rolemesh.observer import Event
-from rolemesh.protocol.master import MasterMachine
-from rolemesh.state import Store, Stored
+from rolemesh.api.observer import Event
+from rolemesh_durable.journal.event_log import EventLog, Stored
+from rolemesh_durable.master.history import History
+from rolemesh_durable.master.journal import KEPT, Claimed, Journal
+from rolemesh_durable.master.writer import Writer
+from rolemesh_durable.protocol.master import MasterMachine
 
 RECOVERIES = 700
 
@@ -31,7 +32,13 @@ class Master:
     def __init__(self, run_dir: Path) -> None:
         self._woken = threading.Event()
         self._writer = Writer("test", self._woken.set)
-        self.journal = Journal("sqlite", run_dir, "job", self._writer, fresh, lambda: self.journal.history.seq)
+        self.journal = Journal(
+            partial(EventLog.open, "sqlite", run_dir, "job"),
+            run_dir,
+            self._writer,
+            fresh,
+            lambda: self.journal.history.seq,
+        )
         self.claimed: list[Claimed] = []
         self.journal.claim(self.claimed.append, patient=False)
         self.settle()
@@ -109,7 +116,7 @@ def test_a_master_of_a_job_that_has_failed_very_often_begins_with_what_its_whole
     kept, told = (msgspec.json.decode(each.head()) for each in (second.journal.history, whole))
     assert kept == told
     assert len(second.journal.history.head()) < 1_000_000
-    with Store.open("sqlite", tmp_path, "job") as reader:
+    with EventLog.open("sqlite", tmp_path, "job") as reader:
         assert [event.seq for event in reader.events(limit=3)] == [found.stored.events[0].seq + i for i in range(3)]
 
 

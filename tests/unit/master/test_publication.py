@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rolemesh.master import publication
-from rolemesh.master.publication import Publication
-from rolemesh.observer import Event, StepMetrics
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh_durable.master import publication
+from rolemesh_durable.master.publication import Publication
 
 
 class Heard:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from rolemesh.master.inbox import KEPT, Inbox
-from rolemesh.master.writer import Writer
-from rolemesh.protocol import master as machine
-from rolemesh.protocol import messages as m
-from rolemesh.state import SQLITE_FILE, JournalFencedError, Store
+from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
+from rolemesh_durable.journal.sqlite import SQLITE_FILE
+from rolemesh_durable.master.inbox import KEPT, Inbox
+from rolemesh_durable.master.writer import Writer
+from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol import messages as m
 
 
 class Loop:
@@ -83,7 +84,7 @@ def test_an_append_waits_for_a_lock_and_is_refused_once_another_epoch_has_taken_
     loop: Loop, tmp_path: Path
 ) -> None:
     written: list[Any] = []
-    with Store.open("sqlite", tmp_path, "job") as store:
+    with EventLog.open("sqlite", tmp_path, "job") as store:
         epoch = store.claim()
         with closing(sqlite3.connect(tmp_path / SQLITE_FILE, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -94,7 +95,7 @@ def test_an_append_waits_for_a_lock_and_is_refused_once_another_epoch_has_taken_
             other.execute("ROLLBACK")
         loop.until_done()
         assert [event.seq for event in written[0]] == [1]
-        with Store.open("sqlite", tmp_path, "job") as successor:
+        with EventLog.open("sqlite", tmp_path, "job") as successor:
             successor.claim()
         loop.writer.submit("the journal", lambda: store.append(epoch, [(1.0, "job_running", {})]), written.append)
         with pytest.raises(JournalFencedError):

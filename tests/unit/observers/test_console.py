@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from pydantic import ValidationError
 from rich.console import Console
 
-from rolemesh.builtin.console import ConsoleObserver, ConsoleOptions
-from rolemesh.builtin.live_view import live_view
-from rolemesh.builtin.tally import Tally
-from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
+from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
+from rolemesh_console.console import ConsoleObserver, ConsoleOptions
+from rolemesh_console.live_view import live_view
+from rolemesh_console.statistics import Tally
 
 STARTED = 1_000_000.0
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.builtin.tally import MAX_BUCKETS, Series, Tally
-from rolemesh.observer import Event, RoleTimes, StepMetrics
+from rolemesh.api.observer import Event, RoleTimes, StepMetrics
+from rolemesh_console.statistics import MAX_BUCKETS, Series, Tally
 
 
 def line(

@@ -18,7 +18,7 @@ from rolemesh.placement import (
     broken,
     smallest_conflict,
 )
-from rolemesh.planning import parse_nodes
+from rolemesh.placement.nodes import parse_nodes
 
 REQUEST = PlacementRequest((RoleRequest("a", 9), RoleRequest("b", 9)))
 CPU = {"cpu": 1.0}

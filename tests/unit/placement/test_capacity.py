@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.cluster import ClusterView, NodeView
+from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.placement import Capacity, Slot
 
 NODE = ClusterView((NodeView("n", cpu=4, gpu=2, custom={"ssd": 1}),))

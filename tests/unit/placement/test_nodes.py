@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rolemesh.cluster import NodeView
+from rolemesh.api.cluster import NodeView
 from rolemesh.errors import PlacementError
-from rolemesh.planning import parse_nodes
+from rolemesh.placement.nodes import parse_nodes
 
 
 def test_groups_become_numbered_nodes() -> None:

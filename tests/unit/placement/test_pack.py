@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
-from rolemesh.cluster import ClusterView, NodeView
 from rolemesh.errors import PlacementError, Problems
+from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
-from rolemesh.planning import check_placed, parse_nodes, plan_job
-from rolemesh.workload import NoOptions
+from rolemesh.placement.nodes import parse_nodes
 
 PACK = PackScheduler(NoOptions())
 

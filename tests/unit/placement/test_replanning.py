@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
-from rolemesh.cluster import ClusterView
 from rolemesh.errors import PlacementError
+from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Strategy, Unplaced
-from rolemesh.planning import parse_nodes, plan_job
-from rolemesh.replanning import replan
-from rolemesh.workload import NoOptions
+from rolemesh.placement.chain import replan
+from rolemesh.placement.nodes import parse_nodes
 
 pack = PackScheduler(NoOptions())
 PACK = Strategy("pack", pack.place, pack.replace)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from rolemesh.cluster import ClusterView
+from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PlacementError
+from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Unplaced
-from rolemesh.planning import parse_nodes, plan_job
+from rolemesh.placement.nodes import parse_nodes
 
 REQUEST = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 1)))
 NODES = parse_nodes("2x(cpu=2,gpu=1)")

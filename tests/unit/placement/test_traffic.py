@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast, Partition, Split
+from rolemesh.job.planning import flows_of
 from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot, crossing, pairs
-from rolemesh.planning import flows_of
 
 
 def spread(nodes: dict[str, list[str]]) -> PlacementPlan:

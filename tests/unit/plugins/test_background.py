@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rolemesh.observer import Event, Missed, StepMetrics
-from rolemesh.plugins import background
-from rolemesh.plugins.background import Background
+from rolemesh.api.observer import Event, Missed, StepMetrics
+from rolemesh_durable.control import background
+from rolemesh_durable.control.background import Background
 
 
 class Recorder:

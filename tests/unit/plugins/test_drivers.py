@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from rolemesh.api.workload import WORKLOAD_API_VERSION
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load, load_exact
-from rolemesh.workload import WORKLOAD_API_VERSION
 
 Install = Callable[..., Path]
 

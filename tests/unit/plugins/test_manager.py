@@ -22,7 +22,8 @@ def test_a_hook_that_does_not_exist_is_refused_with_the_nearest() -> None:
     with pytest.raises(PluginError) as caught:
         JobPlugins().create("o", OBSERVER, Misspelled, None, "job.yaml:9: observers.0.use")
     assert caught.value.where == "job.yaml:9: observers.0.use"
-    assert caught.value.what == "the observer 'eye' (eye-dist 2.0) implements 'steps_finishd', which is no hook"
+    expected = "the observer 'eye' (eye-dist 2.0) implements 'steps_finishd', which is no hook of its kind"
+    assert caught.value.what == expected
     assert caught.value.remedy == "did you mean 'steps_finished'?"
 
 

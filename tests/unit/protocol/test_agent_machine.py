@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rolemesh.failures import Failure
-from rolemesh.protocol import agent as ag
-from rolemesh.protocol import messages as m
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol import agent as ag
+from rolemesh_durable.protocol import messages as m
 
 WORK = ("work", 0, 0)
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Split
 from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh.partition import Split
-from rolemesh.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
 
 
 def put(out, step, *, consumers=(0,)):

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, role_schedule, zero_lag_cycle
-from rolemesh.partition import Broadcast, Split
-from rolemesh.protocol.hang import HangVerdict, Key, culprit
-from rolemesh.protocol.messages import RankReport
-from rolemesh.rank.board import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
+from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
+from rolemesh_durable.protocol.messages import RankReport
+from rolemesh_durable.rank.status_page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
 
 GRPO = LogicalGraph(
     "grpo",

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rolemesh.cluster import AgentPlace
-from rolemesh.failures import RecoveryPlan
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import RecoveryPlan
+from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.observer import Event
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 AFTER_S = 10.0
 COMPUTING = 1

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from rolemesh.failures import Attempt, Failure, JobView, RankView, RecoveryPlan
-from rolemesh.protocol.master.ladder import MAX_DELAY_S, SOON_S, Proposal, Rung, backoff, propose
+from rolemesh.api.failures import Attempt, Failure, JobView, RankView, RecoveryPlan
+from rolemesh_durable.protocol.master.ladder import MAX_DELAY_S, SOON_S, Proposal, Rung, backoff, propose
 
 WORK, OTHER = ("work", 0), ("other", 0)
 DIED = Failure("signal", *WORK, signal=9)

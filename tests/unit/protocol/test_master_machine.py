@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh.cluster import AgentPlace
-from rolemesh.failures import RecoveryPlan
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import RecoveryPlan
+from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.observer import Event
-from rolemesh.protocol import master as ms
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S, TROUBLE_S
-from rolemesh.protocol.outline import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol import master as ms
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S, TROUBLE_S
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 
 def job(ranks: int = 1, agents: int = 1, **settings: Any) -> ms.MasterMachine:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import permutations
 
+from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Split
-from rolemesh.protocol.merge import LineAssembler, MetricsMerger
-from rolemesh.protocol.messages import Metrics
+from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 
 
 def graph() -> LogicalGraph:

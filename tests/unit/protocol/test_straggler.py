@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.failures import Failure
-from rolemesh.protocol.messages import RankReport
-from rolemesh.protocol.straggler import StragglerWatch
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol.messages import RankReport
+from rolemesh_durable.protocol.straggler import StragglerWatch
 
 
 def watch(

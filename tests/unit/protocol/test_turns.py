@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, role_schedule
-from rolemesh.partition import Broadcast
 from rolemesh.placement import Assignment, PlacementPlan, Slot
-from rolemesh.protocol.gate import ARRIVE, GO, LEAVE, LEFT, Gate
-from rolemesh.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, Gate
+from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free
 
 STEPS = 3
 ROLES = ("a", "b", "c", "d")

@@ -16,21 +16,22 @@ from typing import Any
 import pytest
 import zmq
 
-from rolemesh.builtin.shm_transport import ShmTransport
-from rolemesh.builtin.tcp_transport import TcpTransport
+from rolemesh.api.partition import Split
+from rolemesh.api.transport import Site, TransportKeys
+from rolemesh.api.workload import NoOptions, RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh.partition import Split
-from rolemesh.protocol import messages as m
-from rolemesh.rank.board import Board
-from rolemesh.rank.control import Control
-from rolemesh.rank.edges import Ports
-from rolemesh.rank.endpoint import Endpoint, encode_control
-from rolemesh.rank.failure import OperatorFailed, user_traceback
-from rolemesh.rank.loop import Loop
-from rolemesh.rank.meter import Meter
-from rolemesh.transport import Site, TransportKeys
-from rolemesh.workload import NoOptions, RankContext, Workload
+from rolemesh.runs.meter import Meter
+from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
+from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_durable.dataplane.tcp_transport import TcpTransport
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.rank.control import Control
+from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.rank.endpoint import Endpoint, encode_control
+from rolemesh_durable.rank.loop import Loop
+from rolemesh_durable.rank.main import ENGINE
+from rolemesh_durable.rank.status_page import Board
 
 PATIENCE_S = 30
 
@@ -144,7 +145,7 @@ class Fleet:
                     self._rank(flow, roles, key, node, bool(nodes), steps, until, every, after, ports, pipe, outcome)
                 except OperatorFailed as error:
                     outcome.failure = f"{error.label}@{error.step}: {error.error!r}"
-                    outcome.traceback = user_traceback(error.error)
+                    outcome.traceback = user_traceback(error.error, ENGINE)
                 except BaseException:
                     outcome.failure = traceback.format_exc()
                 pipe.send(outcome)

@@ -5,8 +5,8 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from rolemesh.batch import Batch, Shard, Shards
-from rolemesh.partition import Broadcast, Partial, Sharded, Split
+from rolemesh.api.batch import Batch, Shard, Shards
+from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
 
 LARGE = 200_000
 

@@ -5,10 +5,10 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from rolemesh.partition import Split
-from rolemesh.protocol.messages import Advance
-from rolemesh.rank.board import BLOCKED, Board
-from rolemesh.shm import capacity_of
+from rolemesh.api.partition import Split
+from rolemesh_durable.dataplane.shm import capacity_of
+from rolemesh_durable.protocol.messages import Advance
+from rolemesh_durable.rank.status_page import BLOCKED, Board
 
 LARGE = 100_000
 

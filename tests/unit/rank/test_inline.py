@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rolemesh.partition import Broadcast, Split
-from rolemesh.rank.failure import OperatorFailed, user_traceback
-from rolemesh.rank.inline import InlineEngine
-from rolemesh.workload import NoOptions, RankContext
+from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.workload import NoOptions, RankContext
+from rolemesh.inline.steps import InlineSteps
+from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 
 
 def inline(flow_graph, roles, steps, every=1):
@@ -17,7 +17,7 @@ def inline(flow_graph, roles, steps, every=1):
             contexts[name, rank] = RankContext(options=NoOptions(), role=name, rank=rank, world_size=size)
             workloads[name, rank] = factory()
             workloads[name, rank].setup(contexts[name, rank])
-    engine = InlineEngine(
+    engine = InlineSteps(
         flow_graph, workloads, contexts, steps=steps, metrics_every=every, report=lambda r: lines.extend(r.lines)
     )
     assert engine.run() == steps - 1
@@ -86,7 +86,7 @@ def test_an_exception_names_call_and_step_with_the_users_frames_only(flow, role)
     roles = {"a": (lambda: role(make=lambda self: [7]), 1), "b": (lambda: role(take=take), 1)}
     with pytest.raises(OperatorFailed, match=r"b\.take at step 0: RuntimeError: at 7") as caught:
         inline(graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)]), roles, 1)
-    assert "rolemesh/rank" not in user_traceback(caught.value.error)
+    assert "rolemesh/inline" not in user_traceback(caught.value.error)
     assert "in take" in user_traceback(caught.value.error)
 
 

@@ -2,9 +2,9 @@
 
 from multiprocessing import get_context
 
-from rolemesh.partition import Split
-from rolemesh.protocol.messages import Advance, RankMetrics, Stop
-from rolemesh.rank.board import COMPUTING, WAITING
+from rolemesh.api.partition import Split
+from rolemesh_durable.protocol.messages import Advance, RankMetrics, Stop
+from rolemesh_durable.rank.status_page import COMPUTING, WAITING
 
 
 def pair(flow, **settings):
@@ -57,7 +57,7 @@ def test_an_exception_names_the_call_and_shows_only_the_users_frames(fleet, flow
     shown = out["a", 0].traceback
     assert "in helper" in shown
     assert "KeyError: 'reward'" in shown
-    assert "rolemesh/rank" not in shown
+    assert "rolemesh_durable/" not in shown
 
 
 def test_an_exception_inside_a_generator_is_the_users_too(fleet, flow, role):
@@ -75,7 +75,7 @@ def test_an_exception_inside_a_generator_is_the_users_too(fleet, flow, role):
         ),
     )
     assert out["a", 0].failure == "a.make@0: ValueError('second chunk')"
-    assert "rolemesh/rank" not in out["a", 0].traceback
+    assert "rolemesh_durable/" not in out["a", 0].traceback
 
 
 def test_a_value_that_cannot_be_split_is_the_operators_error(fleet, flow, role):

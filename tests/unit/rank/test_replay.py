@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from rolemesh.builtin.shm_transport import ShmTransport
+from rolemesh.api.transport import Site
+from rolemesh.api.workload import NoOptions, RankContext
 from rolemesh.graph.schedule import Activity
-from rolemesh.protocol.messages import Peer
-from rolemesh.rank.board import Board
-from rolemesh.rank.edges import Ports
-from rolemesh.rank.endpoint import Endpoint
-from rolemesh.rank.meter import Meter
-from rolemesh.transport import Site
-from rolemesh.workload import NoOptions, RankContext
+from rolemesh.runs.meter import Meter
+from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_durable.protocol.messages import Peer
+from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.status_page import Board
 
 
 @pytest.fixture
 def start(fleet, flow, tmp_path):
     """Start rank 0 of a role in this process: its endpoint and ports."""
     graph, edge = flow
-    from rolemesh.partition import Split
+    from rolemesh.api.partition import Split
 
     flow_graph = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)])
     endpoints, ports, opened = {}, {}, []

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import zmq
 
-from rolemesh.builtin.tcp_transport import TcpTransport
+from rolemesh.api.partition import Split
+from rolemesh.api.transport import Site, TransportKeys
 from rolemesh.errors import TransportError
-from rolemesh.partition import Split
-from rolemesh.transport import Inbox, Site, TransportKeys
+from rolemesh_durable.dataplane.tcp_transport import TcpTransport
+from rolemesh_durable.dataplane.transport import Inbox
 
 
 def make_keys():
@@ -98,9 +99,9 @@ def test_a_folder_too_long_for_a_socket_is_an_error_with_a_remedy():
 
 def test_an_endpoint_that_cannot_be_opened_leaves_nothing_that_keeps_the_process_from_ending(tmp_path):
     script = (
-        "from rolemesh.builtin.tcp_transport import TcpTransport\n"
-        "from rolemesh.rank.endpoint import Endpoint\n"
-        "from rolemesh.transport import Site\n"
+        "from rolemesh_durable.dataplane.tcp_transport import TcpTransport\n"
+        "from rolemesh_durable.rank.endpoint import Endpoint\n"
+        "from rolemesh.api.transport import Site\n"
         f"site = Site('a', 0, 'n0', 0, '127.0.0.1', {str(tmp_path)!r}, {str(tmp_path)!r})\n"
         "Endpoint(site, transports={'tcp': TcpTransport(None)}, local='tcp')\n"
     )

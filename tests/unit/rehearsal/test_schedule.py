@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import RehearsalError
-from rolemesh.observer import AgentStatus, JobStatus, RankStatus
-from rolemesh.rehearsal.injector import Injector
-from rolemesh.rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
-from rolemesh.rehearsal.spec import Rehearsal
+from rolemesh_rehearsal.injector import Injector
+from rolemesh_rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
+from rolemesh_rehearsal.spec import Rehearsal
 
 
 def rank(n: int, state: str = "running", step: int = 5, generation: int = 0) -> RankStatus:

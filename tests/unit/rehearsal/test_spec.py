@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rolemesh.errors import JobFileError
-from rolemesh.rehearsal.spec import Rehearsal, parse
+from rolemesh_rehearsal.spec import Rehearsal, parse
 
 
 def test_targets_are_separated_by_commas_as_everything_is() -> None:

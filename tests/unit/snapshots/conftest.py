@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rolemesh.batch import Batch, Ragged, Shard
-from rolemesh.protocol.messages import Persisted
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.api.batch import Batch, Ragged, Shard
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol.messages import Persisted
 
 
 @pytest.fixture

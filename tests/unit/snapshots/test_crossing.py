@@ -7,19 +7,20 @@ import contextlib
 import numpy as np
 import pytest
 
-from rolemesh.agent.persister import Persister
-from rolemesh.batch import Batch, Shard, Shards
-from rolemesh.codec import encode, flatten
+from rolemesh.api.batch import Batch, Shard, Shards
+from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.values import combine, select
-from rolemesh.partition import Broadcast, Partial, Sharded, Split
-from rolemesh.rank.origin import Origin
-from rolemesh.shm import SlotPool, aligned_size
-from rolemesh.snapshots import crossing, disk
-from rolemesh.snapshots.layout import SnapshotError
-from rolemesh.snapshots.log import OutLog
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.dataplane.codec import encode, flatten
+from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
+from rolemesh_durable.rank.origin import Origin
 
 P = 9
 INLINE = 4096

@@ -16,11 +16,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 
-from rolemesh.batch import Shard
-from rolemesh.digest import digest
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.layout import SnapshotError
-from rolemesh.snapshots.reshard import merge
+from rolemesh.api.batch import Shard
+from rolemesh.runs.digest import digest
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.reshard import merge
 
 ROWS = 7
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rolemesh.codec import decode
-from rolemesh.shm import SlotPool
-from rolemesh.snapshots.log import CHUNK, END, LINE, PARTIAL, OutLog
-from rolemesh.transport import Payload
+from rolemesh_durable.checkpoint.send_log import CHUNK, END, LINE, PARTIAL, OutLog
+from rolemesh_durable.dataplane.codec import decode
+from rolemesh_durable.dataplane.shm import SlotPool
+from rolemesh_durable.dataplane.transport import Payload
 
 
 def send(log, pool, step, value, *, edge=0, hold=0, consumers=(0,), chunk=0, last=True):

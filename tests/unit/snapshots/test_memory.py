@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 
-from rolemesh.batch import Shard
-from rolemesh.digest import digest
-from rolemesh.snapshots.layout import SnapshotError
-from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
+from rolemesh.api.batch import Shard
+from rolemesh.runs.digest import digest
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 
 
 def test_every_kind_of_state_comes_back(shm, every_kind):
@@ -188,7 +188,7 @@ def test_a_slot_that_is_no_snapshot_is_refused(shm):
 
 WRITER = """
 import sys, numpy as np
-from rolemesh.snapshots.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 memory = MemorySnapshots(sys.argv[1], "role", 0)
 step = (memory.steps() or (-1,))[-1]
 x = np.empty((4, 20_000))

@@ -9,12 +9,12 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from rolemesh.agent.persister import Persister
-from rolemesh.batch import Shard
-from rolemesh.digest import digest
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.log import OutLog
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.api.batch import Shard
+from rolemesh.runs.digest import digest
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.checkpoint.send_log import OutLog
 
 SIZE = 300_000
 

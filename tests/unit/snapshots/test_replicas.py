@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import zmq
 
-from rolemesh.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
-from rolemesh.agent.replica_store import Image, ReplicaStore
-from rolemesh.agent.replicas import Replicas
-from rolemesh.agent.replication import Replication
-from rolemesh.codec import encode, flatten
-from rolemesh.digest import digest
-from rolemesh.protocol.job import CurveKeys
-from rolemesh.protocol.messages import Stored
-from rolemesh.shm import SlotPool
-from rolemesh.snapshots.log import OutLog
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh.runs.digest import digest
+from rolemesh_durable.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
+from rolemesh_durable.agent.replica_store import Image, ReplicaStore
+from rolemesh_durable.agent.replicas import Replicas
+from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.dataplane.codec import encode, flatten
+from rolemesh_durable.dataplane.shm import SlotPool
+from rolemesh_durable.protocol.job import CurveKeys
+from rolemesh_durable.protocol.messages import Stored
 
 
 def make_keys() -> CurveKeys:

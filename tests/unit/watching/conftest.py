@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import tempfile
 import threading
 import time
@@ -17,12 +16,12 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh.control import CONTROL_FILE, Control, Request, StopJob
-from rolemesh.jsonl import LineFile, event_line, metrics_line
-from rolemesh.master.answers import Answers
-from rolemesh.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
-from rolemesh.runs import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_json
-from rolemesh.state import Store
+from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
+from rolemesh.runs.jsonl import LineFile, event_line, metrics_line
+from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Control, write_json
+from rolemesh_durable.control.client import Request, StopJob
+from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.master.answers import Answers
 
 
 class _Recording(Answers):
@@ -51,8 +50,8 @@ class MasterOutside:
         self._started = time.time()
         self.info = RunInfo(name, str(self.run_dir), 10, {"data": 1, "trainer": 1}, ("data.next",), "local")
         write_json(self.run_dir / RUN_FILE, self.info)
-        self._store = Store.open("sqlite", self.run_dir, self._job_id)
-        self._epoch = self._store.claim()
+        self._log = EventLog.open("sqlite", self.run_dir, self._job_id)
+        self._epoch = self._log.claim()
         self._event_lines = LineFile(self.run_dir / EVENTS_FILE, "seq", 1)
         self._metric_lines = LineFile(self.run_dir / METRICS_FILE, "step", 0)
         self._events: deque[Event] = deque(maxlen=remembers)
@@ -93,13 +92,8 @@ class MasterOutside:
             lines = [StepMetrics(n, 1, made, {"reward": 0.5}, {}, {}) for n in range(count)]
             self._metric_lines.append([metrics_line(line) for line in lines])
             (self.run_dir / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(e) + b"\n" for e in events))
-            with sqlite3.connect(self.run_dir / "state.sqlite") as database:
-                row = self._store._mine(self._epoch)._replace(last=count, first=count + 1)
-                values = row.values()
-                names = ", ".join(f"{name} = ?" for name in values)
-                database.execute(f"UPDATE rolemesh_journals SET {names}", tuple(values.values()))
-            database.close()
-            self._store._row = row
+            before = self._log._mine(self._epoch)
+            self._log._write(before, before._replace(last=count, first=count + 1))
             self._events += events
             self._lines += lines
             self._steps = count
@@ -111,7 +105,7 @@ class MasterOutside:
     def journal(self, kind: str, **data: Any) -> None:
         """Journal an event."""
         with self._lock:
-            events = self._store.append(self._epoch, [(time.time(), kind, data)])
+            events = self._log.append(self._epoch, [(time.time(), kind, data)])
             self._events += events
             self._event_lines.append([event_line(events[0])])
 
@@ -158,7 +152,7 @@ class MasterOutside:
         self.answers.set()
         self.die()
         self._context.term()
-        self._store.close()
+        self._log.close()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _serve(self, answers: Answers, ended: threading.Event) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from rolemesh.claims import claim
 from rolemesh.errors import NameInUseError
-from rolemesh.run_lock import RunLock, UnlockableError, hold, is_held, lock_file
-from rolemesh.runs import Run
+from rolemesh.runs.claim import claim
+from rolemesh.runs.lock import RunLock, UnlockableError, hold, is_held, lock_file
+from rolemesh_durable.control.living import LivingRun, answers
 
 
 def test_a_folder_whose_job_does_not_answer_is_not_taken_from_it(start_master: Any) -> None:
@@ -26,11 +26,11 @@ def test_a_folder_whose_job_does_not_answer_is_not_taken_from_it(start_master: A
     with pytest.raises(NameInUseError, match="pid 4242"), claim(master.run_dir):
         pass
     assert (master.run_dir / "control.json").exists()
-    assert Run(master.run_dir).alive()
+    assert LivingRun(master.run_dir).alive()
     assert lock is not None
     lock.close()
     master.answers.set()
-    with pytest.raises(NameInUseError), claim(master.run_dir):  # one that answers lives, too
+    with pytest.raises(NameInUseError), claim(master.run_dir, answers=answers):  # one that answers lives, too
         pass
 
 
@@ -116,12 +116,12 @@ def test_without_locks_the_masters_answer_decides_and_that_is_said(
     def refused(fd: int, kind: int) -> bool:
         raise UnlockableError(95, os.strerror(95))
 
-    monkeypatch.setattr("rolemesh.run_lock._try", refused)
+    monkeypatch.setattr("rolemesh.runs.lock._try", refused)
     master = start_master()
-    with pytest.raises(NameInUseError), claim(master.run_dir):
+    with pytest.raises(NameInUseError), claim(master.run_dir, answers=answers):
         pass
     master.end()
-    with claim(master.run_dir) as (earlier, lock):
+    with claim(master.run_dir, answers=answers) as (earlier, lock):
         assert earlier is not None
         assert lock == -1
     assert hold(master.run_dir) is None

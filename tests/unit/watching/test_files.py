@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rolemesh.errors import RolemeshError
-from rolemesh.jsonl import last_line, read_metrics
-from rolemesh.paging import pages
-from rolemesh.runs import RESULT_FILE, Run, write_json
+from rolemesh.runs.jsonl import last_line, read_metrics
+from rolemesh.runs.paging import pages
+from rolemesh.runs.run import RESULT_FILE, Run, write_json
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rolemesh.control import ControlClient, MasterGoneError, Update, Watch
-from rolemesh.driver import ask_to_stop
-from rolemesh.follow import follow
+from rolemesh_durable.control.client import ControlClient, MasterGoneError, Update, Watch
+from rolemesh_durable.control.watch import follow
+from rolemesh_durable.driver import stop_job
 
 FAST = 0.01
 
@@ -172,14 +172,14 @@ def test_the_next_question_goes_to_the_master_that_there_is_by_then(start_master
 def test_a_ctrl_c_while_the_master_is_away_stops_the_job_when_it_is_back(start_master: Any) -> None:
     master = start_master()
     master.die()
-    asking = threading.Thread(target=ask_to_stop, args=(master.run_dir,))
+    asking = threading.Thread(target=stop_job, args=(master.run_dir, "a test"))
     asking.start()
     asking.join(0.3)
     assert asking.is_alive()
     master.come_up()
     asking.join()
 
-    assert [request.reason for request in master.requests] == ["interrupted by Ctrl-C"]
+    assert [request.reason for request in master.requests] == ["a test"]
 
 
 def until_answered(client: ControlClient, timeout_s: float = 10.0) -> Update:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rolemesh import history
 from rolemesh.cli import main
-from rolemesh.follow import follow
-from rolemesh.paging import BLOCK, pages
-from rolemesh.runs import Run
+from rolemesh.runs.paging import BLOCK, pages
+from rolemesh_durable.control import history
+from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.control.watch import follow
 
 LONG = 200_000
 
@@ -104,7 +104,7 @@ def test_what_a_long_job_has_told_is_read_without_holding_it(start_master: Any) 
     master = start_master()
     master.age(LONG // 4)  # of which no more than a page may be held; tracing is slow
     master.end()
-    run = Run(master.run_dir)
+    run = LivingRun(master.run_dir)
     tracemalloc.start()
     count = sum(len(page) for page in history.events(run, 0)) + sum(len(page) for page in history.lines(run, -1))
     peak = tracemalloc.get_traced_memory()[1]

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rolemesh.claims import claim
+from rolemesh.api.failures import Failure
 from rolemesh.cli import main
-from rolemesh.cli.logs import BLOCK, Tail
-from rolemesh.control import StopJob, Watch
-from rolemesh.failures import Failure
-from rolemesh.runs import Run, write_job_file
+from rolemesh.runs.claim import claim
+from rolemesh.runs.run import Run, write_job_file
+from rolemesh_durable.cli.logs import BLOCK, Tail
+from rolemesh_durable.control.client import StopJob, Watch
 
 
 @pytest.fixture(autouse=True)

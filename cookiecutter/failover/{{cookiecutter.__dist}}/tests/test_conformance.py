@@ -1,6 +1,6 @@
 """What every failover level must hold; `rolemesh plugins check .` runs it too, and prints a certificate."""
 
-from rolemesh.testing import FailoverConformance
+from rolemesh_testing import FailoverConformance
 
 
 class TestConformance(FailoverConformance):

@@ -1,6 +1,6 @@
 """What every observer must hold; `rolemesh plugins check .` runs it too, and prints a certificate."""
 
-from rolemesh.testing import ObserverConformance
+from rolemesh_testing import ObserverConformance
 
 
 class TestConformance(ObserverConformance):

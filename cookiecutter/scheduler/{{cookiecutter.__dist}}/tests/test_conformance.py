@@ -1,6 +1,6 @@
 """What every placement strategy must hold; `rolemesh plugins check .` runs it too, and prints a certificate."""
 
-from rolemesh.testing import SchedulerConformance
+from rolemesh_testing import SchedulerConformance
 
 
 class TestConformance(SchedulerConformance):

@@ -1,6 +1,6 @@
 """What every transport must hold; `rolemesh plugins check .` runs it too, and prints a certificate."""
 
-from rolemesh.testing import TransportConformance
+from rolemesh_testing import TransportConformance
 
 
 class TestConformance(TransportConformance):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from rolemesh import Inbox, Site
+from rolemesh import Site
+from rolemesh_durable.dataplane.transport import Inbox
 
 from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 

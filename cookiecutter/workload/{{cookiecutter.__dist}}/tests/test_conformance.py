@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from rolemesh import Batch
-from rolemesh.testing import WorkloadConformance
+from rolemesh_testing import WorkloadConformance
 
 
 class TestConformance(WorkloadConformance):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh.testing import FailoverConformance
+from rolemesh_testing import FailoverConformance
 
 
 class TestConformance(FailoverConformance):

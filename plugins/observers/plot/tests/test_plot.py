@@ -11,8 +11,8 @@ import pytest
 from matplotlib.image import imread
 from pydantic import ValidationError
 
-from rolemesh.jsonl import LineFile, metrics_line
-from rolemesh.observer import RunInfo, StepMetrics
+from rolemesh.api.observer import RunInfo, StepMetrics
+from rolemesh.runs.jsonl import LineFile, metrics_line
 from rolemesh_plot import PlotObserver, PlotOptions
 from rolemesh_plot.figure import moving_average
 

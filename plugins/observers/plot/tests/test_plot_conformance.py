@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh.testing import ObserverConformance
+from rolemesh_testing import ObserverConformance
 
 
 class TestConformance(ObserverConformance):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh.testing import SchedulerConformance
+from rolemesh_testing import SchedulerConformance
 
 
 class TestConformance(SchedulerConformance):

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.errors import PlacementError, Problems
-from rolemesh.planning import check_placed, parse_nodes, plan_job
+from rolemesh.job.planning import check_placed, plan_job
+from rolemesh.placement.nodes import parse_nodes
 from rolemesh_pd import PdOptions, PdScheduler
 
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, Problems
+from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Strategy, broken
-from rolemesh.planning import check_placed, parse_nodes, plan_job
-from rolemesh.replanning import replan
-from rolemesh.workload import NoOptions
+from rolemesh.placement.chain import replan
+from rolemesh.placement.nodes import parse_nodes
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
+from rolemesh.job.planning import plan_job
 from rolemesh.placement import Flow, broken, crossing
-from rolemesh.planning import parse_nodes, plan_job
-from rolemesh.workload import NoOptions
+from rolemesh.placement.nodes import parse_nodes
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler
 

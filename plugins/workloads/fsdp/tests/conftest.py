@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rolemesh.batch import Batch, Ragged
+from rolemesh.api.batch import Batch, Ragged
 
 sys.path.insert(0, str(Path(__file__).parent))
 

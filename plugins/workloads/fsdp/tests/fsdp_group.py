@@ -18,10 +18,10 @@ import torch
 
 import rolemesh_fsdp.engine
 import rolemesh_fsdp.losses  # noqa: F401
-from rolemesh.batch import Batch, Ragged, Shard
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.memory import MemorySnapshots
-from rolemesh.workload import RankContext, Rendezvous
+from rolemesh.api.batch import Batch, Ragged, Shard
+from rolemesh.api.workload import RankContext, Rendezvous
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
 Scenario = Callable[..., Any]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rolemesh import Batch, Ragged
-from rolemesh.testing import WorkloadConformance, override
+from rolemesh_testing import WorkloadConformance, override
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "sft"
 VOCAB = 256

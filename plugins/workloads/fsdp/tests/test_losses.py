@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rolemesh.batch import Ragged
-from rolemesh.workload import RankContext
+from rolemesh.api.batch import Ragged
+from rolemesh.api.workload import RankContext
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload, LossContext
 from rolemesh_fsdp.losses import causal_lm, grpo
 from rolemesh_fsdp.packing import completion_logprobs

@@ -11,7 +11,7 @@ import fsdp_group
 import numpy as np
 import pytest
 
-from rolemesh.digest import digest
+from rolemesh.runs.digest import digest
 
 GRPO = {"loss": "rolemesh_fsdp.losses:grpo"}
 

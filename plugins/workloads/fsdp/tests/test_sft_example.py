@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
+from rolemesh.api.workload import RankContext
 from rolemesh.builtin.function import FunctionOptions, FunctionWorkload
-from rolemesh.workload import RankContext
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "sft"

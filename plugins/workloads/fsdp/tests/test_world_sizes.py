@@ -12,8 +12,8 @@ import fsdp_group
 import numpy as np
 import pytest
 
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.reshard import merge
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.reshard import merge
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
 

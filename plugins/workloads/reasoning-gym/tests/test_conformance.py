@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rolemesh import Batch
-from rolemesh.testing import WorkloadConformance, override
+from rolemesh_testing import WorkloadConformance, override
 
 TASK = {"task": "word_sequence_reversal", "config": {"min_words": 2, "max_words": 2}}
 

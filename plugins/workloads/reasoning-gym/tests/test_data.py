@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rolemesh.batch import Batch, concat
+from rolemesh.api.batch import Batch, concat
+from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError
-from rolemesh.workload import RankContext
 from rolemesh_reasoning_gym import DataOptions, ReasoningGymData
 
 TASK = {"task": "word_sequence_reversal", "config": {"min_words": 2, "max_words": 2}}

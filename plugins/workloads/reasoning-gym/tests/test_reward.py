@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
+from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError
-from rolemesh.workload import RankContext
 from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions
 from rolemesh_reasoning_gym.reward import group_advantages
 from rolemesh_reasoning_gym.tasks import make_dataset

@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 import rolemesh_vllm
-from rolemesh.batch import Batch
-from rolemesh.workload import RankContext
+from rolemesh.api.batch import Batch
+from rolemesh.api.workload import RankContext
 from rolemesh_vllm import VLLMWorkload
 
 os.environ.update(VLLMWorkload.env)

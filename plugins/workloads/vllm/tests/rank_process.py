@@ -10,7 +10,7 @@ import sys
 from multiprocessing.connection import Client
 
 import rolemesh_vllm
-from rolemesh.workload import RankContext
+from rolemesh.api.workload import RankContext
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rolemesh.testing import WorkloadConformance
+from rolemesh_testing import WorkloadConformance
 
 
 class TestVLLM(WorkloadConformance):

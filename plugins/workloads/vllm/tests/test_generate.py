@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rolemesh.batch import Batch, Ragged, concat
+from rolemesh.api.batch import Batch, Ragged, concat
 from rolemesh_vllm import VLLMWorkload
 
 GENERATED = {"prompt_ids", "completion_ids", "logprobs", "text", "group", "weight_version", "finish_reason"}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
 
 pytestmark = pytest.mark.slow
 

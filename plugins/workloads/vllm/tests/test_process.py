@@ -12,8 +12,8 @@ from rolemesh_vllm import VLLMWorkload
 SCRIPT = """
 import importlib, os, sys, threading
 import numpy as np
-from rolemesh.batch import Batch, Ragged
-from rolemesh.workload import RankContext
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.workload import RankContext
 from rolemesh_vllm import VLLMWorkload
 
 for module in VLLMWorkload.preload:

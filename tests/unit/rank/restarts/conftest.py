@@ -19,16 +19,16 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh.agent.persister import Persister
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.protocol import messages as m
-from rolemesh.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
-from rolemesh.protocol.outline import SnapshotPlan
-from rolemesh.rank.board import Board
-from rolemesh.rank.endpoint import encode_control
-from rolemesh.rank.main import main
-from rolemesh.snapshots import disk
-from rolemesh.snapshots.memory import MemorySnapshots
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
+from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.rank.endpoint import encode_control
+from rolemesh_durable.rank.main import main
+from rolemesh_durable.rank.status_page import Board
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40
@@ -36,11 +36,12 @@ VERSION = version("rolemesh")
 
 
 def record(kind: str, name: str, target: str) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "distribution": "rolemesh", "version": VERSION, "target": target}
+    distribution = "rolemesh-durable" if target.startswith("rolemesh_durable.") else "rolemesh"
+    return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
-SHM = PluginUse(record("transports", "shm", "rolemesh.builtin.shm_transport:ShmTransport"), {})
-TCP = PluginUse(record("transports", "tcp", "rolemesh.builtin.tcp_transport:TcpTransport"), {})
+SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
+TCP = PluginUse(record("transports", "tcp", "rolemesh_durable.dataplane.tcp_transport:TcpTransport"), {})
 FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast, Split
 
 STATEFUL = ("data", "trainer")
 

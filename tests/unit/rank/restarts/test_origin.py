@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.rank.restarts.flows import STATEFUL, classes, flow
 
-from rolemesh.protocol.outline import SnapshotPlan
+from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 STEPS = 16
 EACH = SnapshotPlan(enabled=True, persist_every=1)

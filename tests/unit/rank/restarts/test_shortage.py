@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.unit.rank.restarts.flows import STATEFUL
 
+from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Split
-from rolemesh.protocol.outline import SnapshotPlan
-from rolemesh.rank import shortage
-from rolemesh.rank.board import BLOCKED
+from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.rank import shortage
+from rolemesh_durable.rank.status_page import BLOCKED
 
 MB = 1 << 20
 

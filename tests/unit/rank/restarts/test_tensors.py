@@ -3,8 +3,8 @@
 import pytest
 import torch  # noqa: F401 - ranks are forked from here, and have it then
 
+from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.partition import Broadcast
 
 STEPS = 7
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from rolemesh.api.observer import Missed, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
-from rolemesh.jsonl import read_metrics
-from rolemesh.observer import Missed, Observer, RunInfo, StepMetrics
-from rolemesh.runs import METRICS_FILE
+from rolemesh.runs.jsonl import read_metrics
+from rolemesh.runs.run import METRICS_FILE
 
 __all__ = ["PlotObserver", "PlotOptions"]
 

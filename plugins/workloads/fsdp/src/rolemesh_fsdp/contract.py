@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.utils.deterministic
 
-from rolemesh.batch import Batch, Ragged, Shard, Shards
-from rolemesh.workload import RankContext, State
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.api.workload import RankContext, State
 from rolemesh_fsdp.adamw import AdamW
 from rolemesh_fsdp.contract import LossContext, LossFunction, LossOutput
 from rolemesh_fsdp.group import join

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rolemesh.workload import RankContext, Rendezvous
+from rolemesh.api.workload import RankContext, Rendezvous
 
 __all__ = ["Group", "join"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from rolemesh.batch import Batch, Ragged
+from rolemesh.api.batch import Batch, Ragged
 from rolemesh_fsdp.contract import LossContext, LossOutput
 from rolemesh_fsdp.options import CausalLMOptions, GRPOOptions
 from rolemesh_fsdp.packing import completion_logprobs

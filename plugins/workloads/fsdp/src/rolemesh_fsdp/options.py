@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
+from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import nearest
-from rolemesh.imports import ImportRef
 
 __all__ = ["CausalLMOptions", "FSDPOptions", "GRPOOptions", "LogprobsOptions"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from rolemesh.batch import Batch, Shards
+from rolemesh.api.batch import Batch, Shards
+from rolemesh.api.partition import Sharded, Split
+from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError
-from rolemesh.partition import Sharded, Split
-from rolemesh.workload import RankContext, State, Workload, operator
 from rolemesh_fsdp.options import FSDPOptions
 
 if TYPE_CHECKING:

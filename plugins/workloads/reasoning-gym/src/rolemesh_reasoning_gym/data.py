@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
+from rolemesh.api.partition import Split
+from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError
-from rolemesh.partition import Split
-from rolemesh.workload import RankContext, State, Workload, operator
 from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
 
 __all__ = ["DataOptions", "ReasoningGymData"]

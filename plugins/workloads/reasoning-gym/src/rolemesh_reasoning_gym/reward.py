@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
-from rolemesh.batch import Batch
-from rolemesh.partition import Broadcast, Split
-from rolemesh.workload import RankContext, Workload, operator
+from rolemesh.api.batch import Batch
+from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.workload import RankContext, Workload, operator
 from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
 
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from vllm import LLM, SamplingParams
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
 from rolemesh_vllm.options import EngineOptions, VLLMOptions

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rolemesh.batch import Batch, Ragged
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.partition import Split
+from rolemesh.api.workload import operator
 from rolemesh.errors import OptionsError
-from rolemesh.partition import Split
-from rolemesh.workload import operator
 from rolemesh_vllm.engine_args import DERIVED, is_cpu_build
 from rolemesh_vllm.leases import claim
 from rolemesh_vllm.options import PrefillOptions

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rolemesh.batch import Batch, Ragged
+from rolemesh.api.batch import Batch, Ragged
 
 __all__ = ["PROMPT_COLUMNS", "TICKETS", "Completion", "carried", "join", "prompt_column", "repeat", "row_index"]
 

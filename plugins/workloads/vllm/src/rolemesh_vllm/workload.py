@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rolemesh.batch import Batch
+from rolemesh.api.batch import Batch
+from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, raise_all
-from rolemesh.partition import Broadcast, Split
-from rolemesh.workload import RankContext, Workload, operator, stable_seed
 from rolemesh_vllm.engine_args import DERIVED, check_engine, is_cpu_build, known_engine_args
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, carried, join, row_index

@@ -1,1 +1,0 @@
-"""What lives on each node: the agent, its zygotes, the janitor. Imports nothing of `rolemesh.master`."""

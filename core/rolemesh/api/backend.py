@@ -1,0 +1,77 @@
+"""The API of a backend: where an engine's processes live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.workload import NoOptions
+
+__all__ = ["BACKEND_API_VERSION", "Backend"]
+
+BACKEND_API_VERSION = 1
+
+
+class Backend(ABC):
+    """Base of backends (entry-point group ``rolemesh.backends``).
+
+    One instance starts one job, from a driver's process. How the master reaches its agents there is a
+    `rolemesh.api.cluster.Launcher`, which the master's process makes.
+    """
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """Its fields are options of ``rolemesh run`` where this backend is chosen."""
+    api_version: ClassVar[int] = BACKEND_API_VERSION
+    name: ClassVar[str]
+    """As in the entry point: what the journal and ``run.json`` call it."""
+    nodes_join: ClassVar[bool] = False
+    """Whether nodes may come that were not there at the start."""
+
+    def __init__(self, options: Any, lost: Collection[str] = ()) -> None:
+        """`lost`: nodes that an earlier attempt of the job has lost, and that must not be used. Raises `BackendError`
+        if the backend cannot be reached."""
+        self.options = options
+        self.lost = frozenset(lost)
+
+    @classmethod
+    def outlives(cls, options: Any) -> bool:
+        """Whether what it starts can go on without the process that has started it."""
+        return True
+
+    @classmethod
+    def expected(cls, options: Any) -> ClusterView | None:
+        """The nodes that it will have, where that is known before anything is started."""
+        return None
+
+    @property
+    def address(self) -> str:
+        """Under which others reach the cluster that it is, "" if there is nothing to reach."""
+        return ""
+
+    @abstractmethod
+    def cluster(self) -> ClusterView:
+        """The nodes that are there, with all that they have."""
+
+    def knows(self, job: str) -> bool:
+        """Whether a job of this name lives here, as far as the backend can tell."""
+        return False
+
+    @abstractmethod
+    def start(self, bundle: Any, lock: int) -> None:
+        """Start the master with an engine's `bundle`, and return when it answers.
+
+        `lock` is the descriptor of the run folder's lock, to be held by the job's processes; -1 if there is none.
+        Raises `BackendError` if it does not come up.
+        """
+
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether there is a master, or soon will be."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait for the job's processes to be gone, and leave nothing behind."""

@@ -1,0 +1,47 @@
+"""The API of a command: a verb of the command line, or options of ``rolemesh run``, from any distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from rolemesh.api.workload import NoOptions
+
+__all__ = ["COMMAND_API_VERSION", "Command", "RunOption"]
+
+COMMAND_API_VERSION = 1
+
+
+class Command:
+    """Base of commands (entry-point group ``rolemesh.commands``).
+
+    A command named ``stop`` is the verb ``rolemesh stop``, one named ``plugins.check`` is ``rolemesh plugins check``,
+    and one named ``run.chaos``, a `RunOption`, adds its options to ``rolemesh run``.
+    """
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    api_version: ClassVar[int] = COMMAND_API_VERSION
+    help: ClassVar[str] = ""
+    """One line for the list of verbs, which reads it from the source: write the text itself."""
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """What typer makes the verb of: a function, or a ``typer.Typer`` with verbs of its own."""
+        raise NotImplementedError
+
+
+class RunOption(Command):
+    """Options of ``rolemesh run``: the fields of `Options`. It does the run if `wanted`."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def wanted(self) -> bool:
+        """Whether one of its options has been given."""
+        return bool(self.options != type(self.options)())
+
+    def run(self, run: Any) -> int:
+        """Do the run, a `rolemesh.job.run.JobRun`, and return the exit code."""
+        raise NotImplementedError

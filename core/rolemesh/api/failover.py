@@ -1,0 +1,38 @@
+"""The API of a failover level: its base class. Failures and recovery plans are in `rolemesh.api.failures`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from rolemesh.api.failures import Scope
+
+__all__ = ["FAILOVER_API_VERSION", "Budget", "FailoverLevel"]
+
+FAILOVER_API_VERSION = 1
+
+
+class Budget(BaseModel, extra="forbid", frozen=True):
+    """How often a level may be tried for one rank or group before the next level's turn comes."""
+
+    max_attempts: int = Field(default=5, ge=1, description="Recoveries of one rank or group within window_s.")
+    window_s: float = Field(
+        default=300.0, gt=0, description="Seconds after which an attempt that helped counts no more."
+    )
+
+
+class FailoverLevel:
+    """Base class of failover levels: implement the hook `recover`, and `diagnose` to judge a failure first.
+
+    One instance per job, in the master. Hooks are marked with `rolemesh.hookimpl` and must be pure: they propose, the
+    coordinator executes. It also keeps the budget: derive `Options` from `Budget`. `scope` says how much the level
+    moves, so that a verdict can choose where on the ladder to start.
+    """
+
+    Options: ClassVar[type[Budget]] = Budget
+    api_version: ClassVar[int] = FAILOVER_API_VERSION
+    scope: ClassVar[Scope] = "process"
+
+    def __init__(self, options: Any) -> None:
+        self.options = options

@@ -1,0 +1,136 @@
+"""The API of a transport: how what one rank sends gets to another. What the frames say is the engine's matter.
+
+A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and gives a `Sender` per peer; what
+it receives it delivers into the inbox, so a rank waits in one place whatever the transports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+from pydantic import BaseModel
+
+from rolemesh.api.workload import NoOptions
+from rolemesh.errors import TransportError
+
+__all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport", "TransportKeys"]
+
+TRANSPORT_API_VERSION = 1
+
+Stamp: TypeAlias = tuple[int, int, int, int, int, int]
+"""What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
+
+
+class TransportKeys(msgspec.Struct, frozen=True):
+    """The job's CurveZMQ keys, z85: of the receiving and of the connecting side."""
+
+    server_public: str
+    server_secret: str
+    client_public: str
+    client_secret: str
+
+
+class Site(msgspec.Struct, frozen=True):
+    """Where a rank is: its names, its host as other nodes reach it, the job's private folders, and the job's keys."""
+
+    role: str
+    rank: int
+    node: str
+    generation: int
+    host: str
+    socket_dir: str
+    shm_dir: str
+    keys: TransportKeys | None = None
+
+    def ipc_path(self, purpose: str) -> str:
+        """A short name in `socket_dir` (mode 0700): an ipc path has at most 107 bytes.
+
+        Raises `TransportError` if the folder alone is too long.
+        """
+        key = f"{self.role}/{self.rank}/{self.generation}/{purpose}".encode()
+        path = Path(self.socket_dir) / blake2b(key, digest_size=6).hexdigest()
+        if len(bytes(path)) > 107:
+            raise TransportError(
+                f"the socket's path has {len(bytes(path))} bytes, the system takes 107",
+                where=str(path),
+                remedy="set TMPDIR to a shorter folder",
+            )
+        return str(path)
+
+
+class Payload(ABC):
+    """A chunk that the engine has encoded once for all its consumers."""
+
+    @abstractmethod
+    def frame(self, stamp: Stamp) -> bytes:
+        """The only frame of a payload that is not in a slot."""
+
+    @abstractmethod
+    def descriptor(self, stamp: Stamp) -> bytes:
+        """The frame that tells a reader on this node where in shared memory the rest is."""
+
+    @abstractmethod
+    def frames(self, stamp: Stamp) -> Sequence[Any]:
+        """Head and buffers as separate frames, for another node: bytes-like views that stay until released."""
+
+
+class Inbox(ABC):
+    """Where everything that is sent to a rank arrives, in one queue."""
+
+    context: Any
+    """The process's `zmq.Context`."""
+    socket: Any
+    """The `zmq.Socket` (PULL) that the rank reads: a transport may bind it to a further address."""
+    address: str
+    """Under which processes of this node reach it (``ipc://…``)."""
+
+    @abstractmethod
+    def pusher(self) -> Any:
+        """A `zmq.Socket` that delivers frames from inside this process. Not thread-safe: one per thread."""
+
+
+class Sender(ABC):
+    """The way to one peer. Sends never block: credits bound what is under way, and what a dead peer does not take is
+    dropped when its sender is closed: the peer's next generation asks for what it lacks."""
+
+    @abstractmethod
+    def send(self, frame: bytes) -> None:
+        """Send one small frame, in order with everything else that is sent here."""
+
+    @abstractmethod
+    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
+        """Send a payload that lies in a slot; the slot's bytes do not change until the peer has released it."""
+
+    @abstractmethod
+    def close(self, linger_ms: int) -> None:
+        """Stop sending; what is queued may take `linger_ms` to leave."""
+
+
+class Transport(ABC):
+    """Base class of transports (entry-point group ``rolemesh.transports``). One instance per rank."""
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    api_version: ClassVar[int] = TRANSPORT_API_VERSION
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def open(self, inbox: Inbox, site: Site) -> str:
+        """Make `inbox` reachable and return the address that peers pass to `connect`."""
+
+    @abstractmethod
+    def connect(self, address: str) -> Sender:
+        """A way to the peer at `address`; returns at once. Called after `open`."""
+
+    def refused(self) -> int:
+        """Connections that were refused since the start: wrong key, wrong protocol."""
+        return 0
+
+    def close(self) -> None:  # noqa: B027 - nothing to release is ordinary
+        """Release what `open` made. Senders are closed before, the inbox after."""

@@ -1,0 +1,125 @@
+"""A job built in Python: exactly what a job file says, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import JobFileError
+from rolemesh.graph.flow import Flow
+from rolemesh.job.engine import RunHandle
+from rolemesh.job.prepared import Prepared, prepare
+from rolemesh.job.run import JobRun, engine_named
+from rolemesh.placement import PlacementPlan
+from rolemesh.placement.nodes import parse_nodes, this_machine
+from rolemesh.runs.run import runs_folder
+from rolemesh.spec.job_file import Written
+from rolemesh.spec.places import dump_yaml
+
+__all__ = ["Job"]
+
+
+def _silent(text: str) -> None:
+    """Nobody watches."""
+
+
+class Job:
+    """``Job("sft", steps=10).role("trainer", use="fsdp", world_size=2).flow(fn).run()``.
+
+    Settings are the top-level keys of a job file. Paths in it are relative to `base`. Nothing is checked before
+    `validate`, which all the verbs do first.
+    """
+
+    def __init__(self, name: str, *, base: str | Path = ".", **settings: Any) -> None:
+        self._data: dict[str, Any] = {"name": name, **settings}
+        self._base = Path(base)
+        self._flow: Flow | None = None
+
+    def set(self, **settings: Any) -> Self:
+        """Top-level keys of the job file: ``steps=10``, ``snapshots={"every": 2}``."""
+        self._data |= settings
+        return self
+
+    def role(self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
+        """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and ``runtime_env``."""
+        roles = self._data.setdefault("roles", {})
+        roles[role] = {"use": use, **settings, **({"options": dict(options)} if options else {})}
+        return self
+
+    def flow(self, flow: Flow | str, **params: Any) -> Self:
+        """What the roles do in a step: a function marked with `@flow`, or an import string; with its `params`."""
+        self._flow = flow if isinstance(flow, Flow) else None
+        self._data["flow"] = flow if isinstance(flow, str) else f"{flow.function.__module__}:{flow.name}"
+        if params:
+            self._data["params"] = params
+        return self
+
+    def placement(self, use: str, **options: Any) -> Self:
+        """One more placement strategy."""
+        return self._add("placement", use, options)
+
+    def failover(self, use: str, **options: Any) -> Self:
+        """One more level of the ladder."""
+        return self._add("failover", use, options)
+
+    def observer(self, use: str, **options: Any) -> Self:
+        """One more observer."""
+        return self._add("observers", use, options)
+
+    def text(self) -> str:
+        """The job file."""
+        return dump_yaml(self._data)
+
+    def validate(self) -> Prepared:
+        """Check everything that needs no cluster. Raises `RolemeshError` with every problem that was found."""
+        written = Written(self.text(), self._base, f"Job({self._data['name']!r})")
+        return prepare(written, flow=self._flow)
+
+    def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:
+        """Where its ranks would go: on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
+        cluster = nodes if isinstance(nodes, ClusterView) else parse_nodes(nodes) if nodes else this_machine()
+        return self.validate().fitted(cluster).plan(cluster)
+
+    def run(self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any) -> dict[str, Any]:
+        """Run it to its end, and return the content of ``result.json``; `options` are the engine's.
+
+        A job that fails is a result with the status ``failed``. Raises `RolemeshError` if nothing was started, and
+        `KeyboardInterrupt` as soon as the job has been stopped.
+        """
+        handle = self._run(engine, runs_dir, options, detached=False).start()
+        try:
+            result = handle.wait()
+        finally:
+            handle.close()
+        if result is None:
+            raise JobFileError("the job died without a result", where=str(handle.run_dir), remedy="look into its logs")
+        return result
+
+    def submit(self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any) -> RunHandle:
+        """Start it, and return when it runs; it goes on without this process if the engine's jobs can."""
+        run = self._run(engine, runs_dir, options, detached=True)
+        handle = run.start()
+        if run.engine.outlives:
+            handle.leave()
+        return handle
+
+    def _add(self, key: str, use: str, options: Mapping[str, Any]) -> Self:
+        self._data.setdefault(key, []).append({"use": use, **({"options": dict(options)} if options else {})})
+        return self
+
+    def _run(
+        self, engine: str | None, runs_dir: str | Path | None, given: Mapping[str, Any], *, detached: bool
+    ) -> JobRun:
+        cls = engine_named(engine)
+        model = cls.options_for({name: str(value) for name, value in given.items()})
+        try:
+            options = model(**given)
+        except ValidationError as error:
+            raise JobFileError(
+                f"the engine's options: {error}", remedy=f"it has {', '.join(model.model_fields)}"
+            ) from error
+        return JobRun(self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached)

@@ -1,0 +1,75 @@
+"""One run of a job: which engine runs it, with what options, in which folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rolemesh.errors import JobFileError
+from rolemesh.job.engine import Engine, RunHandle, Say
+from rolemesh.job.prepared import Prepared
+from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.drivers import load
+
+__all__ = ["DEFAULT_ENGINES", "JobRun", "engine_named"]
+
+
+DEFAULT_ENGINES = ("durable", "inline")
+"""The engine that runs a job if nobody chooses one: the first of these that is installed."""
+
+
+def engine_named(name: str | None) -> type[Engine]:
+    """The class of an engine; of the default one for None. Raises `PluginError`."""
+    records = discover(("engines",))
+    if name is None:
+        there = [record.name for record in records if record.status == "available"]
+        name = next((known for known in DEFAULT_ENGINES if known in there), DEFAULT_ENGINES[-1])
+    found: type[Engine] = load(find("engines", name, records, "--engine"), "--engine")
+    return found
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """What somebody has asked for: the job, the engine with its options, the runs folder."""
+
+    job: Prepared
+    engine: type[Engine]
+    options: BaseModel
+    runs: Path
+    say: Say
+    detached: bool = False
+    finish: Callable[[JobRun, RunHandle], int] = lambda run, handle: 0
+    """Waits for the end, tells it, and returns the exit code."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder."""
+        return (self.runs / self.job.job.spec.name).resolve()
+
+    def asked(self, overrides: Sequence[str] = (), **options: Any) -> JobRun:
+        """The same with other `overrides` and engine's `options`. Raises `JobFileError` if it has no such option."""
+        unknown = [name for name in options if name not in type(self.options).model_fields]
+        if unknown:
+            raise JobFileError(f"the engine has no option {', '.join(unknown)}", remedy="choose another engine")
+        return dataclasses.replace(
+            self,
+            job=self.job.again(overrides) if overrides else self.job,
+            options=self.options.model_copy(update=options),
+        )
+
+    def start(self) -> RunHandle:
+        """Start the job."""
+        return self.engine(self.options).start(self.job, self.run_dir, detached=self.detached, say=self.say)
+
+    def run(self) -> int:
+        """Start the job, wait for its end, and return the exit code."""
+        handle = self.start()
+        try:
+            return self.finish(self, handle)
+        finally:
+            handle.close()

@@ -1,1 +1,0 @@
-"""The controller of one job. Imports nothing of `rolemesh.agent`."""

@@ -1,0 +1,78 @@
+"""This machine as a node, and nodes that are described: ``4x(cpu=32,gpu=8),2x(cpu=16,label.rack=a)``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.errors import PlacementError, nearest
+
+__all__ = ["parse_nodes", "this_machine"]
+
+GROUP = re.compile(r"(?:(\d+)\s*[xX]\s*)?\(([^()]*)\)")
+EXAMPLE = "write e.g. '4x(cpu=32,gpu=8),2x(cpu=16,custom.ssd=1,label.rack=a)'"
+
+
+def parse_nodes(text: str) -> ClusterView:
+    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME`` may be repeated.
+
+    Raises `PlacementError` with the part that is wrong.
+    """
+    nodes: list[NodeView] = []
+    rest = text.strip()
+    while True:
+        match = GROUP.match(rest)
+        if match is None:
+            raise PlacementError(f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE)
+        for _ in range(int(match[1] or 1)):
+            nodes.append(_node(f"node-{len(nodes)}", match[2], text))
+        rest = rest[match.end() :].lstrip()
+        if not rest:
+            break
+        if not rest.startswith(","):
+            raise PlacementError(f"--nodes: a comma is missing before {rest!r}", where=text, remedy=EXAMPLE)
+        rest = rest[1:].lstrip()
+    if not nodes:
+        raise PlacementError("--nodes describes no node", where=text, remedy=EXAMPLE)
+    return ClusterView(tuple(nodes))
+
+
+def _node(name: str, text: str, where: str) -> NodeView:
+    amounts = {"cpu": 1.0, "gpu": 0.0}
+    custom: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (part.strip() for part in pair.partition("="))
+        if not separator or not value:
+            raise PlacementError(f"--nodes: {pair!r} is not key=value", where=where, remedy=EXAMPLE)
+        prefix, _, short = key.partition(".")
+        if prefix == "label" and short:
+            labels[short] = value
+        elif prefix == "custom" and short:
+            custom[short] = _number(key, value, where)
+        elif key in amounts:
+            amounts[key] = _number(key, value, where)
+        else:
+            remedy = nearest(key, [*amounts, "custom.NAME", "label.NAME"])
+            raise PlacementError(f"--nodes: unknown key {key!r}", where=where, remedy=remedy)
+    if amounts["gpu"] % 1:
+        raise PlacementError("--nodes: a node has whole GPUs", where=where, remedy=EXAMPLE)
+    return NodeView(name, cpu=amounts["cpu"], gpu=int(amounts["gpu"]), custom=custom, labels=labels)
+
+
+def _number(key: str, text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise PlacementError(f"--nodes: {key} is {text!r}, not an amount", where=where, remedy=EXAMPLE)
+    return number
+
+
+def this_machine() -> ClusterView:
+    """One node with this machine's cores and, where ``/dev/nvidia*`` shows some, GPUs."""
+    gpus = len([p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()])
+    return ClusterView((NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus),))

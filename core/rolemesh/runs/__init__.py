@@ -1,0 +1,1 @@
+"""What a run leaves, whoever executes it: its folder, lines of events and metrics, digests, its lock."""

@@ -1,0 +1,51 @@
+"""An exception of the user's code, with its place in the job and a traceback without the kernel's frames."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from rolemesh.errors import RolemeshError
+
+__all__ = ["OperatorFailed", "summarize", "user_traceback"]
+
+_KERNEL = str(Path(__file__).parents[1]) + "/"
+
+
+class OperatorFailed(Exception):
+    """Operator `label` raised `error` at `step`; `rank` is -1 where the process has only one."""
+
+    def __init__(self, label: str, step: int, error: BaseException, rank: int = -1) -> None:
+        super().__init__(f"{label} at step {step}: {summarize(error)}")
+        self.label = label
+        self.step = step
+        self.error = error
+        self.rank = rank
+
+
+def summarize(error: BaseException) -> str:
+    """The exception's type and message as Python prints them; the kernel's own errors are all message."""
+    if isinstance(error, RolemeshError):
+        return str(error)
+    lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
+    """The traceback as Python prints it, without frames of the kernel and of the files below the folder `engine`; empty
+    where nothing else is left."""
+    formatted = traceback.TracebackException.from_exception(error)
+    seen: set[int] = set()
+    todo: list[traceback.TracebackException | None] = [formatted]
+    found = False
+    while todo:
+        part = todo.pop()
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        part.stack = traceback.StackSummary.from_list(
+            f for f in part.stack if not f.filename.startswith((_KERNEL, engine))
+        )
+        found = found or bool(part.stack)
+        todo += [part.__cause__, part.__context__]
+    return "".join(formatted.format()) if found else ""

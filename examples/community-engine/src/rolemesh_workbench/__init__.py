@@ -1,0 +1,1 @@
+"""An engine, a backend and a verb for rolemesh."""

@@ -1,0 +1,50 @@
+"""``python -m rolemesh_local JOB_ID``: a job's supervisor; reads a `SupervisorStart` from standard input."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.runs.run import LOGS_DIR
+from rolemesh_durable.agent.limits import raise_limits
+from rolemesh_durable.agent.resource_guard import Keeper, remove_job
+from rolemesh_durable.hosting.giving_up import give_up
+from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.title import entitle
+from rolemesh_local.messages import SupervisorStart
+from rolemesh_local.processes import run_agent, run_master
+from rolemesh_local.supervisor import Supervisor
+
+PRELOAD = ("sqlite3", "psutil")
+"""What every master imports; observers' plugins it imports by itself, because those may start threads."""
+
+
+def main() -> int:
+    raise_limits()
+    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=SupervisorStart)
+    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
+    entitle(bundle.config.name, f"supervisor {bundle.job_id}")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in PRELOAD:
+        importlib.import_module(module)
+    logs = Path(bundle.config.run_dir, LOGS_DIR)
+    keeper = Keeper(bundle.job_id, "supervisor")
+    try:
+        supervisor = Supervisor(start, keeper.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
+        finished = supervisor.run()
+        remove_job(bundle.job_id)
+        if not finished:
+            give_up(bundle, supervisor.gave_up)
+    finally:
+        keeper.close()
+    return 0 if finished else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""What runs in the processes that the supervisor forks: a master, an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.api.store import JournalDamagedError
+from rolemesh.errors import PluginError
+from rolemesh_durable.agent.agent import Agent
+from rolemesh_durable.master.master import Master
+from rolemesh_durable.protocol.job import AgentConfig, JobBundle
+from rolemesh_durable.title import entitle
+from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
+from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
+from rolemesh_local.question import master_comes
+from rolemesh_local.relay import Relay
+
+__all__ = ["run_agent", "run_master"]
+
+
+def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
+    """Control the job until it has ended. Whether there was a master before, the journal says."""
+    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
+    entitle(bundle.config.name, "master")
+    launcher = LocalLauncher(bundle.job_id, start.nodes, folder, link)
+    try:
+        Master(bundle, launcher, folder).run()
+    except (JournalDamagedError, PluginError) as error:
+        link.send(Refuse(str(error)))
+        raise
+    return 0
+
+
+def run_agent(config: bytes, folder: Path) -> int:
+    """Be an agent until the job is over on this node."""
+    decoded = msgspec.msgpack.decode(config, type=AgentConfig)
+    entitle(decoded.job.name, decoded.agent)
+    relay = Relay(agents_address(folder), agent_identity(decoded.agent, decoded.incarnation))
+    agent = Agent(decoded, relay.send, lambda: master_comes(folder))
+    relay.start(agent.deliver)
+    agent.run()
+    relay.stop()
+    return 0

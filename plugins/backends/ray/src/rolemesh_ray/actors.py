@@ -1,0 +1,192 @@
+"""Master and agent as Ray actors. Their loops run in threads of their own; calls only enqueue."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+
+from rolemesh.api.store import JournalDamagedError
+from rolemesh.errors import PluginError
+from rolemesh.runs.lock import hold
+from rolemesh.runs.run import LOGS_DIR
+from rolemesh_durable.agent.agent import Agent
+from rolemesh_durable.agent.limits import raise_limits
+from rolemesh_durable.agent.resource_guard import Keeper
+from rolemesh_durable.hosting.giving_up import give_up
+from rolemesh_durable.hosting.restarts import Restarts
+from rolemesh_durable.master.master import Master
+from rolemesh_durable.protocol.job import AgentConfig, JobBundle
+from rolemesh_ray.launcher import RayLauncher
+from rolemesh_ray.names import master_actor, remove_reservations
+from rolemesh_ray.nodes import slay, state_of
+
+__all__ = ["AgentActor", "MasterActor", "MasterWatch"]
+
+STRIKES_FILE = ".master-strikes"
+LAST_WORD_S = 2.0
+COME_UP_S = 15.0
+"""How long a new master may be silent before an agent has it killed."""
+ANSWER_S = 2.0
+"""How long an agent waits for a master to say that it is there."""
+STUCK_S = 30.0
+"""A master whose loop does not turn for this long hangs, and is killed."""
+
+
+class MasterActor:
+    """The master. Ray starts it again when its process dies, however it dies: the journal says where it was."""
+
+    def __init__(self, bundle: bytes) -> None:
+        raise_limits()
+        self._job = msgspec.msgpack.decode(bundle, type=JobBundle)
+        self._again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._self = ray.get_runtime_context().current_actor
+        self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
+        self._strikes = Path(self._job.config.run_dir, STRIKES_FILE)
+        self._lock = hold(Path(self._job.config.run_dir))
+        # What is raised here would be this actor's end for good.
+        threading.Thread(target=self._run, name="master", daemon=True).start()
+
+    def _run(self) -> None:
+        keeper = Keeper(self._job.job_id, "master")
+        started = time.monotonic()
+        try:
+            Master(self._job, self._launcher, keeper.tmp).run()
+        except BaseException as error:
+            self._failed(error, time.monotonic() - started)
+        self._strikes.unlink(missing_ok=True)
+        keeper.close()
+        # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
+        ray.kill(self._self, no_restart=True)
+
+    def _failed(self, error: BaseException, lived_s: float) -> None:
+        """Return if no other master is to try; else leave it to Ray to start one."""
+        log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
+        with suppress(OSError), log.open("a") as out:  # its disk may be full
+            out.write("".join(traceback.format_exception(error)))
+        in_control = self._launcher.turns > 0
+        why = str(error)
+        if not isinstance(error, JournalDamagedError | PluginError) and (self._again or in_control):
+            restarts = Restarts(int(self._strikes.read_text()) if self._strikes.exists() else 0)
+            delay = restarts.died(lived_s=lived_s, in_control=in_control, by_signal=False)
+            if delay is not None:
+                with suppress(OSError):
+                    self._strikes.write_text(str(restarts.strikes))
+                time.sleep(delay)
+                os._exit(1)
+            why = f"the master failed {restarts.strikes} times in a row; the last time: {why}"
+        self._launcher.stop()
+        give_up(self._job, why)
+
+    def received(self, agent: str, message: bytes) -> None:
+        """An agent's message."""
+        self._launcher.arrived(agent, message)
+
+    def silent_s(self) -> float:
+        """How long the master's loop has not turned; 0 before it has for the first time: it may wait for its store."""
+        return self._launcher.silent_s()
+
+    def pid(self) -> int:
+        """The process of the actor."""
+        return os.getpid()
+
+
+class AgentActor:
+    """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
+
+    def __init__(self, config: bytes, master: Any) -> None:
+        raise_limits()
+        decoded = msgspec.msgpack.decode(config, type=AgentConfig)
+        self._job = decoded.job.name
+        # Between two masters it is the agents that keep the job alive.
+        self._lock = hold(Path(decoded.job.run_dir))
+        self._over = threading.Event()
+        self._asked = threading.Event()
+        self._self = ray.get_runtime_context().current_actor
+        self._last: Any = None
+
+        def send(message: bytes) -> None:
+            # A master that is not there, or does not read, is told again what matters.
+            with suppress(Exception):
+                self._last = master.received.remote(decoded.agent, message)
+
+        masters = MasterWatch(self._job, COME_UP_S)
+        self._agent = Agent(decoded, send, masters.rouse)
+        threading.Thread(target=self._run, name="agent", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._agent.run()
+        except BaseException:
+            # As if it had been killed: its janitor and the next incarnation see to the rest.
+            with suppress(OSError):
+                traceback.print_exc()
+            os._exit(1)
+        if self._last is not None:
+            with suppress(Exception):
+                ray.wait([self._last], timeout=LAST_WORD_S)
+        self._over.set()
+        self._asked.wait(LAST_WORD_S)
+        if master_actor(self._job) is None:
+            # The last ones to leave: nobody else gives back what was reserved.
+            remove_reservations(self._job)
+        ray.kill(self._self)
+
+    def deliver(self, message: bytes) -> None:
+        """A message from the master."""
+        self._agent.deliver(message)
+
+    def wait(self) -> None:
+        """Return when the agent is over; Ray raises in the caller if the process is gone before."""
+        self._over.wait()
+        self._asked.set()
+
+
+class MasterWatch:
+    """What an agent knows of its job's master as a process.
+
+    Whether one is new is decided by this agent's own clock, from when it first saw the process: clocks of different
+    nodes may differ by more than a master may take to come up.
+    """
+
+    def __init__(self, job: str, come_up_s: float) -> None:
+        self._job, self._come_up_s = job, come_up_s
+        self._seen: tuple[int, float] = 0, 0.0
+        with suppress(Exception):
+            if (handle := master_actor(job)) is not None and (at := state_of(handle)).alive:
+                self._seen = at.pid, float("-inf")  # it has started this agent, so it has come up
+
+    def rouse(self) -> bool:
+        """Kill a master that hangs, so that Ray starts it again; returns whether there is, or will be, a master.
+
+        Not one that says that it is there, and waits for its store, nor one that Ray is starting already, or that has
+        been there for less than `come_up_s` seconds: several agents may ask at once, and on a busy machine a new master
+        needs time before it speaks to them.
+        """
+        handle = master_actor(self._job)
+        if handle is None:
+            return False
+        at = state_of(handle)
+        if not at.alive:
+            return True
+        if at.pid != self._seen[0]:
+            self._seen = at.pid, time.monotonic()
+        if time.monotonic() - self._seen[1] > self._come_up_s and _hangs(handle):
+            slay(handle)
+        return True
+
+
+def _hangs(master: Any) -> bool:
+    try:
+        return float(ray.get(master.silent_s.remote(), timeout=ANSWER_S)) > STUCK_S
+    except ray.exceptions.GetTimeoutError:
+        return True
+    except ray.exceptions.RayError:
+        return False  # it has just died, which Ray sees by itself

@@ -1,0 +1,209 @@
+"""What a driver does on Ray: join or start one, start a job's master, and see that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import BackendError, NameInUseError
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.hosting.start import await_master
+from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_ray.actors import MasterActor
+from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
+from rolemesh_ray.names import (
+    NAMESPACE,
+    agent_actors,
+    master_actor,
+    master_name,
+    placement_groups,
+    remove_reservations,
+)
+from rolemesh_ray.nodes import free_nodes, living_nodes
+from rolemesh_ray.queue import Line, jobs_with_bundles
+
+__all__ = ["RayConnection"]
+
+KNOCK_TIMEOUT_S = 5.0
+PENDING_CALLS = 1000
+"""More messages than this from an agent to a master that does not take them are dropped."""
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` at once where nobody listens at ``host:port``: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
+
+
+@contextmanager
+def _our_sigterm() -> Iterator[None]:
+    """`ray.init` takes SIGTERM over and would leave at once; here it ends the job in good order, as Ctrl-C does."""
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+
+
+class RayConnection:
+    """A driver's connection to the Ray at `address`, or to one of its own.
+
+    Where the process is connected already, as a notebook or a script may be, that connection is used and left as it is.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._name = ""
+        self._line: Line | None = None
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            self._connect()
+        elif address not in (None, "auto", self.gcs_address):
+            raise BackendError(
+                f"this process is connected to the Ray at {self.gcs_address}, and not to {address}",
+                where="--address",
+                remedy="leave the address out, or call ray.shutdown() before",
+            )
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # For a Ray that is started here. Its workers would get a thirtieth of a core that something else wants too.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        try:
+            if self._address:
+                _knock(self._address)
+            with _our_sigterm():
+                ray.init(
+                    address=self._address or "local",
+                    namespace=NAMESPACE,
+                    include_dashboard=None if self._address else False,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                )
+        except Exception as error:  # Ray raises all sorts, an `Exception` as such where its start takes too long
+            what = f"Ray is not reachable at {self._address}" if self._address else "Ray could not be started here"
+            remedy = (
+                "check the address (`ray status --address …`); if that Ray asks for a token, set RAY_AUTH_MODE=token; "
+                "or leave --address out to start a Ray on this machine"
+                if self._address
+                else "try `--backend local`, which needs no Ray"
+            )
+            raise BackendError(
+                f"{what}: {error}", where="--address" if self._address else None, remedy=remedy
+            ) from error
+
+    @property
+    def gcs_address(self) -> str:
+        """The address under which others join this Ray."""
+        return str(ray.get_runtime_context().gcs_address)
+
+    def cluster(self) -> ClusterView:
+        """The living nodes with what they have in all; this one first, then by id."""
+        return living_nodes()
+
+    def free(self) -> ClusterView:
+        """The living nodes with what is free on them."""
+        return free_nodes()
+
+    def others(self) -> list[str]:
+        """The jobs that have something reserved."""
+        return jobs_with_bundles()
+
+    def queue(self, job: str, priority: int) -> Line:
+        """Get in line with the other jobs that wait for room here."""
+        self._line = Line(job, priority)
+        return self._line
+
+    def knows(self, job: str) -> bool:
+        """Whether a job of this name lives on this Ray, even if it is between two masters."""
+        return master_actor(job) is not None
+
+    def start(self, bundle: JobBundle) -> None:
+        """Start the master actor on this node, where the run's folder is, and return when it answers.
+
+        The lock of the run's folder is held by the driver until then; master and agents hold it themselves from then
+        on.
+        """
+        name = bundle.config.name
+        run_dir = Path(bundle.config.run_dir)
+        actor = ray.remote(MasterActor).options(
+            name=master_name(name),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=-1,
+            # Agents say everything again until they are heard; what was under way when a master died need not be.
+            max_task_retries=0,
+            max_pending_calls=PENDING_CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
+        )
+        try:
+            master = actor.remote(msgspec.msgpack.encode(bundle))
+        except ValueError as error:
+            raise NameInUseError(
+                f"a job named {name!r} lives on this Ray",
+                remedy=f"choose another name (name=…), or end it: rolemesh stop {name}",
+            ) from error
+        # From here on the name is this job's, and so is everything on Ray that carries it.
+        self._name = name
+        try:
+            ray.get(master.pid.remote(), timeout=60)
+        except Exception as error:
+            if self.alive():
+                raise BackendError(f"the master actor did not come up: {error}") from error
+        await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
+        self._await_reservation(run_dir)
+
+    def _await_reservation(self, run_dir: Path) -> None:
+        """Stay in line until the job has what it was promised, and let its master know that its driver is here."""
+        deadline = time.monotonic() + RESERVE_TIMEOUT_S
+        with ControlClient(run_dir, LOOK_S) as master:
+            while self._line is not None and self.alive() and time.monotonic() < deadline:
+                groups = placement_groups(self._name).values()
+                if groups and all(group["state"] == "CREATED" for group in groups):
+                    break
+                self._line.ahead()
+                with suppress(MasterGoneError):
+                    master.watch(owner=True)
+                time.sleep(LOOK_S)
+        self._leave_line()
+
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            self._line.leave()
+            self._line = None
+
+    def alive(self) -> bool:
+        """Whether the master's actor exists, or Ray is starting it again."""
+        return master_actor(self._name) is not None
+
+    def close(self) -> None:
+        """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
+        self._leave_line()
+        if self._name:
+            deadline = time.monotonic() + 10.0
+            while self.alive() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self._remove_leftovers()
+        if self._ours:
+            ray.shutdown()
+
+    def _remove_leftovers(self) -> None:
+        master = master_actor(self._name)
+        for handle in [*agent_actors(self._name).values(), *([master] if master is not None else [])]:
+            with suppress(ValueError):
+                ray.kill(handle, no_restart=True)
+        remove_reservations(self._name)

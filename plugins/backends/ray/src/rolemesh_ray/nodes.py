@@ -1,0 +1,105 @@
+"""Ray's nodes as the planner sees them, whether one is gone, and killing a process on one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rolemesh.api.cluster import ClusterView, NodeView
+
+__all__ = ["ActorState", "free_nodes", "living_nodes", "node_is_gone", "slay", "state_of"]
+
+KNOCK_TIMEOUT_S = 1.0
+SLAY_TIMEOUT_S = 5.0
+NOT_CUSTOM = ("CPU", "GPU", "memory", "object_store_memory")
+
+
+def living_nodes(gone: Collection[str] = ()) -> ClusterView:
+    """The living nodes with what they have in all, without `gone`; the one of this process first, then by id."""
+    nodes = []
+    for node in ray.nodes():
+        if not node["Alive"] or node["NodeID"] in gone:
+            continue
+        resources = dict(node["Resources"])
+        custom = {
+            name: amount
+            for name, amount in resources.items()
+            if name not in NOT_CUSTOM and not name.startswith(("node:", "accelerator_type:"))
+        }
+        cpu, gpu = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+        nodes.append(
+            NodeView(node["NodeID"], node["NodeManagerAddress"], cpu, gpu, custom, dict(node.get("Labels", {})))
+        )
+    here = ray.get_runtime_context().get_node_id()
+    return ClusterView(tuple(sorted(nodes, key=lambda node: (node.id != here, node.id))))
+
+
+def free_nodes() -> ClusterView:
+    """The living nodes with what nobody has taken or reserved; GPUs that are taken in part do not count."""
+    from ray._private import state
+
+    left = state.state.available_resources_per_node()
+    nodes = []
+    for node in living_nodes().nodes:
+        has = left.get(node.id, {})
+        custom = {name: has.get(name, 0.0) for name in node.custom}
+        nodes.append(
+            msgspec.structs.replace(node, cpu=has.get("CPU", 0.0), gpu=int(has.get("GPU", 0.0)), custom=custom)
+        )
+    return ClusterView(tuple(nodes))
+
+
+def node_is_gone(node_id: str) -> bool:
+    """Whether Ray says so, or its raylet takes no connection: Ray's own health check takes seconds to say so."""
+    node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
+    if node is None or not node["Alive"]:
+        return True
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), KNOCK_TIMEOUT_S).close()
+    except OSError:
+        return True
+    return False
+
+
+class ActorState:
+    """What Ray knows of an actor's process."""
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self.alive = table.get("State") == "ALIVE"
+        self.pid = int(table.get("Pid") or 0)
+        self.node = str(table.get("Address", {}).get("NodeID", ""))
+
+
+def state_of(handle: Any) -> ActorState:
+    """Look an actor up. Ray's public way to its pid needs the dashboard, which a job may not have."""
+    from ray._private import state
+
+    return ActorState(state.actors(handle._actor_id.hex()) or {})
+
+
+def slay(handle: Any) -> None:
+    """SIGKILL the actor's process, now, also if it is stopped (`ray.kill` gives such a one 5 seconds)."""
+    at = state_of(handle)
+    if not at.alive or not at.pid:
+        return
+    if at.node == ray.get_runtime_context().get_node_id():
+        _sigkill(at.pid)
+        return
+    there = NodeAffinitySchedulingStrategy(at.node, soft=False)
+    with suppress(Exception):  # The node may be gone, and the process with it.
+        ray.get(
+            ray.remote(_sigkill).options(num_cpus=0, scheduling_strategy=there).remote(at.pid), timeout=SLAY_TIMEOUT_S
+        )
+
+
+def _sigkill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,367 @@
+"""The agent: one per node and job. Drives `AgentMachine` with sockets, clocks, boards, processes and memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+import zmq
+
+from rolemesh.api.failures import Failure
+from rolemesh.errors import RolemeshError
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable import faults
+from rolemesh_durable.agent import zygote
+from rolemesh_durable.agent.devices import visible_devices
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.refusals import refused
+from rolemesh_durable.agent.reserve import Reserve
+from rolemesh_durable.agent.resource_guard import AgentKeeper
+from rolemesh_durable.agent.sampling import Sampler
+from rolemesh_durable.agent.stacks import StackTaker
+from rolemesh_durable.agent.status_pages import Boards
+from rolemesh_durable.agent.turn_pages import TurnPages
+from rolemesh_durable.agent.zygote_pool import Death, Nursery
+from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.protocol import agent as machine
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import AgentConfig, RankStart
+from rolemesh_durable.rank.endpoint import encode_control
+
+__all__ = ["Agent"]
+
+LOG = logging.getLogger(__name__)
+SAMPLE_MS = 50
+
+RankKey = tuple[str, int]
+
+
+class Agent:
+    """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
+
+    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called, in a thread of its own, when
+    the master has been silent for half the lease: it should see to it that a master that hangs is started again, and
+    returns whether there is one to wait for.
+    """
+
+    def __init__(
+        self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.config = config
+        self._send = send
+        self._rouse = rouse
+        self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
+        self._reserve = Reserve(self._keeper.shm)
+        self._reserve.fill()
+        self._memory = NodeMemory(config, self._keeper.shm)
+        self._turns = TurnPages()
+        self._boards = Boards(self._keeper.shm, self._reserve)
+        self._sampler = Sampler(self._boards, self._memory, self._reserve)
+        self._machine = machine.AgentMachine(
+            config.agent,
+            config.node,
+            config.lease_s,
+            incarnation=config.incarnation,
+            host=config.host,
+            pid=os.getpid(),
+            address=self._memory.address,
+            timeline=self._memory.timeline,
+        )
+        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused | machine.Leave] = SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._logs = Path(config.job.run_dir, "logs")
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._zmq = zmq.Context()
+        self._zmq.set(zmq.MAX_SOCKETS, self._zmq.get(zmq.SOCKET_LIMIT))  # each rank has one
+        self._reports = self._zmq.socket(zmq.PULL)
+        self._reports.set_hwm(0)
+        self._address = f"ipc://{self._keeper.tmp}/agent"
+        self._reports.bind(self._address)
+        self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
+        self._dropped = Dropped(f"agent {config.agent}")
+        self._poller = zmq.Poller()
+        self._zygote_sockets: dict[int, socket.socket] = {}
+        self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
+        self._stacks = StackTaker(self._keeper.mark)
+        self._events: deque[machine.Event] = deque()
+        self._over = False
+
+    def deliver(self, message: bytes) -> None:
+        """Take an encoded `MasterToAgent` message."""
+        try:
+            decoded = m.decode_master_to_agent(message)
+        except UNREADABLE as error:
+            self._dropped(error)
+        else:
+            self._put(machine.FromMaster(decoded))
+
+    def leave(self) -> None:
+        """Somebody wants this agent to end; from any thread, or a signal handler."""
+        self._put(machine.Leave())
+
+    def _put(self, event: machine.FromMaster | machine.MasterRoused | machine.Leave) -> None:
+        self._inbox.put(event)
+        os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        """Serve until the job is over on this node; everything that the job had here is then gone.
+
+        What is raised is this agent's end, and nothing is cleaned up: its process must end with it, as if it had been
+        killed. Its janitor ends the ranks, and what they left in memory is there for the next incarnation. SIGTERM is
+        heard in the main thread only.
+        """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: self.leave())
+        self._poller.register(self._reports, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+        for role in self.config.warm:
+            self._nursery.boot(*self._home(role))
+        while not self._over:
+            self._turn()
+
+    def _turn(self) -> None:
+        ready = dict(self._poller.poll(SAMPLE_MS))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        while not self._over:
+            try:
+                event = self._inbox.get_nowait()
+            except Empty:
+                break
+            self._do(event)
+            if isinstance(event, machine.FromMaster) and isinstance(event.message, m.Wire) and self._machine.wire:
+                self._memory.peers(self._machine.wire.agents)
+        if self._reports in ready:
+            while not self._over and self._reports.poll(0):
+                self._read_rank(self._reports.recv_multipart())
+        for fd, control in list(self._zygote_sockets.items()):
+            if fd in ready and not self._over:
+                self._read_zygote(fd, control)
+        if self._over:
+            return
+        for death in self._nursery.turn():
+            self._gone(death)
+        self._look_after_folder()
+        for launch, error in self._memory.fetched():
+            self._do(machine.Fetched(launch.role, launch.rank, launch.generation, error))
+        for stacks in self._stacks.results():
+            self._do(machine.StacksTaken(stacks))
+        if not self._over:
+            self._do(self._sample())
+
+    def _read_rank(self, frames: list[bytes]) -> None:
+        try:
+            (frame,) = frames
+            report = m.decode_rank_to_agent(frame)
+            if isinstance(report, m.RankHello):
+                self._connect(report)
+        except (*UNREADABLE, zmq.ZMQError) as error:
+            self._dropped(error)
+        else:
+            self._do(machine.FromRank(report))
+
+    def _look_after_folder(self) -> None:
+        """Make the folder again if somebody has removed it, so that ranks can go on to make snapshots there."""
+        if self._keeper.lost:
+            LOG.warning("somebody has removed %s; it is made again", self._keeper.shm)
+            try:
+                self._keeper.renew()
+                self._reserve.forget()
+                self._memory.renew(self._machine.timeline, self._reserve.make)
+            except (OSError, RolemeshError) as error:
+                LOG.warning("it cannot be made: %s", error)
+        self._reserve.fill()
+
+    def _read_zygote(self, fd: int, control: socket.socket) -> None:
+        for death in self._nursery.read(control):
+            self._gone(death)
+            if self._over:
+                return
+        if control.fileno() < 0:
+            self._poller.unregister(fd)
+            del self._zygote_sockets[fd]
+
+    def _gone(self, death: Death) -> None:
+        """A rank has no process any more, or never got one."""
+        role, rank, generation = _parse(death.key)
+        self._turns.gone(role, rank, generation)
+        ended = death.exit_code, death.signal, death.error, self._left(role, rank), death.cause
+        self._do(machine.RankExited(role, rank, generation, *ended))
+
+    def _left(self, role: str, rank: int) -> tuple[int, ...]:
+        """The snapshots that a dead rank has left in memory."""
+        try:
+            return self._memory.ended(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
+            return ()
+
+    def _do(self, event: machine.Event) -> None:
+        """Let the machine handle an event. What comes of its effects meanwhile is handled after them."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            for effect in self._machine.handle(self._events[0], time.monotonic()):
+                self._carry_out(effect)
+            self._events.popleft()
+
+    def _carry_out(self, effect: machine.Effect) -> None:
+        match effect:
+            case machine.ToMaster(message):
+                self._tell(message)
+            case machine.ToRank(role, rank, message):
+                if (peer := self._ranks.get((role, rank))) is not None:
+                    peer.send_multipart(encode_control(m.encode(message)))
+            case machine.Fork(launch):
+                self._fork(launch)
+            case machine.Fetch(launch):
+                self._memory.fetch(launch)
+            case machine.Kill(role, rank, generation):
+                if not self._nursery.kill(_key(role, rank, generation)):
+                    self._gone(Death(_key(role, rank, generation), exit_code=0))
+            case machine.Terminate(role, rank, generation, patience_s):
+                self._boards.stopping(role, rank, patience_s)
+                self._nursery.terminate(_key(role, rank, generation))
+            case machine.RankDied(role, rank):
+                self._died(role, rank)
+            case machine.Forget(timeline):
+                self._memory.forget(timeline, self._reserve.make)
+            case machine.TakeStacks(role, rank, generation):
+                self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
+            case machine.Fail():
+                self._fail(effect)
+            case machine.RouseMaster():
+                threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
+            case machine.Quit():
+                os._exit(0)
+            case machine.CleanUp():
+                self._clean_up()
+
+    def _died(self, role: str, rank: int) -> None:
+        try:
+            self._memory.died(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
+
+    def _rouse_master(self) -> None:
+        comes = False
+        try:
+            comes = self._rouse()
+        finally:
+            self._put(machine.MasterRoused(comes))
+
+    def _fail(self, fault: machine.Fail) -> None:
+        """Rehearsal: do what would otherwise happen by itself."""
+        if fault.kind == "disk":
+            self._memory.fail_next()
+        elif fault.kind == "zygote":
+            self._nursery.kill_zygote()
+        elif fault.kind == "clock":
+            faults.step_clock()
+        elif fault.kind == "full":
+            faults.fill([os.getpid() if fault.rank < 0 else self._boards.pid(fault.role, fault.rank)])
+        elif fault.rank < 0:
+            os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL)
+        else:
+            launch = self._machine.ranks[fault.role, fault.rank].launch
+            key = _key(fault.role, fault.rank, launch.generation)
+            if fault.kind == "stop":
+                self._nursery.freeze(key)
+            else:
+                self._nursery.kill(key)
+
+    def _tell(self, message: m.AgentToMaster) -> None:
+        self._send(m.encode(message))
+
+    def _fork(self, launch: m.RankLaunch) -> None:
+        """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
+        key = _key(launch.role, launch.rank, launch.generation)
+        try:
+            self._start(key, launch)
+        except (OSError, zmq.ZMQError, RolemeshError) as error:
+            LOG.warning("%s cannot be started: %s", key, error)
+            self._gone(Death(key, error=refused(error)))
+
+    def _start(self, key: str, launch: m.RankLaunch) -> None:
+        role, rank = launch.role, launch.rank
+        board = self._boards.start(launch)
+        if (peer := self._ranks.pop((role, rank), None)) is not None:
+            peer.close(0)
+        self._memory.started(role, rank, launch.resume, launch.generation)
+        start = RankStart(
+            launch=launch,
+            job=self.config.job,
+            node=self.config.node,
+            host=self.config.host,
+            shm_dir=str(self._keeper.shm),
+            socket_dir=str(self._keeper.tmp),
+            tmp_dir=str(self._keeper.tmp),
+            agent_address=self._address,
+            board=str(board),
+            mates=self._boards.mates(launch),
+            turns=self._turns.starting(launch),
+        )
+        used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
+        env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
+        log = self._logs / f"{role}-{rank}.log"
+        self._nursery.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), str(log), env))
+
+    def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
+        """What kind of zygote the role's ranks are forked from."""
+        return self.config.preload[role], self.config.env[role], self.config.environments[role]
+
+    def _connect(self, hello: m.RankHello) -> None:
+        known = self._machine.ranks.get((hello.role, hello.rank))
+        if known is None or known.launch.generation != hello.generation:
+            return
+        try:
+            peer = self._zmq.socket(zmq.PUSH)
+            peer.set_hwm(0)
+            peer.linger = 0
+            peer.connect(hello.addresses["control"])
+        except zmq.ZMQError as error:
+            why = refused(error)
+            failure = Failure("start", hello.role, hello.rank, message=why, generation=hello.generation)
+            self._do(machine.FromRank(m.RankFailed(failure)))
+            return
+        self._ranks[hello.role, hello.rank] = peer
+
+    def _sample(self) -> machine.Sampled:
+        advance = self._machine.advance
+        covered = advance.persisted if advance is not None else -1
+        return self._sampler.sample(covered, self._nursery.making, self._dropped.count)
+
+    def _watch_zygote(self, control: socket.socket) -> None:
+        self._zygote_sockets[control.fileno()] = control
+        self._poller.register(control.fileno(), zmq.POLLIN)
+
+    def _clean_up(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._nursery.close()
+        self._memory.close()
+        self._stacks.close()
+        self._boards.close()
+        self._turns.close()
+        self._zmq.destroy(linger=0)
+        self._keeper.close()
+
+
+def _key(role: str, rank: int, generation: int) -> str:
+    return f"{role}/{rank}/{generation}"
+
+
+def _parse(key: str) -> tuple[str, int, int]:
+    role, rank, generation = key.split("/")
+    return role, int(rank), int(generation)

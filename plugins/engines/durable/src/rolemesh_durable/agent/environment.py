@@ -1,0 +1,207 @@
+"""Makes a role's environment, then becomes its zygote: ``python -m …agent.environment FD PARENT PRELOAD…``.
+
+The arguments are the zygote's; the first parcel on FD is the `Environment`. What pip installs goes into a virtual
+environment that sees everything of this interpreter's, so it holds only what differs. It is kept in the user's cache
+folder, under a hash of what it is made of, for all jobs on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.errors import BackendError
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.agent import parcels, zygote
+
+__all__ = ["cache_folder", "interpreter"]
+
+CACHE = "ROLEMESH_CACHE"
+"""Environment variable of the agent: the folder to keep environments in."""
+MADE = ".made"
+"""The file whose presence says that an environment is complete."""
+LAST_LINES = 12
+PROGRESS_S = 5.0
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where this user's environments are kept on this machine."""
+    if environ.get(CACHE):
+        return Path(environ[CACHE])
+    home = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home, "rolemesh")
+
+
+def interpreter(environment: Environment, say: Callable[[str], None]) -> str:
+    """The Python to start this role's processes with: made if need be, while `say` is told how it goes.
+
+    Raises `BackendError` where pip fails, or the cache cannot be written.
+    """
+    if not environment.pip:
+        return sys.executable
+    parents = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    cache = cache_folder(os.environ) / "environments"
+    folder = cache / _key(environment, parents)
+    python = folder / "bin" / "python"
+    if not (folder / MADE).exists():
+        try:
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _locked(folder.with_suffix(".lock"), say) as lock:
+                if not (folder / MADE).exists():
+                    _make(folder, environment, parents, lock, say)
+        except OSError as error:
+            raise BackendError(
+                f"an environment cannot be kept in {cache}: {error.strerror or error}",
+                remedy=f"set {CACHE} to a folder that this user can write to, where agents are started",
+            ) from error
+    return str(python)
+
+
+def _key(environment: Environment, parents: list[str]) -> str:
+    """A name for all that decides what is installed: lines, wheels, pip's variables, and what is there already."""
+    wheels = {}
+    for line in environment.pip:
+        path = Path(line.rpartition(" @ file://")[2])
+        if path.is_file():
+            wheels[line] = hashlib.sha256(path.read_bytes()).hexdigest()
+    options = {name: value for name, value in sorted(os.environ.items()) if name.startswith("PIP_")}
+    parts = [sys.version, sys.prefix, parents, version("rolemesh"), environment.pip, wheels, options]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
+
+
+@contextlib.contextmanager
+def _locked(path: Path, say: Callable[[str], None]) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another process that makes it")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _has_pip() -> bool:
+    """Whether pip is installed. Looking for its module would do more: setuptools then leaves distutils to Python's."""
+    try:
+        return bool(version("pip"))
+    except PackageNotFoundError:
+        return False
+
+
+def _make(folder: Path, environment: Environment, parents: list[str], lock: int, say: Callable[[str], None]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        venv.EnvBuilder(symlinks=True, with_pip=not _has_pip()).create(folder)
+    except subprocess.CalledProcessError as error:
+        raise BackendError("there is no pip here", remedy="python -m pip must work where agents are started") from error
+    here = {"base": str(folder), "platbase": str(folder)}
+    packages = Path(sysconfig.get_path("purelib", "posix_prefix", vars=here))
+    # A virtual environment inherits only what is below the base interpreter, and this may be one itself. Unlike plain
+    # paths, addsitedir also reads the .pth files there: installations in editable mode are made of them.
+    lines = [f"import site; site.addsitedir({parent!r})\n" for parent in parents]
+    (packages / "rolemesh_parents.pth").write_text("".join(lines))
+    constraints = folder / "constraints.txt"
+    constraints.write_text(f"rolemesh=={version('rolemesh')}\n")
+    try:
+        _install(str(folder / "bin" / "python"), environment, constraints, lock, say)
+    except BackendError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    (folder / MADE).touch()
+
+
+def _install(python: str, environment: Environment, constraints: Path, lock: int, say: Callable[[str], None]) -> None:
+    say("pip installs what its role needs")
+    options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--constraint", str(constraints)]
+    # Requirements may hold credentials, which neither a command line nor a file would keep. Should this process be
+    # killed, pip holds the lock until it is killed, too.
+    pip = subprocess.Popen(
+        [python, "-m", "pip", "install", *options, "-r", "/dev/stdin"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=[lock],
+        text=True,
+    )
+    assert pip.stdin is not None
+    assert pip.stdout is not None
+    pip.stdin.write("\n".join(environment.pip) + "\n")
+    pip.stdin.close()
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    said = time.monotonic()
+    for line in pip.stdout:
+        print(line, end="", flush=True)
+        if line.strip():
+            last.append(line.rstrip())
+        if time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            say(f"pip: {line.strip()}")
+    if (code := pip.wait()) != 0:
+        raise BackendError(
+            "\n".join([f"pip ended with exit code {code}", *(f"| {line}" for line in last)]),
+            remedy="correct the requirement, or where pip looks (env_vars: {PIP_INDEX_URL: …}); all that pip printed "
+            "is in the job's logs/zygote.log",
+        )
+
+
+def _enter(folder: str) -> None:
+    try:
+        if folder:
+            os.chdir(folder)
+    except OSError as error:
+        raise BackendError(
+            f"{folder} cannot be used: {error.strerror}", remedy="working_dir must be there, at one path, on every node"
+        ) from error
+
+
+def main() -> None:
+    zygote.die_with_parent(int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    parcel = parcels.receive(control)
+    if parcel is None or parcel[1] is None:
+        return
+    environment = msgspec.msgpack.decode(parcel[1], type=Environment)
+
+    def tell(message: zygote.ZygoteMessage) -> None:
+        control.send(msgspec.msgpack.encode(message))
+
+    try:
+        python = interpreter(
+            environment, lambda text: tell(zygote.Making(f"environment of {environment.where}: {text}"))
+        )
+        _enter(environment.working_dir)
+    except BackendError as error:
+        why = BackendError(error.what, where=environment.where, remedy=error.remedy)
+        tell(zygote.Broken("", f"its environment could not be made: {why}", "environment"))
+        return
+    if environment.pip:
+        folder = Path(python).parents[1]
+        os.environ["VIRTUAL_ENV"] = str(folder)
+        os.environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)])
+    os.execv(python, [python, "-m", "rolemesh_durable.agent.zygote", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

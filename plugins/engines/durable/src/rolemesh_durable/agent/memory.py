@@ -1,0 +1,215 @@
+"""What an agent's node holds of its ranks' snapshots: in its own memory, on disk, and on other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.agent.replicas import Replicas
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import AgentConfig
+
+__all__ = ["NodeMemory"]
+
+RankKey = tuple[str, int]
+
+TIMELINE = "timeline"
+"""The file in an agent's folder that says which timeline of the job it is from."""
+
+
+class NodeMemory:
+    """Watches the snapshots of the ranks on this node: has them persisted and copied, and says what is safe.
+
+    Not thread-safe; nothing here blocks on a disk or another node.
+    """
+
+    def __init__(self, config: AgentConfig, shm: Path) -> None:
+        self._config, self._shm = config, shm
+        self._plan = config.job.snapshots
+        self._ranks: dict[RankKey, MemorySnapshots] = {}
+        job = config.job
+        self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
+        if self._persister is not None:
+            self._persister.start()
+        replicas = self._plan.enabled and self._plan.replicas
+        self._replicas = Replicas(config, shm, self.timeline) if replicas else None
+        self._others = self._alone = False
+        self._running: set[RankKey] = set()
+        self._covered = -1
+        self._lost: set[RankKey] = set()
+        self._left = {key: self._of(key) for key in self._leftovers()}
+        self._fetches: dict[RankKey, m.RankLaunch] = {}
+
+    @property
+    def address(self) -> str:
+        """Where other agents bring replicas, "" if there are none."""
+        return self._replicas.address if self._replicas is not None else ""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
+        found = [self._persister.trouble] if self._persister is not None else []
+        if self._replicas is not None:
+            found.append(
+                "snapshots.replicas is 1, but no other node has an agent of this job: nothing is copied, and snapshots "
+                "in memory are lost with this node"
+                if self._alone
+                else self._replicas.trouble
+            )
+        if self._lost:
+            names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
+            found.append(
+                f"snapshots of {names} are gone from memory: somebody has emptied {self._shm}, as systemd does at the "
+                "logout of a user without lingering (loginctl enable-linger); the next ones are made anew"
+            )
+        for role, rank in sorted(self._running):
+            if (step := self._of((role, rank)).refused) >= 0:
+                found.append(
+                    f"{role}/{rank} has had no room in shared memory for a snapshot since step {step}; "
+                    "it is tried again, and commits wait for it"
+                )
+                break
+        return "; ".join(filter(None, found))
+
+    @property
+    def given_up(self) -> int:
+        """The newest step whose set cannot become complete because of this node; -1 for none."""
+        return self._persister.given_up if self._persister is not None else -1
+
+    @property
+    def refused(self) -> int:
+        """Connections that the place where replicas are brought has refused."""
+        return self._replicas.refused if self._replicas is not None else 0
+
+    def peers(self, agents: dict[str, str]) -> None:
+        """These are all agents' addresses."""
+        self._others, self._alone = len(agents) > 1, len(agents) == 1
+        if self._replicas is not None:
+            self._replicas.peers(agents)
+
+    def started(self, role: str, rank: int, resume: int, generation: int) -> None:
+        """A rank runs here from now on, after step `resume`, as `generation`."""
+        self._left.pop((role, rank), None)
+        if self._plan.enabled:
+            self._running.add((role, rank))
+        if self._replicas is not None:
+            self._replicas.restarted(role, rank, resume, generation)
+        if self._persister is None:
+            return
+        self._persister.restarted(role, rank, resume, generation)
+        if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
+            self._of((role, rank)).pin(resume)  # its part of the set may have been lost
+
+    def renew(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
+        """The folder was removed, and is there again, empty: what is made in it is of `timeline`."""
+        self._left.clear()
+        make(self._shm / TIMELINE, str(timeline).encode())
+
+    def ended(self, role: str, rank: int) -> tuple[int, ...]:
+        """A rank's process is gone: the snapshots that it has left."""
+        self._lost.discard((role, rank))
+        self._running.discard((role, rank))
+        return self._of((role, rank)).steps() if self._plan.enabled else ()
+
+    def died(self, role: str, rank: int) -> None:
+        """A rank is dead before its end: what it was going to have persisted is seen to first."""
+        if self._persister is not None:
+            self._persister.died(role, rank)
+
+    def safe(self, role: str, rank: int, snapshot: int) -> int:
+        """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
+        if snapshot < 0 or not self._plan.enabled:
+            return -1
+        if not self._of((role, rank)).intact(snapshot):
+            self._lost.add((role, rank))
+            return -1
+        self._lost.discard((role, rank))
+        if self._persister is not None:
+            self._persister.look(role, rank)
+        if self._replicas is None or not self._others:
+            return snapshot
+        self._replicas.offer(role, rank, snapshot)
+        return self._replicas.replicated(role, rank)
+
+    def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
+        """The parts on disk of sets after `covered`, the newest complete one."""
+        if self._persister is None:
+            return ()
+        if covered > self._covered:
+            self._covered = covered
+            self._persister.forget(covered)
+        return tuple(self._persister.results())
+
+    def stored(self) -> tuple[m.Stored, ...]:
+        """Snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
+        left = [m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items()]
+        return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
+
+    def fetch(self, launch: m.RankLaunch) -> None:
+        """Bring a rank's replica here."""
+        assert self._replicas is not None
+        self._fetches[launch.role, launch.rank] = launch
+        self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)
+
+    def fetched(self) -> list[tuple[m.RankLaunch, str]]:
+        """The fetches that have ended since the last call, each with "" or what went wrong."""
+        if self._replicas is None:
+            return []
+        found = []
+        for role, rank, error in self._replicas.fetched():
+            launch = self._fetches.pop((role, rank), None)
+            if launch is not None:
+                found.append((launch, error))
+        return found
+
+    @property
+    def timeline(self) -> int:
+        """Of what is in memory: which of its timelines the job was in at the last `forget`, also of a dead agent."""
+        try:
+            return int((self._shm / TIMELINE).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def forget(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
+        """What is in memory is void; what comes is of `timeline`. Called when no rank runs here.
+
+        `make(path, data)` makes a file even where shared memory is full.
+        """
+        for memory in {**self._left, **self._ranks}.values():
+            memory.clear()
+        self._left.clear()
+        self._covered = -1
+        if self._persister is not None:
+            self._persister.forget_timeline(timeline)
+        if self._replicas is not None:
+            self._replicas.clear(timeline)
+        # Last, so that an agent that dies before this forgets once more.
+        make(self._shm / TIMELINE, str(timeline).encode())
+
+    def fail_next(self) -> None:
+        """Rehearsal: the next write to disk fails as if that were full."""
+        if self._persister is not None:
+            self._persister.fail_next()
+
+    def close(self) -> None:
+        """Stop copying. Files stay where they are."""
+        if self._persister is not None:
+            self._persister.close()
+        if self._replicas is not None:
+            self._replicas.close()
+        for memory in self._ranks.values():
+            memory.close()
+
+    def _of(self, key: RankKey) -> MemorySnapshots:
+        if key not in self._ranks:
+            self._ranks[key] = MemorySnapshots(self._shm, *key)
+        return self._ranks[key]
+
+    def _leftovers(self) -> list[RankKey]:
+        found = []
+        for path in sorted(self._shm.glob("snap-*.index")) if self._plan.enabled else ():
+            role, _, rank = path.name.removeprefix("snap-").removesuffix(".index").rpartition("-")
+            found.append((role, int(rank)))
+        return found

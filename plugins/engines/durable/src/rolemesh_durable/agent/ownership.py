@@ -1,0 +1,105 @@
+"""Whose a folder in a shared place is: its owner file, and whether that owner lives. Nothing is removed here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+import msgspec
+
+from rolemesh_durable.agent import janitor
+from rolemesh_durable.agent.processes import start_time
+
+__all__ = ["Owner", "boot_id", "is_orphan", "owner_of"]
+
+ORPHAN_S = 60.0
+"""How long a folder must have been without anybody who looks after it before it is removed, at least."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The process that a folder belongs to, and the job and part of it that it acts for.
+
+    A process is known by pid, start (clock ticks since boot) and boot. `hold_s`: how long the folder waits for the next
+    incarnation after its death. `since` is when this was written, in seconds since boot.
+    """
+
+    job: str
+    part: str
+    token: str
+    incarnation: int
+    pid: int
+    started: int
+    boot: str
+    hold_s: float
+    since: float
+    owner: str = janitor.OWNER
+
+    @classmethod
+    def here(cls, job: str, part: str, token: str, incarnation: int, hold_s: float) -> Owner:
+        """This process."""
+        pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), hold_s, now)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        return self.boot == boot_id() and self.started >= 0 and start_time(self.pid) == self.started
+
+    def encode(self) -> bytes:
+        """What stands in the owner file."""
+        return msgspec.json.encode(self)
+
+
+def owner_of(folder: Path) -> Owner | None:
+    """The folder's owner; None unless it is this user's, a folder, and carries an owner file of ours."""
+    try:
+        at = folder.lstat()
+        if at.st_uid != os.geteuid() or not stat.S_ISDIR(at.st_mode):
+            return None
+        return msgspec.convert(janitor.owner_of(str(folder)), Owner)
+    except (OSError, msgspec.ValidationError):
+        return None
+
+
+def is_orphan(folder: Path, owner: Owner) -> bool:
+    """Whether nobody looks after the folder of `owner`, nor has for as long as the owner's next life could take.
+
+    Time since boot decides, and whether a process lives; not the clock on the wall, which is set, nor the age of files.
+    """
+    if owner.alive:
+        return False
+    if owner.boot != boot_id():
+        return True
+    try:
+        fd = os.open(folder / janitor.GUARD_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        # Somebody has removed it, so its janitor's lock cannot be seen. From now on it can age again.
+        with contextlib.suppress(OSError):
+            os.close(janitor.guard(str(folder)))
+        return False
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _seen(folder, owner) > max(ORPHAN_S, owner.hold_s)
+
+
+def _seen(folder: Path, owner: Owner) -> float:
+    """When somebody last looked after the folder, in seconds since boot."""
+    try:
+        return float(janitor.read(str(folder), janitor.GUARD_FILE))
+    except ValueError:
+        return owner.since
+
+
+def boot_id() -> str:
+    """This boot of this machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,174 @@
+"""A rank's part of a persisted set: the files of one attempt to write it, from shared memory to disk.
+
+Each attempt writes under names of its own (`disk.attempt_file`), and never renames: the master gives the files of the
+attempts that it chose their final names when it completes the set. So an attempt that stands still for minutes, and
+goes on after its rank, its agent or the whole job was restarted, cannot change a set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import Image, MemorySnapshots
+from rolemesh_durable.checkpoint.send_log import LogRecord, OutLog
+from rolemesh_durable.dataplane.codec import Buffer
+
+__all__ = ["HOLDER", "Part", "Removed"]
+
+HOLDER = "persister"
+_CHUNK = 1 << 20
+_RETRIES = 5
+
+
+class Removed(Exception):
+    """The folder of the set was removed while a part was being written to it."""
+
+
+class Part:
+    """One attempt to write the snapshot of `step`. `check` is called before each piece, and may raise."""
+
+    def __init__(self, run_dir: Path, role: str, rank: int, world_size: int, step: int, timeline: int) -> None:
+        self._folder = disk.step_folder(run_dir, step)
+        self._role, self._rank, self._size, self._step = role, rank, world_size, step
+        self.attempt = f"{timeline}-{uuid.uuid4().hex[:12]}"
+        """Says whose the files are; `disk.attempt_file` has it in their names."""
+        self.files: dict[str, tuple[int, str]] = {}
+        """The final name of each file that is written: its bytes and sha256."""
+        self._paths: list[Path] = []
+
+    def write(self, shm: Path, check: Callable[[int], None]) -> bool:
+        """Write all files and make them durable; False, and none is left, if the snapshot is gone from memory.
+
+        Raises `Removed`, `OSError`, `RolemeshError`; then, too, no file is left.
+        """
+        memory = MemorySnapshots(shm, self._role, self._rank)
+        try:
+            if not memory.hold(self._step, HOLDER):
+                return False
+            try:
+                whole = self._copy(memory, shm, check)
+            finally:
+                memory.release(self._step, HOLDER)
+        except BaseException:
+            self.remove()
+            raise
+        finally:
+            memory.close()
+        if not whole:
+            self.remove()
+        return whole
+
+    def remove(self) -> None:
+        """Remove the files that still have the attempt's names."""
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        for each in (self._folder / self._role, self._folder):
+            with contextlib.suppress(OSError):
+                each.rmdir()  # if it is empty
+        self.files = {}
+
+    def _copy(self, memory: MemorySnapshots, shm: Path, check: Callable[[int], None]) -> bool:
+        image = memory.image(self._step)
+        if image is None:
+            return False
+        sent = crossing.crossing(OutLog.read(shm, self._role, self._rank, image.log), self._step)
+        writers = []
+        if image.path is not None:
+            name = disk.state_file(self._role, self._rank, self._size)
+            writers.append((name, self._one(name, lambda writer: writer.copy(image), check)))
+        if sent:
+            name = disk.edges_file(self._role, self._rank, self._size)
+            writers.append((name, self._one(name, lambda writer: _write_records(writer, sent, shm), check)))
+        now = memory.image(self._step)
+        if now is None or now.serial != image.serial:
+            return False
+        if writers:
+            try:
+                for each in (self._folder / self._role, self._folder, self._folder.parent):
+                    disk.sync_folder(each)
+            except FileNotFoundError as error:
+                raise Removed from error
+        for (name, writer), path in zip(writers, self._paths, strict=True):
+            if not path.exists():
+                raise Removed
+            self.files[name] = writer.size, writer.sha.hexdigest()
+        return True
+
+    def _one(self, name: str, fill: Callable[[_Writer], None], check: Callable[[int], None]) -> _Writer:
+        path = self._folder / disk.attempt_file(name, self.attempt)
+        self._paths.append(path)
+        writer = _Writer(_create(path), check)
+        with writer:
+            fill(writer)
+        return writer
+
+
+def _create(path: Path) -> int:
+    """Create a file, and its folder; others remove folders that are empty."""
+    for _ in range(_RETRIES):
+        with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    raise Removed
+
+
+def _write_records(writer: _Writer, records: list[LogRecord], shm: Path) -> None:
+    crossing.write(writer.write, records, shm)
+
+
+class _Writer:
+    """A file that is being written, with the sha256 of what it has."""
+
+    def __init__(self, fd: int, check: Callable[[int], None]) -> None:
+        self.size = 0
+        self.sha = hashlib.sha256()
+        self._fd, self._check = fd, check
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        try:
+            if kind is None:
+                self._check(self.size)
+                os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), _CHUNK):
+            self._check(self.size)
+            piece = view[start : start + _CHUNK]
+            self.sha.update(piece)
+            at = 0
+            while at < len(piece):
+                at += os.write(self._fd, piece[at:])
+            self.size += len(piece)
+
+    def copy(self, image: Image) -> None:
+        """Copy the image's file. It is read, not mapped: its rank may cut it while we are at it."""
+        assert image.path is not None
+        try:
+            source = os.open(image.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SnapshotError("the snapshot is gone from shared memory", where=str(image.path)) from error
+        try:
+            buffer = memoryview(bytearray(min(_CHUNK, image.size)))
+            while self.size < image.size:
+                count = os.readv(source, [buffer[: min(_CHUNK, image.size - self.size)]])
+                if not count:
+                    return  # cut short, so it was replaced: its serial will tell
+                self.write(buffer[:count])
+        finally:
+            os.close(source)

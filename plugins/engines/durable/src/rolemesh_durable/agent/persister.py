@@ -1,0 +1,287 @@
+"""Copies pinned snapshots from an agent's memory to disk, in a thread of its own; training never waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from rolemesh.errors import RolemeshError
+from rolemesh_durable.agent.part import HOLDER, Part, Removed
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol.messages import Persisted
+
+__all__ = ["Persister"]
+
+log = logging.getLogger("rolemesh_durable.agent")
+
+STALL_S = 30.0
+"""A disk that has taken nothing for so long is said to stand still."""
+_NICENESS = 10
+_PAUSE_S = 1.0
+
+_Key: TypeAlias = tuple[str, int, int]
+"""Role, rank, step."""
+
+
+class _Job:
+    """A snapshot that is to be persisted. It is void once another one, or none, is known under its key."""
+
+    def __init__(self, key: _Key, timeline: int) -> None:
+        self.key, self.timeline = key, timeline
+        self.part: Part | None = None
+        """Its files, once they are on disk."""
+
+
+class Persister:
+    """Persists the snapshots of the ranks of one agent; its methods are for the agent's loop and return at once.
+
+    A snapshot stays pinned until `forget`, so that the next incarnation of the agent can do it again. If one cannot be
+    written, its set cannot become complete: what this agent has of it is removed, and the next set is tried. `start`
+    starts the thread that calls `work`, which no failure ends.
+    """
+
+    def __init__(
+        self, directory: str | Path, run_dir: str | Path, world_sizes: Mapping[str, int], timeline: int = 0
+    ) -> None:
+        """`directory` has the ranks' snapshots, logs and slots, all of them of `timeline`."""
+        self._directory, self._run_dir = Path(directory), Path(run_dir)
+        self._world_sizes = dict(world_sizes)
+        self._timeline = timeline
+        self._generations: dict[tuple[str, int], int] = {}
+        self._memory: dict[tuple[str, int], MemorySnapshots] = {}
+        self._wanted: deque[_Job] = deque()
+        self._known: dict[_Key, _Job] = {}
+        self._failed: list[_Job] = []
+        self._over: list[Part] = []
+        self._covered = -1
+        self._trouble = ""
+        self._failed_at = -1
+        self._step, self._progress = -1, 0.0
+        self._fail = False
+        self._stop = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, name="rolemesh-persister", daemon=True)
+
+    def start(self) -> None:
+        """Begin to persist."""
+        self._thread.start()
+
+    @property
+    def trouble(self) -> str:
+        """Why sets cannot be written; empty once a later one could."""
+        step, idle = self._step, time.monotonic() - self._progress
+        if step >= 0 and idle > STALL_S and not self._trouble:
+            return (
+                f"the disk has taken nothing of the snapshot of step {step} for more than {STALL_S:g} s; training "
+                f"goes on, and it is waited for (in {disk.snapshots_folder(self._run_dir)})"
+            )
+        return self._trouble
+
+    @property
+    def given_up(self) -> int:
+        """The newest step whose set cannot become complete, because a part of it could not be written here; or -1."""
+        return self._failed_at
+
+    def look(self, role: str, rank: int) -> None:
+        """Want whatever this rank has pinned."""
+        self._let_go()
+        for step in self._of(role, rank).pinned():
+            self.want(role, rank, step)
+
+    def want(self, role: str, rank: int, step: int) -> None:
+        """Persist this snapshot, after those that are wanted already."""
+        key = role, rank, step
+        with self._changed:
+            covered = step <= self._covered
+            if not covered and key not in self._known:
+                job = self._known[key] = _Job(key, self._timeline)
+                self._wanted.append(job)
+                self._changed.notify_all()
+        if covered:
+            self._of(role, rank).unpin(step)
+
+    def died(self, role: str, rank: int) -> None:
+        """A rank has died: what it has pinned goes to disk before anything else."""
+        self.look(role, rank)
+        with self._changed:
+            first = [job for job in self._wanted if job.key[:2] == (role, rank)]
+            self._wanted = deque(first + [job for job in self._wanted if job not in first])
+
+    def results(self) -> list[Persisted]:
+        """What is on disk and not yet forgotten."""
+        self._let_go()
+        with self._changed:
+            found = []
+            for (role, rank, step), job in self._known.items():
+                if (part := job.part) is not None:
+                    generation = self._generations.get((role, rank), 0)
+                    found.append(Persisted(role, rank, step, part.files, job.timeline, generation, part.attempt))
+            return found
+
+    def forget(self, step: int) -> None:
+        """A set of `step` is complete: older ones need not be reported, and their memory may go."""
+        self._let_go()
+        with self._changed:
+            self._covered = max(step, self._covered)
+            over = [job for key, job in self._known.items() if key[2] <= step]
+            self._drop(over)
+            # The set may have been made of another attempt's files: what is left of this one is in nobody's set.
+            self._over += [job.part for job in over if job.part is not None]
+            self._changed.notify_all()
+        for job in over:
+            self._of(*job.key[:2]).unpin(job.key[2])
+
+    def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
+        """A rank starts again after `step`, as `generation`: what it had pinned later is void."""
+        with self._changed:
+            self._generations[role, rank] = generation
+            self._failed_at = min(self._failed_at, step)  # later sets may be written after all
+            self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
+
+    def forget_timeline(self, timeline: int) -> None:
+        """All that is pinned is void, also what is being written now; what comes is of `timeline`."""
+        with self._changed:
+            self._timeline, self._covered, self._failed_at = timeline, -1, -1
+            self._drop(list(self._known.values()))
+
+    def fail_next(self) -> None:
+        """Rehearsal: the next file is written as if the disk became full in the middle."""
+        self._fail = True
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End after the chunk that is being written; what is not finished is removed."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _of(self, role: str, rank: int) -> MemorySnapshots:
+        found = self._memory.get((role, rank))
+        if found is None:
+            found = self._memory[role, rank] = MemorySnapshots(self._directory, role, rank)
+            for step in found.steps():
+                found.release(step, HOLDER)  # an earlier incarnation may have died holding it
+        return found
+
+    def _drop(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            del self._known[job.key]
+        self._wanted = deque(job for job in self._wanted if job not in jobs)
+
+    def _let_go(self) -> None:
+        """Unpin what could not be written, and what can no longer become a complete set."""
+        with self._changed:
+            given_up, self._failed = self._failed, []
+            self._drop([job for job in given_up if self._known.get(job.key) is job])
+        for job in given_up:
+            self._of(*job.key[:2]).unpin(job.key[2])
+
+    # -------------------------------------------------------------------------------------------------- the thread
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            with self._changed:
+                while not (self._wanted or self._over or self._stop):
+                    self._changed.wait()
+                if self._stop:
+                    return
+            try:
+                self.work()
+            except Exception:
+                log.exception("persisting goes on after an error")
+                time.sleep(_PAUSE_S)
+
+    def work(self) -> bool:
+        """Persist one snapshot that is wanted; False if there is none."""
+        with self._changed:
+            over, self._over = self._over, []
+            job = self._wanted.popleft() if self._wanted else None
+            if job is not None:
+                self._step, self._progress = job.key[2], time.monotonic()
+        try:
+            for part in over:
+                part.remove()
+            if job is not None:
+                self._attempt(job)
+        finally:
+            self._step = -1
+        return job is not None
+
+    def _attempt(self, job: _Job) -> None:
+        role, rank, step = job.key
+        part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
+        try:
+            try:
+                whole = part.write(self._directory, self._check)
+            except Removed as error:
+                if disk.newest_complete(self._run_dir) < step:
+                    raise SnapshotError("its folder was removed while it was being written") from error
+                with self._changed:
+                    self._failed.append(job)  # a newer set is complete: nobody needs this one any more
+                return
+        except Exception as error:
+            if not self._stop:
+                self._give_up(job, _reason(error))
+            return
+        with self._changed:
+            valid = self._known.get(job.key) is job
+            if valid and whole:
+                job.part = part
+                self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
+                if step > self._failed_at:
+                    self._trouble = ""
+            elif valid:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
+                del self._known[job.key]
+        if not valid:
+            part.remove()
+
+    def _give_up(self, job: _Job, why: str) -> None:
+        role, rank, step = job.key
+        with self._changed:
+            if self._known.get(job.key) is not job:
+                return  # void meanwhile
+            if not self._trouble:  # once, however many sets it lasts
+                self._trouble = (
+                    f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; training goes on, "
+                    f"and the next set is tried (in {disk.snapshots_folder(self._run_dir)})"
+                )
+            self._failed_at = max(step, self._failed_at)
+            same = [other for other in self._known.values() if other.key[2] == step]
+            self._wanted = deque(other for other in self._wanted if other not in same)
+            self._failed += same
+            written = [other.part for other in same if other.part is not None]
+            for other in same:
+                other.part = None
+        for part in written:
+            part.remove()
+
+    def _check(self, size: int) -> None:
+        """Before each piece is written: stop, or pretend that the disk is full."""
+        self._progress = time.monotonic()
+        if self._stop:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        if self._fail and size:
+            self._fail = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, RolemeshError):
+        return error.what
+    log.error("a snapshot could not be persisted", exc_info=error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,146 @@
+"""Pulling an image from another agent: ask what it consists of, then for its pieces, a few at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh_durable.agent.replica_store import Image, ReplicaStore, Stamp
+
+__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "Pull"]
+
+OFFER, IMAGE, PIECE, DONE, REFUSED = b"offer", b"image", b"piece", b"done", b"refused"
+"""Kinds of messages: there is a snapshot to copy; what does it consist of; a piece of a part; it has been copied; it
+cannot be copied now."""
+
+_PIECE = 1 << 20
+_AT_ONCE = 8
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot to copy, and where it is. `restarts`: its rank's generations, and the step each went back to."""
+
+    role: str
+    rank: int
+    step: int
+    stamp: Stamp
+    restarts: tuple[tuple[int, int], ...]
+    address: str
+
+
+class Pull:
+    """One image on its way here. `stamp` is None where any of the step will do; `install`: a rank is to start from it.
+
+    Any method may raise `OSError` or `msgspec.MsgspecError`: then the pull has failed.
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        send: Callable[[bytes, Any], None],
+        address: str,
+        role: str,
+        rank: int,
+        step: int,
+        stamp: Stamp | None,
+        *,
+        install: bool,
+        now: float,
+    ) -> None:
+        self.address, self.role, self.rank, self.step, self.install = address, role, rank, step, install
+        self.stamp = stamp
+        self.said = self.heard = now
+        self._store, self._send = store, send
+        self._image: Image | None = None
+        self._folder: Path | None = None
+        self._waiting: deque[tuple[str, int, int]] = deque()
+        self._asked: set[tuple[str, int, int]] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Every piece has come."""
+        return self._image is not None and not self._waiting and not self._asked
+
+    def repeat(self, now: float) -> None:
+        """Ask (again) for what has not come."""
+        self.said = now
+        if self._image is None:
+            self._send(IMAGE, (self.role, self.rank, self.step, self.stamp))
+        for piece in self._asked:
+            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
+
+    def hear(self, kind: bytes, body: bytes, data: bytes, now: float) -> str:
+        """Take an answer to `body`; returns what is wrong with it, or ""."""
+        self.said = self.heard = now
+        if kind == IMAGE and self._image is None:
+            image = msgspec.msgpack.decode(data, type=Image | None)
+            if image is None:
+                return (
+                    f"the agent at {self.address} has no copy of {self.role}/{self.rank} at step {self.step} any more"
+                )
+            if (*image.name, image.step) != (self.role, self.rank, self.step) or not self.role.isidentifier():
+                return f"the agent at {self.address} answered with another image"
+            if any("/" in part.name or part.name.startswith(".") for part in image.parts):
+                return f"a part of {self.role}/{self.rank} has a name that leaves its folder"
+            self._begin(image)
+        elif kind == PIECE:
+            *_, name, start, size = msgspec.msgpack.decode(body)
+            if (name, start, size) in self._asked:
+                if len(data) != size:
+                    return f"{name} of {self.role}/{self.rank} is shorter than it was"
+                self._write(name, start, data)
+                self._asked.discard((name, start, size))
+        self._ask()
+        return ""
+
+    def finish(self) -> Image:
+        """Keep the image."""
+        assert self._image is not None
+        assert self._folder is not None
+        self._store.finish(self._image, self._folder)
+        return self._image
+
+    def close(self) -> None:
+        """Drop what has come."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self, image: Image) -> None:
+        self._folder, lacking = self._store.begin(image)
+        self._image = image
+        for part in lacking:
+            _allocate(self._folder / part.name, part.size)
+            for start in range(0, part.size, _PIECE):
+                self._waiting.append((part.name, start, min(_PIECE, part.size - start)))
+
+    def _ask(self) -> None:
+        while self._waiting and len(self._asked) < _AT_ONCE:
+            piece = self._waiting.popleft()
+            self._asked.add(piece)
+            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
+
+    def _write(self, name: str, start: int, data: bytes) -> None:
+        assert self._folder is not None
+        fd = os.open(self._folder / name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            if os.pwrite(fd, data, start) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Make a file with room for all of it: what does not fit is known before anything is sent."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if size:
+            os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)

@@ -1,0 +1,215 @@
+"""One agent's end of the ring of copies: `Replication` with a thread and CurveZMQ sockets, locked by the job's keys."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from rolemesh_durable.agent.replication import PAUSE_S, Replication
+from rolemesh_durable.dataplane.auth_monitor import Handshakes
+from rolemesh_durable.protocol.job import AgentConfig
+from rolemesh_durable.protocol.messages import Stored
+
+__all__ = ["Replicas"]
+
+log = logging.getLogger("rolemesh_durable.agent")
+
+_POLL_MS = 200
+
+
+class Replicas:
+    """One agent's end of the ring. Its methods are for the agent's loop and return at once.
+
+    One thread owns every socket, and no failure ends it.
+    """
+
+    def __init__(self, config: AgentConfig, shm: Path, timeline: int = 0) -> None:
+        self._name, self._keys = config.agent, config.job.keys
+        self._lock = threading.Lock()
+        self._ended: list[tuple[str, int, str]] = []
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._over = False
+        self._context = zmq.Context()
+        self._gate = ThreadAuthenticator(self._context)
+        self._gate.start()
+        self._gate.configure_curve_callback("rolemesh", self)
+        self._server: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._server.linger = 0
+        self._server.curve_server = True
+        self._server.curve_secretkey = self._keys.server_secret.encode()
+        self._server.curve_publickey = self._keys.server_public.encode()
+        self._server.zap_domain = b"rolemesh"
+        self._handshakes = Handshakes(self._server)
+        self.refused = 0
+        """Connections from who had not the job's key."""
+        self.address = f"tcp://{config.host}:{self._server.bind_to_random_port(f'tcp://{config.host}')}"
+        """Where other agents reach this one."""
+        self._logic = Replication(shm, self.address, self._send, timeline)
+        self._timeline = timeline
+        self._lives: dict[tuple[str, int], tuple[int, int]] = {}
+        self._held = self._logic.held
+        self._troubles = ("", "")
+        self._thread = threading.Thread(target=self._serve, name="rolemesh-replicas", daemon=True)
+        self._thread.start()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether who has this public key (z85) is let in; called by the authenticator."""
+        return key == self._keys.client_public.encode()
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with copies, here and where they go; empty once it is over."""
+        return "; ".join(filter(None, self._troubles))
+
+    def peers(self, agents: dict[str, str]) -> None:
+        """All agents' addresses by name; the next one by name gets the copies."""
+        names = sorted(agents)
+        found = ""
+        if len(names) > 1 and self._name in agents:
+            found = agents[names[(names.index(self._name) + 1) % len(names)]]
+        self._do(lambda: self._logic.connect(found))
+
+    def offer(self, role: str, rank: int, step: int) -> None:
+        """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
+        if self.replicated(role, rank) < step:
+            self._do(lambda: self._logic.offer(role, rank, step))
+
+    def replicated(self, role: str, rank: int) -> int:
+        """The newest step of which another agent has had a copy; -1: none."""
+        return self._logic.copied(role, rank, self._timeline, *self._lives.get((role, rank), (0, -1)))
+
+    def held(self) -> list[Stored]:
+        """What this agent keeps for others."""
+        with self._lock:
+            return list(self._held)
+
+    def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
+        """A rank starts again after `step`, as `generation`: copies of what it had later do not count any more."""
+        self._lives[role, rank] = generation, step
+        self._do(lambda: self._logic.restarted(role, rank, step, generation))
+
+    def fetch(self, address: str, role: str, rank: int, step: int) -> None:
+        """Bring the rank's snapshot of `step` from the agent at `address` (which may be this one) into this node's
+        memory, as if the rank had written it here. `fetched` tells when that has ended, also if it has failed."""
+        self._do(lambda: self._logic.fetch(address, role, rank, step, time.monotonic()))
+
+    def fetched(self) -> list[tuple[str, int, str]]:
+        """The fetches that have ended since the last call: role, rank, and "" or what went wrong."""
+        with self._lock:
+            found, self._ended = self._ended, []
+        return found
+
+    def clear(self, timeline: int) -> None:
+        """Everything in memory is void: forget what is kept and what was copied. What comes is of `timeline`."""
+        self._timeline = timeline
+        self._do(lambda: self._logic.forget(timeline))
+
+    def close(self) -> None:
+        """End the thread. What is kept stays in its files."""
+        self._do(self._finish)
+        self._thread.join()
+        self._gate.stop()
+        self._context.destroy(linger=0)
+        os.close(self._wake)
+
+    def _do(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+        os.eventfd_write(self._wake, 1)
+
+    # -------------------------------------------------------------------------------------------------- the thread
+
+    def _serve(self) -> None:
+        stumbled = 0.0
+        while not self._over:
+            trouble = ""
+            try:
+                self._turn()
+            except Exception as error:
+                log.exception("copying snapshots goes on after an error")
+                trouble, stumbled = (
+                    f"copies of snapshots are delayed: {type(error).__name__}: {error}",
+                    time.monotonic(),
+                )
+            if trouble or time.monotonic() > stumbled + PAUSE_S:
+                self._troubles = (trouble, self._logic.trouble)
+            if trouble:
+                time.sleep(PAUSE_S / 10)
+        self._handshakes.close()
+        self._server.close(linger=0)
+        for socket in self._sockets.values():
+            socket.close(linger=0)
+
+    def _turn(self) -> None:
+        poller = zmq.Poller()
+        for each in (self._server, self._wake, *self._sockets.values()):
+            poller.register(each, zmq.POLLIN)
+        ready = dict(poller.poll(_POLL_MS))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        with contextlib.suppress(Empty):
+            while not self._over:
+                self._tasks.get_nowait()()
+        if self._over:
+            return
+        if self._server in ready:
+            self._answer()
+        for socket in list(self._sockets.values()):
+            if socket in ready:
+                self._hear(socket)
+        self._logic.tick(time.monotonic())
+        self.refused = self._handshakes.failed()
+        with self._lock:
+            self._held = self._logic.held
+            self._ended += self._logic.ended
+            self._logic.ended.clear()
+
+    def _finish(self) -> None:
+        self._over = True
+        self._logic.close()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                identity, kind, body = self._server.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue
+            answer = self._logic.asked(kind, body, time.monotonic())
+            if answer is not None:
+                self._server.send_multipart([identity, kind, body, answer], copy=False)
+
+    def _hear(self, socket: zmq.Socket[bytes]) -> None:
+        while True:
+            try:
+                kind, body, data = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue
+            self._logic.answered(kind, body, data, time.monotonic())
+
+    def _send(self, address: str, kind: bytes, body: Any) -> None:
+        socket = self._sockets.get(address)
+        if socket is None:
+            socket = self._sockets[address] = self._context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.curve_serverkey = self._keys.server_public.encode()
+            socket.curve_publickey = self._keys.client_public.encode()
+            socket.curve_secretkey = self._keys.client_secret.encode()
+            socket.connect(address)
+        with contextlib.suppress(zmq.Again):
+            socket.send_multipart([kind, msgspec.msgpack.encode(body)], zmq.NOBLOCK)

@@ -1,0 +1,218 @@
+"""Private folders and processes that share their owner's fate; an agent's files outlive it by a moment.
+
+An agent's folder in shared memory has a name made of job and agent. The agent's next incarnation takes it over with
+all that is in it; if none comes, the janitor of the dead one removes it. Nothing is taken over or removed that does not
+carry an owner file of ours (`rolemesh_durable.agent.ownership`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rolemesh.errors import BackendError
+from rolemesh_durable.agent import janitor
+from rolemesh_durable.agent.ownership import Owner, is_orphan, owner_of
+from rolemesh_durable.agent.reserve import Reserve
+
+__all__ = ["MARKER", "AgentKeeper", "Keeper", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
+
+MARKER = "ROLEMESH_JOB"
+"""Environment variable that marks every process of one job on one agent: ``job/agent/incarnation``."""
+KILL_S = 10.0
+
+
+def shm_folder(job_id: str, agent: str) -> Path:
+    """Where an agent of a job keeps its files: on tmpfs, if there is one."""
+    return _fast() / f"{janitor.PREFIX}{job_id}-{agent}"
+
+
+class Keeper:
+    """A private folder `tmp` (mode 0700, for sockets and temporary files) and marked processes, gone with their owner.
+
+    `mark` goes into the environment of child processes. The owner calls `close` when it ends well; when it dies, its
+    janitor does the same.
+    """
+
+    def __init__(self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = ()) -> None:
+        """`hold`: a folder, the token under which this process owns it, and for how long it waits for the next one."""
+        self.tmp = Path(tempfile.mkdtemp(prefix=f"{janitor.PREFIX}{job_id}-", dir="/tmp"))
+        self._tmp_token = secrets.token_hex(8)
+        here = Owner.here(job_id, owner, self._tmp_token, number or 0, 0.0)
+        (self.tmp / janitor.OWNER_FILE).write_bytes(here.encode())
+        self.mark = f"{job_id}/{owner}/{os.getpid() if number is None else number}"
+        self._open = [janitor.guard(str(folder)) for folder in (self.tmp, *hold[:1])]
+        self._open.append(_start_janitor(f"{MARKER}={self.mark}", str(self.tmp), *hold))
+
+    def close(self) -> None:
+        """Kill every process with the mark and remove the folders, now. Idempotent."""
+        janitor.sweep(f"{MARKER}={self.mark}")
+        janitor.remove(str(self.tmp), self._tmp_token)
+        self._release()
+
+    def _release(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+
+class AgentKeeper(Keeper):
+    """A keeper with the agent's folder in shared memory, `shm`, taken over from an earlier incarnation if there is one.
+
+    Before it is taken over, whatever is left of earlier incarnations is killed: the agent's process, and all that it
+    marked. Raises `BackendError` if the folder belongs to another user, or to a later incarnation (this one has been
+    replaced and must end). `hold_s`: how long the folder waits for the next incarnation after this one's death.
+    """
+
+    def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
+        remove_orphans()
+        self.shm = shm_folder(job_id, agent)
+        self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
+        self._token = secrets.token_hex(8)
+        with _locked(self.shm):
+            _replace_owner(self.shm, job_id, agent, incarnation)
+            self._own()
+            super().__init__(job_id, agent, incarnation, (str(self.shm), self._token, str(hold_s)))
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has removed `shm`, or put another folder there."""
+        try:
+            return self.shm.stat().st_ino != self._inode
+        except OSError:
+            return True
+
+    def renew(self) -> None:
+        """Make `shm` again. Raises `OSError` if there is no room, `BackendError` if somebody else's folder is there."""
+        with _locked(self.shm):
+            self._own()
+            self._open.append(janitor.guard(str(self.shm)))
+
+    def _own(self) -> None:
+        self._inode = self.shm.stat().st_ino
+        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s)
+        Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
+
+    def close(self) -> None:
+        """As `Keeper.close`, and `shm` with it, unless a later incarnation has taken it over."""
+        janitor.sweep(f"{MARKER}={self.mark}")
+        janitor.remove(str(self.shm), self._token)
+        super().close()
+
+
+def remove_agent(job_id: str, agent: str) -> None:
+    """Kill what is marked as this agent's and remove its folder: the job is over, or its node lost."""
+    janitor.sweep(f"{MARKER}={job_id}/{agent}/")
+    folder = shm_folder(job_id, agent)
+    owner = owner_of(folder)
+    if owner is not None and (owner.job, owner.part) == (job_id, agent):
+        janitor.remove(str(folder), owner.token)
+
+
+def remove_job(job_id: str) -> None:
+    """Kill what is marked as this job's and remove its agents' folders on this machine: the job is over."""
+    janitor.sweep(f"{MARKER}={job_id}/")
+    for folder in _fast().glob(f"{janitor.PREFIX}*"):
+        owner = owner_of(folder)
+        if owner is not None and owner.job == job_id and folder == shm_folder(job_id, owner.part):
+            janitor.remove(str(folder), owner.token)
+
+
+def remove_orphans() -> None:
+    """Remove folders of jobs that no longer live: those that carry an owner file of ours, if that owner is dead and
+    neither its janitor nor its next incarnation looks after them."""
+    for place in {_fast(), Path("/tmp")}:
+        for folder in place.glob(f"{janitor.PREFIX}*"):
+            with contextlib.suppress(OSError):
+                owner = owner_of(folder)
+                if owner is not None and is_orphan(folder, owner):
+                    janitor.remove(str(folder), owner.token)
+
+
+def _fast() -> Path:
+    return Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make `folder` if it is not there, and keep everybody else from taking it over or removing it."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _foreign(folder, f"it cannot be opened: {error.strerror}") from error
+        try:
+            at = os.fstat(fd)
+            if at.st_uid != os.geteuid() or at.st_mode & 0o077:
+                raise _foreign(folder, f"user {at.st_uid}, mode {at.st_mode & 0o777:o}")
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                same = os.stat(folder, follow_symlinks=False).st_ino == at.st_ino
+            except FileNotFoundError:
+                same = False
+            if same:
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+def _foreign(folder: Path, how: str) -> BackendError:
+    return BackendError(
+        f"the agent's folder is not a private one of this user: {how}",
+        where=str(folder),
+        remedy="somebody else made it; remove it, or ask its owner to",
+    )
+
+
+def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> None:
+    """See that no earlier incarnation acts in `folder` any more."""
+    before = owner_of(folder)
+    if before is None:
+        return  # new, or its owner file was lost: its name has the job's id, which nobody else knows
+    if (before.job, before.part) != (job_id, agent):
+        raise _foreign(folder, f"job {before.job}, agent {before.part}")
+    if before.incarnation > incarnation:
+        raise BackendError(
+            f"incarnation {before.incarnation} of this agent has taken over from {incarnation}",
+            where=str(folder),
+            remedy="this one must end; the job goes on with the other",
+        )
+    deadline = time.monotonic() + KILL_S
+    while before.pid != os.getpid() and before.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(before.pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise BackendError(
+                f"the earlier incarnation {before.incarnation} of this agent (pid {before.pid}) does not die",
+                where=str(folder),
+                remedy="it hangs in the kernel (a driver, a file system); the node needs a look",
+            )
+        time.sleep(0.005)
+    janitor.sweep(f"{MARKER}={job_id}/{agent}/")
+
+
+def _start_janitor(*arguments: str) -> int:
+    """Start a janitor; returns the descriptor whose end it waits for."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(janitor.__file__)), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    process.wait()
+    assert process.stdin is not None
+    return os.dup(process.stdin.fileno())

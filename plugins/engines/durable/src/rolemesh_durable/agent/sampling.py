@@ -1,0 +1,75 @@
+"""What an agent sees when it looks around: its ranks' boards, their snapshots, and what is wrong on its node."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rolemesh.errors import RolemeshError
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.processes import is_stopped
+from rolemesh_durable.agent.reserve import Reserve
+from rolemesh_durable.agent.status_pages import Boards
+from rolemesh_durable.protocol.agent import BoardSample, Sampled
+from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.rank.status_page import Position
+
+__all__ = ["Sampler"]
+
+LOG = logging.getLogger(__name__)
+FROZEN_AFTER_NS = 1_000_000_000
+"""A rank that has been in one phase for this long is looked at: it may have been stopped by a signal."""
+
+
+class Sampler:
+    """Reads everything that is not told: see `Sampled`."""
+
+    def __init__(self, boards: Boards, memory: NodeMemory, reserve: Reserve) -> None:
+        self._boards, self._memory, self._reserve = boards, memory, reserve
+        self._unreadable: set[tuple[str, int]] = set()
+
+    def sample(self, covered: int, making: tuple[str, ...], dropped: int) -> Sampled:
+        """`covered` is the newest complete set on disk, `dropped` counts messages that were none."""
+        now = time.monotonic_ns()
+        positions = list(self._boards.read())
+        boards = tuple(self._sampled(launch, at, now) for launch, at in positions)
+        persisted = self._memory.persisted(covered)
+        refusals = self._boards.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
+        stored, given_up = self._memory.stored(), self._memory.given_up
+        return Sampled(boards, stored, persisted, self._wrong(positions), making, refusals, given_up)
+
+    def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
+        """What is waited for on this node, "" if nothing is."""
+        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in positions if at.short))
+        waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
+        return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
+
+    def _sampled(self, launch: RankLaunch, at: Position, now: int) -> BoardSample:
+        since = max(0, now - at.since_ns) if at.since_ns else 0
+        return BoardSample(
+            launch.role,
+            launch.rank,
+            launch.generation,
+            at.pid,
+            at.finished,
+            self._safe(launch.role, launch.rank, at.snapshot),
+            at.step,
+            at.op,
+            at.phase,
+            at.edge,
+            since * 1e-9,
+            since > FROZEN_AFTER_NS and is_stopped(at.pid),
+            at.busy_ns * 1e-9,
+        )
+
+    def _safe(self, role: str, rank: int, snapshot: int) -> int:
+        """What cannot be read is not safe: it concerns this rank only."""
+        try:
+            safe = self._memory.safe(role, rank, snapshot)
+        except (OSError, RolemeshError) as error:
+            if (role, rank) not in self._unreadable:
+                LOG.warning("the snapshots of %s/%d cannot be read: %s", role, rank, error)
+            self._unreadable.add((role, rank))
+            return -1
+        self._unreadable.discard((role, rank))
+        return safe

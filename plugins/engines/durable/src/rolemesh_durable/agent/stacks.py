@@ -1,0 +1,121 @@
+"""Where the threads of a process are, as py-spy reads it from outside: also of one that computes, or is stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from rolemesh_durable.agent.processes import is_stopped
+from rolemesh_durable.agent.resource_guard import MARKER
+from rolemesh_durable.protocol.messages import Stacks
+
+__all__ = ["StackTaker", "take_stacks"]
+
+TIMEOUT_S = 4.0
+"""For both attempts together; less than the master waits for them."""
+MAX_CHARS = 20_000
+"""They go into the journal and onto a screen."""
+
+
+def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> str:
+    """The Python stacks of all threads of `pid` as text, or the reason why there are none, with a remedy.
+
+    py-spy pauses the process to get a consistent picture. One that is stopped by a signal, or that cannot be paused in
+    half the time, is read as it is. Returns after about `timeout_s` seconds at most, and never raises.
+    """
+    if pid <= 0:
+        return "no stacks: it has no process yet"
+    spy = _find()
+    if spy is None:
+        return "no stacks: py-spy is not installed; pip install py-spy"
+    end = time.monotonic() + timeout_s
+    stopped = is_stopped(pid)
+    said = ""
+    for flags in [["--nonblocking"]] if stopped else [[], ["--nonblocking"]]:
+        left = max(0.1, end - time.monotonic()) / (1 if flags else 2)
+        try:
+            done = subprocess.run(
+                [spy, "dump", "--pid", str(pid), *flags],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=left,
+                env=None if environ is None else {**os.environ, **environ},
+            )
+        except subprocess.TimeoutExpired:
+            said = f"py-spy got no answer in {left:.1f} s"
+            continue
+        except OSError as error:
+            return f"no stacks: py-spy could not be started: {error}"
+        if done.returncode == 0:
+            note = "(stopped by a signal)\n" if stopped else "(read while it ran)\n" if flags else ""
+            return _shortened(note + done.stdout.strip())
+        said = _first_lines(done.stderr)
+        if "ermission" in said or "not permitted" in said:
+            return (
+                f"no stacks: {said}; let the agent trace its ranks: run it with the capability SYS_PTRACE "
+                "(docker run --cap-add SYS_PTRACE), or set kernel.yama.ptrace_scope to 0"
+            )
+        if not Path(f"/proc/{pid}").exists():
+            return "no stacks: its process has ended"
+    return f"no stacks: {said}"
+
+
+class StackTaker:
+    """Takes stacks in threads of their own, since an agent must not wait for them; its results are polled."""
+
+    def __init__(self, mark: str = "") -> None:
+        """`mark`: the job's mark, by which a janitor finds what is left behind."""
+        self._environ = {MARKER: mark} if mark else None
+        self._taken: SimpleQueue[Stacks] = SimpleQueue()
+        self._under_way: set[tuple[str, int, int]] = set()
+
+    def take(self, pid: int, role: str, rank: int, generation: int) -> None:
+        """Begin; the stacks will be among the `results`. Asking again meanwhile changes nothing."""
+        key = (role, rank, generation)
+        if key not in self._under_way:
+            self._under_way.add(key)
+            threading.Thread(target=self._take, args=(pid, *key), name="stacks", daemon=True).start()
+
+    def _take(self, pid: int, role: str, rank: int, generation: int) -> None:
+        self._taken.put(Stacks(role, rank, generation, take_stacks(pid, environ=self._environ)))
+
+    def results(self) -> list[Stacks]:
+        """What has been taken since the last call. Does not wait."""
+        found: list[Stacks] = []
+        while True:
+            try:
+                stacks = self._taken.get_nowait()
+            except Empty:
+                return found
+            self._under_way.discard((stacks.role, stacks.rank, stacks.generation))
+            found.append(stacks)
+
+    def close(self) -> None:
+        """Forget what is under way: it ends by itself, within seconds."""
+        self._under_way.clear()
+
+
+def _find() -> str | None:
+    """py-spy beside this Python, or on the path."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def _first_lines(error: str) -> str:
+    """py-spy's message and its causes, without its own stack."""
+    lines = error.partition("\nStack backtrace:")[0].splitlines()
+    said = [line.strip() for line in lines if line.strip() and line.strip() != "Caused by:"]
+    return ": ".join(dict.fromkeys(said)) or "py-spy failed and said nothing"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n… {len(text) - MAX_CHARS} characters more"

@@ -1,0 +1,73 @@
+"""The boards of an agent's ranks: one page each, made before the rank is forked, read while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rolemesh_durable.agent.reserve import Reserve
+from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.rank.status_page import STOPPING, Board, Position
+
+__all__ = ["Boards"]
+
+RankKey = tuple[str, int]
+
+
+class Boards:
+    """The newest board of each rank, in the agent's folder."""
+
+    def __init__(self, folder: Path, reserve: Reserve) -> None:
+        self._folder, self._reserve = folder, reserve
+        self._boards: dict[RankKey, tuple[Board, RankLaunch]] = {}
+        self.refused = 0
+        """Connections that the transports of ranks' former generations have refused."""
+
+    def start(self, launch: RankLaunch) -> Path:
+        """Make the board of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
+        key = launch.role, launch.rank
+        path = self._path(*key, launch.generation)
+        board = Board.create(path, self._reserve.make)
+        old = self._boards.get(key)
+        self._boards[key] = board, launch
+        if old is not None:
+            self.refused += old[0].read().refused
+            old[0].close()
+            if old[1].generation != launch.generation:
+                self._path(*key, old[1].generation).unlink(missing_ok=True)
+        return path
+
+    def read(self) -> Iterator[tuple[RankLaunch, Position]]:
+        """What each rank has written last."""
+        for board, launch in self._boards.values():
+            yield launch, board.read()
+
+    def stopping(self, role: str, rank: int, patience_s: float) -> None:
+        """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""
+        if (role, rank) in self._boards:
+            self._boards[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
+
+    def pid(self, role: str, rank: int) -> int:
+        """The process that the rank has said it is; 0 if it has said nothing."""
+        known = self._boards.get((role, rank))
+        return known[0].read().pid if known is not None else 0
+
+    def mates(self, launch: RankLaunch) -> dict[int, str]:
+        """The boards of the others in a collective group, if all of them live here."""
+        if not launch.collective or launch.local_world_size < launch.world_size:
+            return {}
+        return {
+            rank: str(self._path(launch.role, rank, launch.generation))
+            for rank in range(launch.world_size)
+            if rank != launch.rank
+        }
+
+    def close(self) -> None:
+        """Unmap all boards."""
+        for board, _ in self._boards.values():
+            board.close()
+        self._boards.clear()
+
+    def _path(self, role: str, rank: int, generation: int) -> Path:
+        return self._folder / f"board-{role}-{rank}-{generation}"

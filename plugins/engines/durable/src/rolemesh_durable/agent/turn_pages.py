@@ -1,0 +1,48 @@
+"""The pages on which the ranks of a node's slots see whose turn it is. The agent makes them, and says who is gone."""
+
+from __future__ import annotations
+
+from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row
+from rolemesh_durable.rank.turn_page import TurnPage
+
+__all__ = ["TurnPages"]
+
+
+class TurnPages:
+    """One page per slot whose ranks take turns, for as long as the agent lives.
+
+    They are no files of a folder: ranks that were started before and after somebody has emptied shared memory must
+    look at the same page.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[tuple[str, int], ...], TurnPage] = {}
+        self._of: dict[tuple[str, int], tuple[TurnPage, int]] = {}
+
+    def starting(self, launch: RankLaunch) -> str:
+        """A rank is about to be forked: the others wait for it. Returns the page's path, "" if it takes no turns.
+
+        Raises `OSError` if there is no room for the page.
+        """
+        member = (launch.role, launch.rank)
+        if not launch.turns:
+            self._of.pop(member, None)
+            return ""
+        page = self._pages.get(launch.turns)
+        if page is None:
+            page = self._pages[launch.turns] = TurnPage.create(launch.turns)
+        self._of[member] = (page, launch.generation)
+        page.write(member, Row(STARTING))
+        return page.path
+
+    def gone(self, role: str, rank: int, generation: int) -> None:
+        """A rank has no process any more: nobody waits for it, unless the next generation is being started already."""
+        page, newest = self._of.get((role, rank), (None, -1))
+        if page is not None and newest == generation:
+            page.write((role, rank), Row(ABSENT))
+
+    def close(self) -> None:
+        """Unmap all pages."""
+        for page in self._pages.values():
+            page.close()

@@ -1,0 +1,271 @@
+"""The zygotes of one agent and the ranks forked from them: starting, watching, killing. No protocol here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.agent.refusals import refused
+from rolemesh_durable.agent.resource_guard import MARKER
+
+__all__ = ["Death", "Nursery"]
+
+BASE_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Two processes with spinning OpenMP threads on the same cores slow each other three to four times."""
+
+
+END_S = 2.0
+"""How long a zygote that has closed its end may take to be gone."""
+
+
+class Death(msgspec.Struct, frozen=True):
+    """A rank's process is gone. `error` if it never ran, and `cause` why not: see `rolemesh.api.failures.Cause`."""
+
+    key: str
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str = ""
+    cause: Literal["start", "environment"] = "start"
+
+
+class _Zygote:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.process = process
+        self.control = control
+        self.ready = False
+        self.making = ""
+        self.broken: zygote.Broken | None = None
+        self.waiting: list[zygote.Fork] = []
+        self.ranks: dict[str, int | None] = {}
+        self.doomed: set[str] = set()
+
+
+class Nursery:
+    """Zygotes by what they preload, their variables and their environment; one is made when the first rank needs it.
+
+    All methods belong to one thread, which must live as long as the ranks: the kernel kills a zygote when the thread
+    that started it ends.
+    """
+
+    def __init__(self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None]) -> None:
+        """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`."""
+        self._logs = logs
+        self._mark = mark
+        self._tmp = tmp
+        self._changed = changed
+        self._zygotes: dict[tuple[object, ...], _Zygote] = {}
+        self._decode = msgspec.msgpack.Decoder(zygote.ZygoteMessage).decode
+
+    @property
+    def making(self) -> tuple[str, ...]:
+        """Which environments are being made, and how far each is."""
+        return tuple(home.making for home in self._zygotes.values() if home.making)
+
+    def boot(self, preload: Iterable[str], env: Mapping[str, str], environment: Environment) -> None:
+        """Start a zygote now, so that it is warm when its first rank is asked for. `fork` says if that fails."""
+        with suppress(OSError):
+            self._get(tuple(preload), dict(env), environment)
+
+    def fork(
+        self, preload: Iterable[str], env: Mapping[str, str], environment: Environment, request: zygote.Fork
+    ) -> None:
+        """Fork a rank as soon as its zygote is ready. Raises `OSError` if the system refuses what that needs."""
+        home = self._get(tuple(preload), dict(env), environment)
+        home.ranks[request.key] = None
+        home.waiting.append(request)
+        if home.ready:
+            self._send_waiting(home, raises=request.key)
+
+    def turn(self) -> list[Death]:
+        """Try again what a zygote could not take before; return the ranks that cannot be started at all."""
+        ready = [home for home in self._zygotes.values() if home.ready and home.waiting]
+        return [death for home in ready for death in self._send_waiting(home)]
+
+    def kill(self, key: str) -> bool:
+        """SIGKILL a rank with everything in its session; False if it has no process yet (it gets none any more)."""
+        for home in self._zygotes.values():
+            if key in home.ranks:
+                pid = home.ranks[key]
+                if pid is not None:
+                    _signal(pid, signal.SIGKILL)
+                    return True
+                if any(request.key == key for request in home.waiting):
+                    home.waiting = [request for request in home.waiting if request.key != key]
+                    del home.ranks[key]
+                    return False
+                home.doomed.add(key)
+                return True
+        return False
+
+    def terminate(self, key: str) -> None:
+        """SIGTERM to a rank and everything in its session, if it has a process."""
+        for home in self._zygotes.values():
+            pid = home.ranks.get(key)
+            if pid is not None:
+                _signal(pid, signal.SIGTERM, both=False)
+
+    def freeze(self, key: str) -> None:
+        """SIGSTOP a rank, if it has a process."""
+        for home in self._zygotes.values():
+            pid = home.ranks.get(key)
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
+    def kill_zygote(self) -> None:
+        """Rehearsal: SIGKILL a zygote, one that has ranks if there is one."""
+        homes = sorted(self._zygotes.values(), key=lambda home: len(home.ranks))
+        if homes:
+            homes[-1].process.kill()
+
+    def pids(self) -> list[int]:
+        """The zygotes' pids."""
+        return [home.process.pid for home in self._zygotes.values()]
+
+    def read(self, control: socket.socket) -> list[Death]:
+        """Take what a zygote has to say; return the ranks whose end it tells."""
+        home = next((h for h in self._zygotes.values() if h.control is control), None)
+        if home is None:
+            return []
+        try:
+            data = control.recv(1 << 18, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            return self._zygote_gone(home)
+        match self._decode(data):
+            case zygote.Making(text=text):
+                home.making = text
+            case zygote.Ready():
+                home.ready, home.making = True, ""
+                return self._send_waiting(home)
+            case zygote.Forked(key=key, pid=pid):
+                home.ranks[key] = pid
+                if key in home.doomed:
+                    home.doomed.discard(key)
+                    self.kill(key)
+            case zygote.Broken(key="") as broken:
+                home.broken = broken
+            case zygote.Broken(key=key, error=error):
+                home.ranks.pop(key, None)
+                return [Death(key, error=error)]
+            case zygote.Exited(key=key, status=status):
+                home.ranks.pop(key, None)
+                if os.WIFSIGNALED(status):
+                    return [Death(key, signal=os.WTERMSIG(status))]
+                return [Death(key, exit_code=os.waitstatus_to_exitcode(status))]
+        return []
+
+    def close(self) -> None:
+        """End all zygotes; their ranks end with them."""
+        for home in self._zygotes.values():
+            home.control.close()
+            home.process.kill()
+            home.process.wait()
+        self._zygotes.clear()
+
+    def _send_waiting(self, home: _Zygote, raises: str = "") -> list[Death]:
+        """Send the requests that wait, until the zygote takes no more. One that the system refuses is that rank's end;
+        for the rank `raises` it is raised."""
+        dead: list[Death] = []
+        while home.waiting:
+            request = home.waiting[0]
+            try:
+                parcels.send(home.control, request.key, msgspec.msgpack.encode(request))
+            except BlockingIOError:
+                break  # it does not read at the moment
+            except (BrokenPipeError, ConnectionError):
+                break  # it is gone, as `read` is about to see
+            except OSError as error:
+                home.waiting.pop(0)
+                del home.ranks[request.key]
+                if request.key == raises:
+                    raise
+                dead.append(Death(request.key, error=refused(error)))
+            else:
+                home.waiting.pop(0)
+        return dead
+
+    def _zygote_gone(self, home: _Zygote) -> list[Death]:
+        for pid in [home.process.pid, *(pid for pid in home.ranks.values() if pid is not None)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            home.process.wait(END_S)
+        code = home.process.returncode
+        how = f"ended with exit code {code}" if code is not None else "does not end: it hangs in the kernel"
+        gone = f"its zygote (pid {home.process.pid}) {how}"
+        broken = home.broken or zygote.Broken("", gone)
+        dead = [Death(key, error=broken.error, cause=broken.cause) for key in home.ranks]
+        self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
+        home.control.close()
+        return dead
+
+    def _get(self, preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> _Zygote:
+        kind = (preload, tuple(sorted(env.items())), environment.pip, environment.working_dir)
+        if kind not in self._zygotes:
+            self._zygotes[kind] = self._start(preload, env, environment)
+            self._changed(self._zygotes[kind].control)
+        return self._zygotes[kind]
+
+    def _start(self, preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> _Zygote:
+        own = bool(environment.pip or environment.working_dir)
+        module = "rolemesh_durable.agent.environment" if own else "rolemesh_durable.agent.zygote"
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
+            with theirs, _output(self._logs / "zygote.log") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *preload],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environ,
+                    start_new_session=True,
+                )
+            if own:
+                with suppress(ConnectionError):
+                    parcels.send(ours, "environment", msgspec.msgpack.encode(environment))
+        except BaseException:
+            ours.close()
+            raise
+        return _Zygote(process, ours)
+
+
+def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:
+    """Send a signal to a rank's session, and to its process (`both`) or only where that has no session yet."""
+    # Before its setsid a rank has no group of its own; reaped, it has neither.
+    for send in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            send(pid, number)
+            if not both:
+                return
+
+
+def _output(log: Path) -> IO[bytes]:
+    """The file to write to, or nowhere if a full disk has no room for it: what is printed is not worth a rank."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")

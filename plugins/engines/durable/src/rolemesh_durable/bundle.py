@@ -1,0 +1,224 @@
+"""From a checked job, its graph and its plan to the bundle that a master is started with. Pure but for fresh keys."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace, ClusterView
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh.plugins.discovery import discover, find
+from rolemesh.spec import JobFile
+from rolemesh.spec.role_environments import environments
+from rolemesh_durable.journal.event_log import store_named
+from rolemesh_durable.protocol.job import CurveKeys, JobBundle, JobConfig, PluginUse
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.messages import RankLaunch
+
+if TYPE_CHECKING:
+    from rolemesh.plugins.select import Selected, Selection
+
+__all__ = ["bundle_job", "curve_keys", "job_config"]
+
+
+def curve_keys() -> CurveKeys:
+    """Fresh CurveZMQ key pairs for one job."""
+    import zmq
+
+    server_public, server_secret = zmq.curve_keypair()
+    client_public, client_secret = zmq.curve_keypair()
+    return CurveKeys(*(key.decode() for key in (server_public, server_secret, client_public, client_secret)))
+
+
+def job_config(
+    job: JobFile,
+    selection: Selection,
+    graph: LogicalGraph,
+    *,
+    job_id: str,
+    run_dir: str,
+    several_nodes: bool,
+    resumes: bool = False,
+    trust_pickles: bool = False,
+) -> JobConfig:
+    """What every process of the job must know.
+
+    `resumes`: it starts from a persisted snapshot; `trust_pickles`: of which it may unpickle objects.
+    """
+    spec = job.spec
+    retention = spec.edges.retention
+    return JobConfig(
+        name=spec.name,
+        job_id=job_id,
+        steps=spec.steps,
+        seed=spec.seed,
+        run_dir=run_dir,
+        base=str(job.base),
+        graph=graph,
+        world_sizes={name: role.world_size for name, role in spec.roles.items()},
+        metrics_every=spec.metrics.every,
+        retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
+        retention_bytes=retention.max_bytes,
+        local=plugin_use(selection.transports["local"]),
+        remote=plugin_use(selection.transports["remote"]),
+        several_nodes=several_nodes,
+        keys=curve_keys(),
+        snapshots=snapshot_plan(job, resumes=resumes),
+        stateful=tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options)),
+        trust_pickles=trust_pickles,
+    )
+
+
+def snapshot_plan(job: JobFile, *, resumes: bool) -> SnapshotPlan:
+    """When ranks write their state: by default, where somebody might restart them, or has."""
+    spec = job.spec.snapshots
+    enabled = bool(job.spec.failover) or resumes if spec.enabled is None else spec.enabled
+    return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas)
+
+
+def bundle_job(
+    job: JobFile,
+    selection: Selection,
+    graph: LogicalGraph,
+    plan: PlacementPlan,
+    request: PlacementRequest,
+    cluster: ClusterView,
+    *,
+    run_dir: str,
+    backend: str,
+    may_move: bool,
+    owned: bool = True,
+    rehearsed: bool = False,
+    ray_address: str = "",
+    origin: tuple[str, int] = ("", -1),
+    trust_pickles: bool = False,
+) -> JobBundle:
+    """All that a master needs. `may_move`: its ranks may come to other nodes. `owned`: the job ends when nobody renews
+    its lease. `rehearsed`: an injector of failures says how far its ranks may run.
+
+    `origin` is the folder and step of the persisted snapshot to start from, `trust_pickles` whether objects
+    in it may be unpickled.
+    """
+    spec = job.spec
+    job_id = secrets.token_hex(4)
+    nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
+    agents = {node: f"node{index}" for index, node in enumerate(nodes)}
+    places = tuple(AgentPlace(agents[node], node, plan.held(node)) for node in nodes)
+    turns = plan.turns()
+    several = len(nodes) > 1 or (may_move and bool(spec.failover))
+    config = job_config(
+        job,
+        selection,
+        graph,
+        job_id=job_id,
+        run_dir=run_dir,
+        several_nodes=several,
+        resumes=bool(origin[0]),
+        trust_pickles=trust_pickles,
+    )
+    outline = JobOutline(
+        name=spec.name,
+        epoch=0,
+        steps=spec.steps,
+        grant=spec.grant,
+        places=places,
+        launches={agents[node]: tuple(_launches(job, selection, plan, node, origin, turns)) for node in nodes},
+        start_timeout_s=spec.start_timeout_s,
+        stop_grace_s=spec.stop_grace_s,
+        owner_lease_s=spec.lease_s if owned else None,
+        graph=graph,
+        lease_s=max(spec.lease_s, 5.0),
+        snapshots=config.snapshots,
+        stateful=config.stateful,
+        origin=origin[0],
+        origin_step=origin[1],
+        hang_after_s=spec.hang.after_s,
+        stacks=spec.hang.stacks,
+        metrics_every=spec.metrics.every,
+        rehearsed=rehearsed,
+    )
+    return JobBundle(
+        outline=outline,
+        config=config,
+        job_id=job_id,
+        backend=backend,
+        state=spec.state,
+        store=PluginUse(msgspec.to_builtins(store_named(spec.state, job.where(("state",)))), {}),
+        observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
+        ladder=tuple(plugin_use(s) for s in selection.failover),
+        diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
+        strategies=_strategies(selection),
+        request=request,
+        plan=plan,
+        plugins=selection.versions(),
+        hosts={node.id: node.host for node in cluster.nodes},
+        lease_s=max(spec.lease_s, 5.0),
+        preload={name: tuple(s.cls.preload) for name, s in selection.roles.items()},
+        env={name: {**s.cls.env, **spec.roles[name].runtime_env.env_vars} for name, s in selection.roles.items()},
+        environments=environments(job),
+        ray_address=ray_address,
+    )
+
+
+def _strategies(selection: Selection) -> tuple[PluginUse, ...]:
+    """The job's placement strategies, and `pack`, which takes what they leave."""
+    uses = [plugin_use(selected) for selected in selection.placement]
+    if not uses or selection.placement[-1].record.name != "pack":
+        uses.append(PluginUse(msgspec.to_builtins(find("schedulers", "pack", discover(), "placement")), {}))
+    return tuple(uses)
+
+
+def plugin_use(selected: Selected) -> PluginUse:
+    """The plugin as it travels to other processes."""
+    return PluginUse(msgspec.to_builtins(selected.record), selected.options.model_dump(mode="json"))
+
+
+def _launches(
+    job: JobFile,
+    selection: Selection,
+    plan: PlacementPlan,
+    node: str,
+    origin: tuple[str, int],
+    turns: Mapping[int, tuple[tuple[str, int], ...]],
+) -> list[RankLaunch]:
+    spec = job.spec
+    here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
+    local: dict[str, list[int]] = {}
+    for a in sorted(here, key=lambda a: (a.role, a.rank)):
+        local.setdefault(a.role, []).append(a.rank)
+    launches = []
+    for a in here:
+        role, slot, selected = spec.roles[a.role], plan.slot(a.slot), selection.roles[a.role]
+        use = plugin_use(selected)
+        launches.append(
+            RankLaunch(
+                role=a.role,
+                rank=a.rank,
+                world_size=role.world_size,
+                local_rank=local[a.role].index(a.rank),
+                local_world_size=len(local[a.role]),
+                generation=0,
+                plugin=use.record,
+                options=use.options,
+                env=dict(role.runtime_env.env_vars),
+                cpus=_share(role.resources.cpu, slot.cpu),
+                gpus=tuple(index for index, _ in slot.gpus),
+                share=a.share,
+                peers=a.peers,
+                turns=turns.get(a.slot, ()),
+                collective=selected.cls.group == "collective" and role.world_size > 1,
+                resume=origin[1],
+                restore="disk" if origin[0] else "none",
+                origin=origin[0],
+                origin_step=origin[1],
+            )
+        )
+    return launches
+
+
+def _share(asked: float, slot: float) -> float:
+    return min(asked, slot) if slot else asked

@@ -1,0 +1,376 @@
+"""Persisted snapshots: ``<run>/snapshots/step-<P>/``, a folder per role, and the manifest that makes a set complete.
+
+``<role>/rank-<n>-of-<N>.safetensors`` is a rank's state, as `torch.distributed.checkpoint` reads it, and
+``rank-<n>-of-<N>.edges`` what the rank had sent and others still needed. A set without a manifest does not exist.
+Agents write under names of their own (`attempt_file`); the files that belong to a set get theirs when it is completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import msgspec
+
+from rolemesh.api.workload import State
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.memory import MemorySnapshot
+from rolemesh_durable.checkpoint.reading import StateFile, map_file
+from rolemesh_durable.checkpoint.reshard import reshard
+
+__all__ = [
+    "MANIFEST",
+    "Manifest",
+    "PersistedSet",
+    "Problem",
+    "attempt_file",
+    "edges_file",
+    "find_sets",
+    "load",
+    "newest_complete",
+    "newest_intact",
+    "prune",
+    "read_manifest",
+    "snapshots_folder",
+    "state_file",
+    "states",
+    "step_folder",
+    "sync_folder",
+    "verify",
+    "write_manifest",
+]
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What belongs to a set. `files` maps names, relative to the set's folder, to [bytes, sha256].
+
+    `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that
+    have no file are stateless. `flow` is the traced flow in lines, `written` when the set became whole (ISO 8601, UTC).
+    `sha256` is of the manifest without it.
+    """
+
+    job: str
+    job_id: str
+    step: int
+    steps: int
+    world_sizes: dict[str, int]
+    files: dict[str, tuple[int, str]]
+    plugins: dict[str, str] = {}
+    base: str = ""
+    written: str = ""
+    flow: tuple[str, ...] = ()
+    format: int = FORMAT
+    sha256: str = ""
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file of a set; `file` is relative to the set's folder."""
+
+    file: str
+    what: str
+
+
+class PersistedSet(NamedTuple):
+    """A folder of a step. `manifest` is None where `trouble` says why the set does not count."""
+
+    path: Path
+    step: int
+    manifest: Manifest | None
+    trouble: str
+
+
+def snapshots_folder(run_dir: str | Path) -> Path:
+    """Where a run's persisted snapshots are."""
+    return Path(run_dir) / "snapshots"
+
+
+def step_folder(run_dir: str | Path, step: int) -> Path:
+    """Where the set of `step` is."""
+    return snapshots_folder(run_dir) / f"step-{step}"
+
+
+def state_file(role: str, rank: int, world_size: int) -> str:
+    """The name of a rank's state, relative to the set's folder."""
+    return f"{role}/rank-{rank}-of-{world_size}.safetensors"
+
+
+def edges_file(role: str, rank: int, world_size: int) -> str:
+    """The name of what a rank had sent, relative to the set's folder."""
+    return f"{role}/rank-{rank}-of-{world_size}.edges"
+
+
+def attempt_file(name: str, attempt: str) -> str:
+    """The name under which one attempt writes the file `name`, relative to the set's folder.
+
+    No reader takes it for a part of the set, and no other attempt writes it.
+    """
+    path = PurePosixPath(name)
+    return str(path.with_name(f".{path.name}.{attempt}"))
+
+
+# -------------------------------------------------------------------------------------------------------------- sets
+
+
+def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[str, str] = {}) -> Path:
+    """Make the set of ``manifest.step`` complete, once all its files are on disk; returns the set's folder.
+
+    `attempts` says for each file whose attempt it is; those not named have their final names already. Files that are
+    not listed are removed: other attempts have left them, or other world sizes. May be repeated after a crash. Raises
+    `OSError`, and `SnapshotError` if files that agents have written are not here.
+    """
+    folder = step_folder(run_dir, manifest.step)
+    moves = []
+    for name, (size, sha256) in sorted(manifest.files.items()):
+        attempt = attempts.get(name, "")
+        written = folder / attempt_file(name, attempt) if attempt else folder / name
+        if _size(written) == size:
+            moves.append((written, folder / name))
+        elif not attempt or _size(folder / name) != size or _sha256(folder / name) != sha256:
+            # Else a master that died before the manifest has given it its name.
+            raise SnapshotError(
+                f"{name} of a set of snapshots is not where the master is, though an agent has written it",
+                where=str(folder.parent),
+                remedy="the run's folder must be one folder that all nodes share (--runs-dir)",
+            )
+    for written, path in moves:
+        if written != path:
+            os.replace(written, path)
+    for path in _files(folder):
+        if path.relative_to(folder).as_posix() not in manifest.files and path.name != MANIFEST:
+            path.unlink(missing_ok=True)
+    # Also of what an earlier attempt at this has moved already: it may not have come so far as to sync it.
+    for each in sorted({(folder / name).parent for name in manifest.files} - {folder}):
+        sync_folder(each)
+    data = msgspec.json.format(msgspec.json.encode(_sealed(manifest)), indent=1) + b"\n"
+    temporary = folder / f".{MANIFEST}"
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / MANIFEST)
+    for each in (folder, folder.parent):
+        sync_folder(each)
+    return folder
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a crash of the machine."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """The manifest of the set in `folder`. Raises `SnapshotError` if there is none, or a damaged one."""
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise SnapshotError(
+            "the set has no manifest: it was never finished", where=str(folder), remedy=_OTHER
+        ) from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SnapshotError(f"the manifest is damaged: {error}", where=str(path), remedy=_OTHER) from error
+    if manifest.format != FORMAT:
+        raise SnapshotError(f"the set has format {manifest.format}, this rolemesh reads {FORMAT}", where=str(path))
+    if _sealed(manifest).sha256 != manifest.sha256:
+        raise SnapshotError("the manifest is damaged: its checksum is another", where=str(path), remedy=_OTHER)
+    return manifest
+
+
+_OTHER = "use another step: 'rolemesh checkpoint list' shows them"
+
+
+def find_sets(run_dir: str | Path) -> list[PersistedSet]:
+    """All sets of a run, the newest first, also those that do not count. Looks at no file but the manifests."""
+    found = []
+    folder = snapshots_folder(run_dir)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _STEP.fullmatch(path.name)
+        if match is None or not path.is_dir():
+            continue
+        step = int(match[1])
+        try:
+            manifest = read_manifest(path)
+        except SnapshotError as error:
+            found.append(PersistedSet(path, step, None, error.what))
+            continue
+        if manifest.step != step:
+            found.append(PersistedSet(path, step, None, f"its manifest is that of step {manifest.step}"))
+        else:
+            found.append(PersistedSet(path, step, manifest, ""))
+    return sorted(found, key=lambda each: -each.step)
+
+
+def verify(folder: str | Path) -> list[Problem]:
+    """Read every file of a set and compare it with the manifest; empty if the set is intact."""
+    folder = Path(folder)
+    try:
+        manifest = read_manifest(folder)
+    except SnapshotError as error:
+        return [Problem(MANIFEST, error.what)]
+    problems = []
+    for name, (size, sha256) in sorted(manifest.files.items()):
+        try:
+            with open(folder / name, "rb") as file:
+                present = os.fstat(file.fileno()).st_size
+                if present != size:
+                    problems.append(Problem(name, f"it has {present} bytes, not {size}"))
+                elif hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    problems.append(Problem(name, "its bytes are not those that were written: the checksum is another"))
+        except FileNotFoundError:
+            problems.append(Problem(name, "it is missing"))
+        except OSError as error:
+            problems.append(Problem(name, f"it cannot be read: {error.strerror}"))
+    return problems
+
+
+def newest_complete(run_dir: str | Path, job_id: str | None = None) -> int:
+    """The step of the newest set (of job `job_id`, if given) that is complete, intact or not; -1 if there is none."""
+    return max((each.step for each in find_sets(run_dir) if _is_of(each, job_id)), default=-1)
+
+
+def newest_intact(
+    run_dir: str | Path, step: int | None = None, job_id: str | None = None
+) -> tuple[PersistedSet | None, list[str]]:
+    """The newest complete set whose files are all intact, and what is wrong with newer ones.
+
+    Of `step` and of job `job_id` only, if given. Sets that were never finished are passed over in silence, unless
+    `step` asks for one.
+    """
+    passed_over = []
+    for each in find_sets(run_dir):
+        if step is not None and each.step != step:
+            continue
+        if each.manifest is None:
+            if step is None and not (each.path / MANIFEST).exists():
+                continue  # never finished, which is no damage
+            passed_over.append(f"the snapshot of step {each.step} does not count: {each.trouble}")
+            continue
+        if not _is_of(each, job_id):
+            passed_over.append(
+                f"the snapshot of step {each.step} is that of another job ({each.manifest.job_id}), and is left alone"
+            )
+            continue
+        problems = verify(each.path)
+        if not problems:
+            return each, passed_over
+        first = f"{problems[0].file}: {problems[0].what}"
+        more = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
+        passed_over.append(f"the snapshot of step {each.step} is damaged: {first}{more}")
+    return None, passed_over
+
+
+def _is_of(each: PersistedSet, job_id: str | None) -> bool:
+    return each.manifest is not None and job_id in (None, each.manifest.job_id)
+
+
+def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int]:
+    """Remove all but the newest `keep` complete sets, and what was never finished; returns the steps removed.
+
+    With `job_id` no complete set of another job is removed. Sets without a manifest that are newer than every complete
+    one may yet be finished, and stay: roles that run ahead of others have their parts of several sets on disk before
+    the first of them is complete.
+    """
+    sets = find_sets(run_dir)
+    complete = [each for each in sets if _is_of(each, job_id)]
+    newest = complete[0].step if complete else -1
+    gone = complete[keep:] + [each for each in sets if each.manifest is None and each.step < newest]
+    for each in gone:
+        (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a set that looks complete
+        with contextlib.suppress(OSError):
+            sync_folder(each.path)  # and a power cut likewise
+        shutil.rmtree(each.path, ignore_errors=True)
+    return sorted(each.step for each in gone)
+
+
+# ------------------------------------------------------------------------------------------------------------ states
+
+
+def load(
+    origin: str | Path, role: str, rank: int, world_size: int, template: Callable[[], State | None]
+) -> MemorySnapshot:
+    """The state of a rank from the set in the folder `origin`, whatever the world size of its role was.
+
+    With the same world size it is the rank's own. Else `template` is called: what the workload's `snapshot` gives
+    after `setup`. Its shards are filled from the old ranks' pieces; what is no shard is handed on if all old ranks
+    agree on it, and is left out otherwise. Raises `SnapshotError`.
+    """
+    folder = Path(origin)
+    old = _world_size(folder, read_manifest(folder), role)
+    if old == world_size:
+        found = _open(folder, role, rank, old)
+        return MemorySnapshot(None, -1) if found is None else MemorySnapshot(found.state(), found.log)
+    every = states(folder, role)
+    if not every:
+        return MemorySnapshot(None, -1)
+    wanted = template()
+    if wanted is None:
+        raise SnapshotError(
+            f"role {role} stored a state, but its workload has none after setup()",
+            where=f"role {role}, rank {rank}",
+            remedy=f"let snapshot() give the same names right after setup() as later, or use world_size {old}",
+        )
+    return MemorySnapshot(reshard(every, wanted), -1)
+
+
+def states(origin: str | Path, role: str) -> list[State]:
+    """What each old rank of `role` stored, in rank order; empty for a stateless role. Raises `SnapshotError`."""
+    folder = Path(origin)
+    old = _world_size(folder, read_manifest(folder), role)
+    found = [_open(folder, role, rank, old) for rank in range(old)]
+    return [each.state() for each in found if each is not None]
+
+
+def _world_size(folder: Path, manifest: Manifest, role: str) -> int:
+    if role not in manifest.world_sizes:
+        known = ", ".join(sorted(manifest.world_sizes))
+        raise SnapshotError(f"the set has no role {role!r}, only {known}", where=str(folder))
+    return manifest.world_sizes[role]
+
+
+def _open(folder: Path, role: str, rank: int, world_size: int) -> StateFile | None:
+    name = state_file(role, rank, world_size)
+    manifest = read_manifest(folder)
+    if name not in manifest.files:
+        return None
+    try:
+        mapped = map_file(folder / name)
+    except (OSError, ValueError) as error:
+        raise SnapshotError(f"the state cannot be read: {error}", where=str(folder / name), remedy=_OTHER) from error
+    if len(mapped) != manifest.files[name][0]:
+        raise SnapshotError(
+            f"the file has {len(mapped)} bytes, not {manifest.files[name][0]}", where=str(folder / name)
+        )
+    return StateFile(mapped, str(folder / name))
+
+
+def _sealed(manifest: Manifest) -> Manifest:
+    bare = msgspec.structs.replace(manifest, sha256="")
+    return msgspec.structs.replace(bare, sha256=hashlib.sha256(msgspec.json.encode(bare)).hexdigest())
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]

@@ -1,0 +1,98 @@
+"""What ``--resume`` names: the persisted snapshot that a new job starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rolemesh.errors import EXIT_NOT_STARTED
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.run import Run, find_run
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.trust import read_edges
+
+__all__ = ["Source", "check_pickles", "find_origin", "find_source"]
+
+
+class Source(NamedTuple):
+    """A run's folder, and the step that was asked for, or None for the newest."""
+
+    run_dir: Path
+    step: int | None
+
+
+def find_source(reference: str, runs: Path) -> Source:
+    """`reference` is a job's name in the runs folder, a run's folder, or the folder of one snapshot in it.
+
+    Raises `UnknownRunError`.
+    """
+    path = Path(reference)
+    if path.name.startswith("step-") and path.parent.name == "snapshots" and path.is_dir():
+        return Source(path.resolve().parents[1], int(path.name.removeprefix("step-")))
+    return Source(find_run(reference, runs).path.resolve(), None)
+
+
+def find_origin(
+    source: Source, steps: int, stateful: Sequence[str], flow: Sequence[str]
+) -> tuple[disk.PersistedSet, list[str]]:
+    """The newest intact snapshot of `source`, and what is wrong with newer ones.
+
+    A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. Of the new job,
+    `stateful` are the roles that keep state, `steps` is how many it has in all, and `flow` are the lines of its graph.
+    Raises `SnapshotError` if there is none, or if it does not fit the job.
+    """
+    found, damaged = _newest_intact(source)
+    where = str(disk.snapshots_folder(source.run_dir))
+    if found is None or found.manifest is None:
+        what = "there is no intact snapshot" + (f" of step {source.step}" if source.step is not None else "")
+        raise _not_started(
+            "\n  ".join([what, *damaged]),
+            where,
+            "snapshots are persisted every snapshots.persist_every steps in jobs with a failover ladder, or with "
+            "snapshots.enabled; `rolemesh checkpoint list` shows them",
+        )
+    errors: list[str] = []
+    if found.step >= steps - 1:
+        errors.append(f"it was taken after step {found.step}, and the job ends after step {steps - 1}: raise `steps`")
+    errors += [
+        f"it has no state of role {role}, which keeps some"
+        for role in stateful
+        if not any(name.startswith(f"{role}/") for name in found.manifest.files)
+    ]
+    before = found.manifest.flow
+    errors += [f"its flow had {line}" for line in before if line not in flow]
+    errors += [f"the flow has {line}, which it does not know" for line in flow if before and line not in before]
+    if errors:
+        raise _not_started("the snapshot does not fit this job: " + "; ".join(errors), str(found.path))
+    return found, damaged
+
+
+def check_pickles(found: disk.PersistedSet, graph: LogicalGraph, *, trusted: bool) -> None:
+    """Raise `SnapshotError` if the snapshot has pickled objects and is not `trusted`. Ranks check it again."""
+    assert found.manifest is not None
+    for role, size in found.manifest.world_sizes.items():
+        for rank in range(size):
+            name = disk.edges_file(role, rank, size)
+            if not trusted and name in found.manifest.files:
+                try:
+                    read_edges(found.path, name, f"{role}/{rank}", graph, trusted=False)
+                except SnapshotError as error:
+                    raise _not_started(error.what, error.where or "", error.remedy) from error
+
+
+def _newest_intact(source: Source) -> tuple[disk.PersistedSet | None, list[str]]:
+    found, damaged = disk.newest_intact(source.run_dir, source.step)
+    info = Run(source.run_dir).info()
+    if found is None and source.step is None and info is not None and info.origin:
+        origin = Path(info.origin)
+        found, older = disk.newest_intact(origin.parents[1], int(origin.name.removeprefix("step-")))
+        damaged += older
+    return found, damaged
+
+
+def _not_started(what: str, where: str, remedy: str | None = None) -> SnapshotError:
+    error = SnapshotError(what, where=where, remedy=remedy)
+    error.exit_code = EXIT_NOT_STARTED
+    return error

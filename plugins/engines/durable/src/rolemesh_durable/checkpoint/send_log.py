@@ -1,0 +1,341 @@
+"""The log of what a rank has sent, in files of its node's memory: it outlives the rank's process, however that ends.
+
+A record is a chunk of a value, or a line of metrics. Large values lie in slot files and are named here. Segments are
+only appended to and carry the generation that wrote them and the step it was restored to, so what an earlier
+generation had made after that step is told apart: a ghost. A segment goes when the commit, and what is being persisted,
+leave nothing of it that could be needed. A record that was being written when the rank died does not count.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
+from rolemesh_durable.dataplane.shm import Persist, new_file
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+
+__all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "OutLog"]
+
+CHUNK, END, LINE, PARTIAL = 0, 1, 2, 3
+"""Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet."""
+
+SEGMENT_BYTES: Final = 1 << 20
+"""A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
+into little memory, and one that starts again finds room."""
+_MAGIC: Final = b"rmlog001"
+_OPENING = struct.Struct("<8sIIqQ")
+"""magic, generation, 0, the step that the generation was restored to, position of the first record."""
+_FRAME = struct.Struct("<II")
+"""bytes of the body, their crc32."""
+_BODY = struct.Struct("<QBBHIqIIqIIH")
+"""position, kind, last, consumers, edge, step, chunk, hold, payload, header's bytes, buffers, slot name's bytes."""
+_MAX_HOLD: Final = (1 << 32) - 1
+
+
+class LogRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record. `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
+
+    `payload` is the position of the first record with the same payload. `body` is what `codec.flatten` made:
+    with the buffers inside, or without them if they lie in `slot`. Of lines of metrics, `body` is the encoded line.
+    """
+
+    kind: int
+    position: int
+    generation: int
+    edge: int
+    step: int
+    chunk: int
+    last: bool
+    hold: int
+    consumers: tuple[int, ...]
+    payload: int
+    hlen: int
+    count: int
+    slot: str
+    body: bytes
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each buffer of a chunk."""
+        return unflatten(self.body, 0, self.hlen, self.count)[1]
+
+    def load(self, directory: str | Path) -> tuple[bytes, list[Buffer]]:
+        """Header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
+        header, sizes, rest = unflatten(self.body, 0, self.hlen, self.count)
+        if self.slot:
+            return bytes(header), SlotReader(directory).read(self.slot, sizes)
+        return bytes(header), flat_buffers(self.body, rest, sizes)
+
+
+class _Segment:
+    """What is known of one file: whose it is, and until when it is needed."""
+
+    __slots__ = ("first", "first_step", "generation", "last_line", "number", "path", "resume", "size", "until")
+
+    def __init__(self, path: Path, number: int, generation: int, resume: int, first: int, size: int) -> None:
+        self.path, self.number, self.generation, self.resume, self.first = path, number, generation, resume, first
+        self.size = size
+        self.until = -1
+        self.last_line = -1
+        self.first_step = 1 << 62
+
+    def add(self, kind: int, step: int, hold: int) -> None:
+        if kind == LINE:
+            self.last_line = max(self.last_line, step)
+            return
+        self.until = max(self.until, step + hold)
+        self.first_step = min(self.first_step, step)
+
+
+class OutLog:
+    """The log of one rank, which alone writes it. `read` is for everybody, at any time."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        role: str,
+        rank: int,
+        *,
+        generation: int = 0,
+        resume: int = -1,
+        persist: Persist = lambda make: make(),
+    ) -> None:
+        """Go on behind what is there, as `generation`, restored to the state after step `resume`.
+
+        `found` then has all records of former generations, ghosts included: see `is_ghost`. `persist` is how a segment
+        is made; it may wait for memory.
+        """
+        self._persist = persist
+        self._directory, self._name = Path(directory), f"log-{role}-{rank}-"
+        self._generation, self._resume = generation, resume
+        self._segments: list[_Segment] = []
+        self.found: list[LogRecord] = []
+        self.position = 0
+        """Position of the next record; it only grows."""
+        for segment, records in _scan(self._directory, self._name):
+            for record in records:
+                segment.add(record.kind, record.step, record.hold)
+            self._segments.append(segment)
+            self.found += records
+            self.position = max(self.position, segment.first + len(records))
+        self._resumes = [(s.generation, s.resume) for s in self._segments] + [(generation, resume)]
+        self.nbytes = sum(segment.size for segment in self._segments)
+        """What the segments take."""
+        self._consumers: dict[tuple[int, ...], bytes] = {}
+        self._current: _Segment
+        self._map: memoryview
+        self._at = self._size = self._made = 0
+        self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
+
+    def is_ghost(self, record: LogRecord) -> bool:
+        """Whether a later generation was restored to a step before that of `record`, so that it is made anew."""
+        return _is_ghost(record, self._resumes)
+
+    def chunk(
+        self,
+        edge: int,
+        step: int,
+        chunk: int,
+        last: bool,
+        hold: int,
+        consumers: tuple[int, ...],
+        body: bytes,
+        hlen: int,
+        count: int,
+        *,
+        payload: int = -1,
+        slot: str = "",
+    ) -> int:
+        """Append a chunk that is about to be sent; returns its position. `payload` below 0: it is a new one."""
+        position = self.position
+        name = slot.encode() if slot else b""
+        head = _BODY.pack(
+            position,
+            CHUNK,
+            last,
+            len(consumers),
+            edge,
+            step,
+            chunk,
+            hold if hold < _MAX_HOLD else _MAX_HOLD,
+            position if payload < 0 else payload,
+            hlen,
+            count,
+            len(name),
+        )
+        self._append(CHUNK, step, hold, b"".join((head, self._ranks(consumers), name, body)))
+        return position
+
+    def end(self, edge: int, step: int, chunk: int, hold: int, consumers: tuple[int, ...]) -> None:
+        """Append the mark that no chunk follows."""
+        head = _BODY.pack(self.position, END, 1, len(consumers), edge, step, chunk, min(hold, _MAX_HOLD), -1, 0, 0, 0)
+        self._append(END, step, hold, head + self._ranks(consumers))
+
+    def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
+        """Append a line of metrics that ends with `step`, or (`partial`) what has been gathered up to it."""
+        kind = PARTIAL if partial else LINE
+        head = _BODY.pack(self.position, kind, 1, 0, 0, step, 0, 1, -1, 0, 0, 0)
+        self._append(kind, step, 1, head + encoded)
+
+    def trim(self, committed: int, published: int, pins: Collection[int] = ()) -> None:
+        """Remove the segments that nobody needs: chunks up to the commit, lines up to `published`.
+
+        The snapshots of the steps in `pins` are being persisted, with what was made by then and held after.
+        """
+        kept = []
+        for segment in self._segments:
+            needed = (
+                segment is self._current
+                or segment.until > committed
+                or segment.last_line > published
+                or any(segment.first_step <= pin < segment.until for pin in pins)
+            )
+            if needed:
+                kept.append(segment)
+            else:
+                segment.path.unlink(missing_ok=True)
+                self.nbytes -= segment.size
+        self._segments = kept
+
+    @property
+    def where(self) -> Path:
+        """The folder of the files."""
+        return self._directory
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has removed the files."""
+        return not (self._segments[0].path.exists() and self._current.path.exists())
+
+    def begin_again(self) -> None:
+        """Forget what was written: its files are gone. What is still needed is to be written again."""
+        for segment in self._segments:
+            segment.path.unlink(missing_ok=True)
+        self._segments, self.nbytes = [], 0
+        self._begin(self._current.number + 1, 0)
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step`, and the lines up to it being published, would free something here."""
+        oldest = self._segments[0]
+        return oldest is not self._current and max(oldest.until, oldest.last_line) <= step
+
+    def close(self) -> None:
+        """Unmap; the files stay."""
+        self._map = memoryview(b"")
+
+    @staticmethod
+    def read(directory: str | Path, role: str, rank: int, upto: int | None = None) -> list[LogRecord]:
+        """The records before position `upto` (default: all), without ghosts. The rank may be writing meanwhile."""
+        found = list(_scan(Path(directory), f"log-{role}-{rank}-"))
+        found = [(s, records) for s, records in found if upto is None or s.first < upto]
+        resumes = [(segment.generation, segment.resume) for segment, _ in found]
+        return [
+            record
+            for _, records in found
+            for record in records
+            if (upto is None or record.position < upto) and not _is_ghost(record, resumes)
+        ]
+
+    @staticmethod
+    def remove(directory: str | Path, role: str, rank: int) -> None:
+        """Remove all segments."""
+        for _, path in _files(Path(directory), f"log-{role}-{rank}-"):
+            path.unlink(missing_ok=True)
+
+    def _ranks(self, consumers: tuple[int, ...]) -> bytes:
+        packed = self._consumers.get(consumers)
+        if packed is None:
+            packed = self._consumers[consumers] = struct.pack(f"<{len(consumers)}I", *consumers)
+        return packed
+
+    def _append(self, kind: int, step: int, hold: int, body: bytes) -> None:
+        end = self._at + _FRAME.size + len(body)
+        if end > self._size:
+            self._begin(self._current.number + 1, len(body))
+            end = self._at + _FRAME.size + len(body)
+        self._map[self._at : end] = _FRAME.pack(len(body), crc32(body)) + body
+        self._at = end
+        self.position += 1
+        self._current.add(kind, step, hold)
+
+    def _begin(self, number: int, room: int) -> None:
+        path = self._directory / f"{self._name}{number}"
+        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _OPENING.size + _FRAME.size + room)
+        self._made += 1
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._map = self._persist(
+            lambda: new_file(path, size, " of what was sent", "or lower edges.retention.max_bytes", spare=False).data
+        )
+        self._map[: _OPENING.size] = _OPENING.pack(_MAGIC, self._generation, 0, self._resume, self.position)
+        self._at, self._size = _OPENING.size, size
+        self._current = _Segment(path, number, self._generation, self._resume, self.position, size)
+        self._segments.append(self._current)
+        self.nbytes += size
+
+
+def _is_ghost(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
+    return any(generation > record.generation and resume < record.step for generation, resume in resumes)
+
+
+def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
+    found = [(path.name.removeprefix(name), path) for path in directory.glob(f"{name}*")]
+    return sorted((int(number), path) for number, path in found if number.isdigit())
+
+
+def _scan(directory: Path, name: str) -> Iterator[tuple[_Segment, list[LogRecord]]]:
+    """The segments in their order; one that has no beginning (its writer died making it) has no records."""
+    for number, path in _files(directory, name):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        if len(data) < _OPENING.size or not data.startswith(_MAGIC):
+            continue
+        _, generation, _, resume, first = _OPENING.unpack_from(data)
+        segment = _Segment(path, number, generation, resume, first, len(data))
+        yield segment, list(_records(data, segment))
+
+
+def _records(data: bytes, segment: _Segment) -> Iterator[LogRecord]:
+    at, position = _OPENING.size, segment.first
+    while at + _FRAME.size <= len(data):
+        length, crc = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        body = data[at : at + length]
+        if length < _BODY.size or len(body) < length or crc32(body) != crc:
+            return
+        at += length
+        record = _parse(body, segment.generation)
+        if record.position != position:
+            return
+        position += 1
+        yield record
+
+
+def _parse(body: bytes, generation: int) -> LogRecord:
+    position, kind, last, ranks, edge, step, chunk, hold, payload, hlen, count, name = _BODY.unpack_from(body)
+    consumers = struct.unpack_from(f"<{ranks}I", body, _BODY.size)
+    at = _BODY.size + 4 * ranks
+    slot = body[at : at + name].decode()
+    return LogRecord(
+        kind,
+        position,
+        generation,
+        edge,
+        step,
+        chunk,
+        bool(last),
+        hold,
+        consumers,
+        payload,
+        hlen,
+        count,
+        slot,
+        body[at + name :],
+    )

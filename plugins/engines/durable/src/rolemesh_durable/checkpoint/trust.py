@@ -1,0 +1,50 @@
+"""Whose values on their way may be unpickled: a pickle in a file is a program that runs when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.dataplane.codec import unpickles
+
+__all__ = ["TRUST_FLAG", "read_edges", "written_by"]
+
+TRUST_FLAG = "--trust-pickles"
+
+
+def written_by(job_id: str, folder: str | Path) -> bool:
+    """Whether the set in `folder` is that of job `job_id` itself, of which nobody else has written a file.
+
+    A job writes into its own run's folder only what it made or checked, so it may go back to that.
+    """
+    folder = Path(folder)
+    manifest = disk.read_manifest(folder)
+    if manifest.job_id != job_id:
+        return False
+    owner = folder.parents[1].stat().st_uid
+    return all((folder / name).lstat().st_uid == owner for name in (disk.MANIFEST, *manifest.files))
+
+
+def read_edges(
+    folder: Path, name: str, producer: str, graph: LogicalGraph, *, trusted: bool
+) -> list[crossing.Crossing]:
+    """The records of the file `name` of the set in `folder`, which `producer` had sent.
+
+    Raises `SnapshotError` for a damaged one and, unless it is `trusted`, for one with a pickled object.
+    """
+    records = crossing.read(folder / name)
+    for record in () if trusted else records:
+        if not record.end and unpickles(record.header):
+            edge = graph.edges[record.edge] if 0 <= record.edge < len(graph.edges) else None
+            way = f"for {edge.param!r} of {graph.ops[edge.dst].label}" if edge is not None else f"on edge {record.edge}"
+            raise SnapshotError(
+                f"what {producer} had sent {way} at step {record.step} is a pickled object, and reading it would run "
+                "whatever the file says",
+                where=str(folder / name),
+                remedy=f"if nobody but you could write this file, add {TRUST_FLAG}; or resume from where the edge "
+                "carried arrays, tensors, a Batch or plain lists and dicts",
+            )
+    return records

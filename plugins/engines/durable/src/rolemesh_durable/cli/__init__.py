@@ -1,0 +1,1 @@
+"""The verbs that talk to a running job."""

@@ -1,0 +1,86 @@
+"""`rolemesh attach`: watch a job that runs."""
+
+from __future__ import annotations
+
+import typer
+
+from rolemesh.api.failures import job_failed
+from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.errors import RolemeshError
+from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.drivers import load
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.runs.lock import is_held
+from rolemesh.runs.run import JOB_FILE, METRICS_FILE, Run, runs_folder
+from rolemesh.spec.model import Use
+from rolemesh_durable.control.history import newest
+from rolemesh_durable.control.living import find_run
+from rolemesh_durable.control.watch import follow
+
+__all__ = ["command", "watchers"]
+
+LATEST = 500
+"""How many events and steps are shown of what was before."""
+
+
+def command(job: JobName, runs_dir: RunsDir = None) -> None:
+    """Show the live view of a job again; of one that has ended, its summary.
+
+    Of a long job only the last 500 events and steps are shown from before; 'rolemesh events' shows all events, and
+    metrics.jsonl in the run's folder has all metrics. Ctrl-C leaves the view, not the job.
+
+    Exit code: that of the job once it has ended (0 done, 1 failed, 130 interrupted), 0 after Ctrl-C, 2 if there is no
+    such job or its master does not answer.
+
+    Examples:
+
+      rolemesh attach grpo
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    info = run.info()
+    if info is None:
+        raise RolemeshError(
+            f"{run.name} has not begun", where=str(run.path), remedy="try again when 'rolemesh status' shows it running"
+        )
+    observers = watchers(run)
+    observers.broadcast("job_started", run=info)
+    if max(newest(run)) > LATEST:
+        where = run.path / METRICS_FILE
+        typer.echo(
+            f"only the last {LATEST} events and steps; 'rolemesh events {run.name}' and {where} have all", err=True
+        )
+    try:
+        result = follow(run.path, observers, owner=False, latest=LATEST, alive=lambda: is_held(run.path))
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\n{run.name} goes on: 'rolemesh attach {run.name}' shows it again, 'rolemesh stop {run.name}' ends it"
+        )
+        return
+    if result is None:
+        raise RolemeshError(
+            f"the master of {run.name} does not answer, and it left no result",
+            where=str(run.path),
+            remedy=f"'rolemesh events {run.name}' shows what it journalled last",
+        )
+    if result["status"] == "failed":
+        raise job_failed(result)
+    raise typer.Exit(int(result.get("exit_code", 0)))
+
+
+def watchers(run: Run) -> JobPlugins:
+    """The observers of the job that live where a person watches; the console if the job file has none of them."""
+    path = run.path / JOB_FILE
+    uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
+    plugins = JobPlugins()
+    records = discover()
+    for index, use in enumerate(uses):
+        record = find("observers", use.use, records, str(path))
+        cls = load(record, str(path))
+        if cls.side == "driver":
+            options = cls.Options.model_validate(use.options, context={"base": str(run.path)})
+            plugins.create(f"{record.name}#{index}", record, cls, options)
+    if not plugins.names:
+        record = find("observers", "console", records, None)
+        cls = load(record, None)
+        plugins.create("console", record, cls, cls.Options())
+    return plugins

@@ -1,0 +1,231 @@
+"""``rolemesh checkpoint``: the persisted snapshots of a run, listed, verified, and exported for other tools."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rolemesh.api.workload import Workload
+from rolemesh.cli._output import print_json, print_table
+from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError
+from rolemesh.runs.run import Run, runs_folder
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.reshard import merge
+from rolemesh_durable.checkpoint.resume import Source, find_source
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+
+Where = Annotated[
+    str,
+    typer.Argument(metavar="JOB|PATH", help="A job's name, a run's folder, or the folder of one snapshot in it."),
+]
+Step = Annotated[int | None, typer.Option("--step", help="The snapshot of this step.", show_default="all of them")]
+TheStep = Annotated[int | None, typer.Option("--step", help="The snapshot of this step.", show_default="the newest")]
+
+
+@app.command("list")
+def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
+    """List a run's snapshots on disk, the newest first.
+
+    Sets that never got a manifest are listed too, with the reason why they do not count. Only `verify` reads the files.
+
+    Exit code: 0, or 2 if there is no such run.
+    """
+    sets = _sets(_source(where, step, runs_dir))
+    if as_json:
+        print_json([_row(each) for each in sets])
+    elif sets:
+        rows = [(f"{each.step}", *_described(each), str(each.path)) for each in sets]
+        print_table(("step", "state", "ranks", "size", "folder"), rows)
+    else:
+        typer.echo(f"no snapshots of {where} on disk; jobs write them every snapshots.persist_every steps")
+
+
+@app.command()
+def verify(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
+    """Read every file of a run's snapshots and compare it with its checksum.
+
+    Exit code: 0 if all that are complete are intact, 1 if one is damaged, 2 if there is none.
+    """
+    source = _source(where, step, runs_dir)
+    sets = _sets(source)
+    found = [(each, disk.verify(each.path) if each.manifest is not None else []) for each in sets]
+    if not any(each.manifest is not None for each in sets):
+        raise _none(source)
+    damaged = [each for each, problems in found if problems or _is_damaged(each)]
+    if as_json:
+        print_json([_row(each) | {"problems": [p._asdict() for p in problems]} for each, problems in found])
+        raise typer.Exit(EXIT_FAILED if damaged else EXIT_DONE)
+    for each, problems in found:
+        if each.manifest is None:
+            typer.echo(f"step {each.step}: does not count: {each.trouble}")
+            continue
+        typer.echo(f"step {each.step}: {'damaged' if problems else f'intact ({len(each.manifest.files)} files)'}")
+        for problem in problems:
+            typer.echo(f"  {problem.file}: {problem.what}")
+    intact = [each.step for each, problems in found if each.manifest is not None and not problems]
+    if damaged:
+        use = f"the job resumes from step {intact[0]}" if intact else "no snapshot is left to resume from"
+        typer.echo(f"  → {use}; remove {', '.join(str(each.path) for each in damaged)}", err=True)
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def export(
+    where: Where,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The folder to write; it must not exist.", show_default="JOB-step-N"),
+    ] = None,
+    step: TheStep = None,
+    role: Annotated[
+        str | None, typer.Option("--role", help="The role to export.", show_default="the only one that can be")
+    ] = None,
+    as_json: JsonFlag = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Write a role's state in the form that other tools read: of `fsdp`, a Hugging Face folder.
+
+    The ranks' shards are put together, and the role's workload writes them as its `export` says. The newest intact
+    snapshot is taken, unless --step names one.
+
+    Exit code: 0, 1 if the snapshot is damaged, 2 if there is none or the role cannot be exported.
+
+    Examples:
+
+      rolemesh checkpoint export grpo -o grpo-trained
+
+      rolemesh checkpoint export runs/grpo --step 9 --role trainer -o grpo-9
+    """
+    source = _source(where, step, runs_dir)
+    found, damaged = disk.newest_intact(source.run_dir, source.step)
+    for text in damaged:
+        typer.echo(f"warning: {text}", err=True)
+    if found is None or found.manifest is None:
+        if damaged:
+            raise SnapshotError("no intact snapshot is left", where=str(disk.snapshots_folder(source.run_dir)))
+        raise _none(source)
+    out = out or Path(f"{source.run_dir.name}-step-{found.step}")
+    if out.exists():
+        raise _refused(f"{out} exists already", remedy="name another folder with --out")
+    workloads = _workloads(source.run_dir, found.manifest)
+    chosen = _choose(role, workloads, found.manifest)
+    states = disk.states(found.path, chosen)
+    if not states:
+        raise _refused(f"role {chosen} keeps no state", where=str(found.path))
+    cls, options = workloads[chosen]
+    partial = out.with_name(f".{out.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        cls.export(options, merge(states), partial)
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    if as_json:
+        print_json({"step": found.step, "role": chosen, "folder": str(out), "files": files})
+    else:
+        typer.echo(f"role {chosen} after step {found.step}: {out}{'/'} ({', '.join(files)})")
+
+
+# ------------------------------------------------------------------------------------------------------------ finding
+
+
+def _source(where: str, step: int | None, runs_dir: Path | None) -> Source:
+    found = find_source(where, runs_folder(runs_dir))
+    return Source(found.run_dir, step if step is not None else found.step)
+
+
+def _sets(source: Source) -> list[disk.PersistedSet]:
+    return [each for each in disk.find_sets(source.run_dir) if source.step in (None, each.step)]
+
+
+def _workloads(run_dir: Path, manifest: disk.Manifest) -> dict[str, tuple[type[Workload], Any]]:
+    """Class and options of the roles of the run's job file that a snapshot has files of."""
+    from rolemesh.plugins.discovery import discover, find
+    from rolemesh.plugins.drivers import load
+
+    records = discover()
+    base = manifest.base or str(run_dir)
+    found = {}
+    for name, role in (Run(run_dir).job_value("roles") or {}).items():
+        if not any(file.startswith(f"{name}/") and file.endswith(".safetensors") for file in manifest.files):
+            continue
+        where = f"{run_dir}/job.yaml: roles.{name}"
+        cls = load(find("workloads", role["use"], records, where), where)
+        found[name] = (cls, cls.Options.model_validate(role.get("options") or {}, context={"base": base}))
+    return found
+
+
+def _choose(role: str | None, workloads: dict[str, tuple[type[Workload], Any]], manifest: disk.Manifest) -> str:
+    able = [name for name, (cls, _) in workloads.items() if _can_export(cls)]
+    if role is None and len(able) == 1:
+        return able[0]
+    if role is not None and role not in manifest.world_sizes:
+        raise _refused(f"the snapshot has no role {role!r}", remedy=f"it has {', '.join(sorted(manifest.world_sizes))}")
+    if role is not None and role in able:
+        return role
+    if role is not None and role in workloads:
+        raise _refused(
+            f"{workloads[role][0].__name__}, the workload of role {role}, cannot be exported",
+            remedy="give it a classmethod export(options, state, folder); see rolemesh.api.workload.Workload.export",
+        )
+    if role is not None:
+        raise _refused(f"role {role} keeps no state", remedy=_these(able))
+    raise _refused(f"{'several roles' if able else 'no role'} can be exported", remedy=_these(able))
+
+
+def _these(able: list[str]) -> str:
+    return f"choose one with --role: {', '.join(able)}" if able else "no workload of this job has an export()"
+
+
+def _can_export(cls: type[Workload]) -> bool:
+    return getattr(cls.export, "__func__", None) is not Workload.export.__func__  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------------------ showing
+
+
+def _is_damaged(each: disk.PersistedSet) -> bool:
+    """A manifest that is there but cannot be trusted; a set that has none was never finished, which is no damage."""
+    return each.manifest is None and (each.path / disk.MANIFEST).exists()
+
+
+def _row(each: disk.PersistedSet) -> dict[str, Any]:
+    manifest = each.manifest
+    row: dict[str, Any] = {"step": each.step, "folder": str(each.path), "complete": manifest is not None}
+    if manifest is None:
+        return row | {"trouble": each.trouble}
+    size = sum(size for size, _ in manifest.files.values())
+    return row | {"world_sizes": manifest.world_sizes, "files": len(manifest.files), "bytes": size}
+
+
+def _described(each: disk.PersistedSet) -> tuple[str, str, str]:
+    if each.manifest is None:
+        return ("damaged" if _is_damaged(each) else "unfinished"), "", ""
+    ranks = " ".join(f"{role}:{size}" for role, size in sorted(each.manifest.world_sizes.items()))
+    size = sum(size for size, _ in each.manifest.files.values())
+    return "complete", ranks, f"{size / 1e6:.1f} MB"
+
+
+def _none(source: Source) -> RolemeshError:
+    what = "there is no complete snapshot" + (f" of step {source.step}" if source.step is not None else "")
+    return _refused(
+        what,
+        where=str(disk.snapshots_folder(source.run_dir)),
+        remedy="jobs with a failover ladder, or with snapshots.enabled, write one every snapshots.persist_every steps",
+    )
+
+
+def _refused(what: str, *, where: str | None = None, remedy: str | None = None) -> SnapshotError:
+    error = SnapshotError(what, where=where, remedy=remedy)
+    error.exit_code = EXIT_NOT_STARTED
+    return error

@@ -1,0 +1,112 @@
+"""`rolemesh events`: a job's journal."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from rolemesh.api.observer import Event
+from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.control.event_text import sentence
+from rolemesh_durable.control.history import events, newest
+from rolemesh_durable.control.living import find_run
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["command", "line"]
+
+POLL_S = 0.25
+
+
+def command(
+    job: JobName,
+    as_json: JsonFlag = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", "-k", help="Only events of this kind; may be repeated.", metavar="KIND"),
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, help="Only those with numbers above N.", metavar="N")
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last N.", metavar="N")] = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show every transition of a job: number, time, kind and data.
+
+    They are read from events.jsonl in the run's folder and, as far as they are not in there yet, from the journal: the
+    database that `state` in the job file names. So they are there after the job, too. With --json each line is one
+    event. --after and --last count all events, also those that --kind leaves out.
+
+    Exit code: 0, 2 if there is no such job, 1 if its journal cannot be read.
+
+    Examples:
+
+      rolemesh events grpo
+
+      rolemesh events grpo -n 20 -f
+
+      rolemesh events grpo -f --kind failure --kind recovered
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
+    first = True
+    while True:
+        # Asked before reading: what was journalled until the end is read after it.
+        over = not follow or not run.alive()
+        for page in events(run, seen, journal=first or over):
+            for event in page:
+                if not kind or event.kind in kind:
+                    _show(event, as_json)
+            seen = page[-1].seq
+            over = over or any(event.kind == "job_ended" for event in page)
+        if over:
+            return
+        first = False
+        time.sleep(POLL_S)
+
+
+def line(event: Event) -> Text:
+    """An event in one line, as a sentence where there is one; a traceback in its data follows below, indented."""
+    from rich.text import Text
+
+    at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3]
+    text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
+    said = sentence(event)
+    if said is not None:
+        first, *rest = [*said.removeprefix(f"{event.kind}: ").splitlines(), *_traceback(event)]
+        return text.append(f" {first}").append("".join(f"\n        {part}" for part in rest))
+    below = ""
+    for key, value in event.data.items():
+        if isinstance(value, str) and "\n" in value:
+            below += "\n" + "\n".join(f"        {part}" for part in value.rstrip().splitlines())
+        elif value not in ("", None):
+            shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            text.append(" ").append(f"{key}=", style="dim").append(shown)
+    return text.append(below)
+
+
+def _traceback(event: Event) -> list[str]:
+    failure = event.data.get("failure") or {}
+    return str(failure.get("traceback", "")).rstrip().splitlines()
+
+
+def _show(event: Event, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(event))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(line(event), soft_wrap=True)
+
+
+def _style(kind: str) -> str:
+    if kind in ("failure", "agent_lost", "hang", "ladder_exhausted", "recovery_failed"):
+        return "bold red"
+    return "bold" if kind.startswith("job_") else ""

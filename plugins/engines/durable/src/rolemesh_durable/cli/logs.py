@@ -1,0 +1,182 @@
+"""`rolemesh logs`: what ranks have printed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
+from rolemesh.runs.paging import open_regular
+from rolemesh.runs.run import LOGS_DIR, runs_folder
+from rolemesh_durable.control.living import LivingRun, find_run
+
+__all__ = ["Tail", "command", "log_files"]
+
+POLL_S = 0.1
+BLOCK = 1 << 16
+LONGEST = 1 << 20
+ALIVE_EVERY_S = 1.0
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
+
+
+def command(
+    job: JobName,
+    who: Annotated[
+        str | None, typer.Argument(metavar="[ROLE[/RANK]]", help="Only this role or rank.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("-n", "--lines", min=0, help="Only the last N lines of each rank.", metavar="N")
+    ] = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show what the ranks of a job have printed, rank by rank; with -f also what they print from now on.
+
+    Where several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log.
+
+    Exit code: 0, or 2 if there is no such job, role or rank.
+
+    Examples:
+
+      rolemesh logs grpo
+
+      rolemesh logs grpo trainer/1 -n 50
+
+      rolemesh logs grpo rollout -f
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    printer = _Printer(run, who, lines)
+    if follow:
+        printer.expect()
+    asked = -ALIVE_EVERY_S
+    over = not follow
+    while not over:
+        over = run.result() is not None
+        if not over and time.monotonic() >= asked + ALIVE_EVERY_S:
+            over = not run.alive()
+            asked = time.monotonic()
+        if not over:
+            printer.show(rest=False)
+            time.sleep(POLL_S)
+    printer.check()
+    printer.show()
+
+
+def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
+    """The log files by ``role/rank``, in order; `who` is a role, a ``role/rank`` or None for all."""
+    found: dict[tuple[str, int], Path] = {}
+    for path in (run.path / LOGS_DIR).glob("*-*.log"):
+        role, _, rank = path.stem.rpartition("-")
+        if rank.isdigit() and who in (None, role, f"{role}/{int(rank)}"):
+            found[role, int(rank)] = path
+    return {f"{role}/{rank}": found[role, rank] for role, rank in sorted(found)}
+
+
+class Tail:
+    """Reads the lines that a file has got since the last time."""
+
+    def __init__(self, path: Path, last: int | None = None) -> None:
+        self._file = open_regular(path)
+        self._rest = b""
+        if last is not None:
+            self._skip(last)
+
+    def lines(self, *, rest: bool = False) -> Iterator[str]:
+        """The complete new lines, and with `rest` also what stands behind the last newline.
+
+        However much there is, no more than a block is held; a line that is longer than some of them comes in pieces.
+        """
+        while data := self._file.read(BLOCK):
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            yield from map(_text, whole)
+            if len(self._rest) > LONGEST:
+                yield _text(self._rest)
+                self._rest = b""
+        if rest and self._rest:
+            yield _text(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _skip(self, last: int) -> None:
+        """Go to where the last `last` lines begin, without reading the file from its beginning."""
+        position, data = self._file.seek(0, os.SEEK_END), b""
+        while position and data.count(b"\n") <= last:
+            size = min(BLOCK, position)
+            position -= size
+            self._file.seek(position)
+            data = self._file.read(size) + data
+        at = len(data) - data.endswith(b"\n")
+        for _ in range(last):
+            at = data.rfind(b"\n", 0, at)
+            if at < 0:
+                break
+        self._file.seek(position + (at + 1 if last else len(data)))
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")
+
+
+class _Printer:
+    """Prints the lines of some ranks; their files may appear while it runs."""
+
+    def __init__(self, run: LivingRun, who: str | None, last: int | None) -> None:
+        from rich.console import Console
+
+        self._run = run
+        self._who = who
+        self._last = last
+        self._tails: dict[str, Tail] = {}
+        self._console = Console(highlight=False)
+
+    def expect(self) -> None:
+        """Raise `RolemeshError` if the job has no such role or rank, whose log could still come."""
+        info = self._run.info()
+        if info is not None and self._who is not None:
+            ranks = [f"{role}/{rank}" for role, size in info.roles.items() for rank in range(size)]
+            if self._who not in (*ranks, *info.roles):
+                raise self._unknown(f"the job has no role or rank {self._who!r}", [*info.roles, *ranks])
+
+    def check(self) -> None:
+        """Raise `RolemeshError` if there is nothing to show."""
+        if log_files(self._run, self._who):
+            return
+        known = list(log_files(self._run, None))
+        if known:
+            roles = dict.fromkeys(name.partition("/")[0] for name in known)
+            raise self._unknown(f"there is no log of {self._who!r}", [*roles, *known])
+        remedy = "its ranks have not been started, or their node's disk is not this one"
+        raise _NoLogError("no rank of this job has a log here", where=str(self._run.path), remedy=remedy)
+
+    def _unknown(self, what: str, known: list[str]) -> RolemeshError:
+        return _NoLogError(what, where=str(self._run.path), remedy=nearest(str(self._who), known))
+
+    def show(self, *, rest: bool = True) -> None:
+        """Print what is new; with `rest` also last lines without a newline."""
+        from rich.text import Text
+
+        for name, path in log_files(self._run, self._who).items():
+            if name not in self._tails:
+                self._tails[name] = Tail(path, self._last)
+        names = list(self._tails)
+        width = max(map(len, names), default=0)
+        for i, (name, tail) in enumerate(self._tails.items()):
+            for line in tail.lines(rest=rest):
+                if len(names) > 1:
+                    self._console.print(Text(f"{name:<{width}} │ ", style=COLOURS[i % len(COLOURS)]), end="")
+                # The line itself is the rank's, colours and all.
+                self._console.file.write(line + "\n")
+        self._console.file.flush()
+
+
+class _NoLogError(RolemeshError):
+    exit_code = EXIT_NOT_STARTED

@@ -1,0 +1,170 @@
+"""`rolemesh status`: how jobs are, from their folders and their masters."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rolemesh.api.observer import JobStatus, RunInfo
+from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.lock import is_held
+from rolemesh.runs.run import Control, runs_folder
+from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
+
+__all__ = ["command", "picture"]
+
+SILENT = "its master does not answer now, but the job lives: a new one may be on its way"
+DEAD = "its master does not answer; 'rolemesh events' shows what it journalled last"
+
+
+def command(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Name of one job; without it, all runs.", show_default=False)
+    ] = None,
+    as_json: JsonFlag = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Show how jobs are: all of them in a table, or one with its master, agents and ranks.
+
+    The state is 'new', 'starting', 'running' or 'stopping' while the job's master answers, and 'recovering' while a new
+    one waits for the journal; 'done', 'failed' or 'interrupted' when it has ended, 'silent' if its master does not
+    answer but the job's processes live, 'dead' if they do not and there is no result either, and 'unreadable' if a file
+    of the run is damaged or another user's.
+
+    Exit code: 0, or 2 if there is no such job.
+
+    Examples:
+
+      rolemesh status
+
+      rolemesh status grpo
+
+      rolemesh status grpo --json | jq '.ranks[] | select(.state != "running")'
+    """
+    folder = runs_folder(runs_dir)
+    runs = [find_run(job, folder)] if job is not None else list_runs(folder)
+    pictures = [picture(run, status) for run, status in zip(runs, statuses(runs), strict=True)]
+    if as_json:
+        typer.echo(json.dumps(pictures if job is None else pictures[0], indent=2))
+    elif job is not None:
+        _print_one(pictures[0])
+    elif pictures:
+        _print_all(pictures)
+    else:
+        typer.echo(f"no runs in {folder}/")
+
+
+def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
+    """What is known of a run as plain data: from its master's `status`, or else from its files."""
+    result, info, control, unreadable = _files(run)
+    known: dict[str, Any] = {
+        "name": run.name,
+        "state": "dead",
+        "committed_steps": None,
+        "steps": info.steps if info else None,
+        "wall_s": None,
+        "started": control.started if control else None,
+        "backend": control.backend if control else info.backend if info else "",
+        "master": {"pid": control.pid, "node": None} if control else None,
+        "agents": [],
+        "ranks": [],
+        "message": DEAD,
+        "warnings": [],
+        "run_dir": str(run.path),
+    }
+    if result is not None:
+        # The master may have written it between our question and its answer: it is newer.
+        known |= {key: result.get(key) for key in ("committed_steps", "steps", "wall_s", "message")}
+        known |= {"state": result.get("status"), "master": None}
+        known |= {key: result[key] for key in ("state_sha256", "failure") if key in result}
+    elif status is not None:
+        known |= {
+            "state": status.state,
+            "committed_steps": status.committed + 1,
+            "steps": status.steps,
+            "wall_s": round(max(0.0, time.time() - status.started), 3),
+            "started": status.started,
+            "master": {"pid": status.master_pid, "node": status.master_node, "epoch": status.epoch},
+            "agents": msgspec.to_builtins(status.agents),
+            "ranks": msgspec.to_builtins(status.ranks),
+            "message": status.message,
+            "warnings": list(status.warnings),
+        }
+    elif unreadable is not None:
+        known |= {"state": "unreadable", "message": unreadable.what}
+    elif is_held(run.path):
+        known |= {"state": "silent", "message": SILENT}
+    elif control is None:
+        known |= {"state": "new", "message": "its master has not begun, or could not"}
+    return known
+
+
+def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, Control | None, RolemeshError | None]:
+    try:
+        return run.result(), run.info(), run.control(), None
+    except RolemeshError as error:
+        return None, None, None, error
+
+
+def _print_all(pictures: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from rolemesh_durable.control.text import duration, state_style
+
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for heading, justify in (("job", "left"), ("state", "left"), ("steps", "right"), ("time", "right"), ("", "left")):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for p in pictures:
+        wall = duration(p["wall_s"]) if p["wall_s"] is not None else ""
+        state = Text(str(p["state"]), style=state_style(str(p["state"])))
+        message = Text("; ".join([*p["warnings"], str(p["message"] or "").partition("\n")[0]]).strip("; "), style="dim")
+        table.add_row(Text(p["name"], style="bold"), state, _steps(p), wall, message)
+    Console(highlight=False).print(table)
+
+
+def _print_one(p: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from rolemesh.api.observer import RankStatus
+    from rolemesh_durable.control.text import activity, duration, state_style
+
+    console = Console(highlight=False)
+    head = Text.assemble((p["name"], "bold"), "  ", (str(p["state"]), state_style(str(p["state"]))))
+    head.append(f"  {_steps(p)} steps" + (f"  {duration(p['wall_s'])}" if p["wall_s"] is not None else ""))
+    head.append(f"  {p['run_dir']}", style="dim")
+    console.print(head, soft_wrap=True)
+    if p["message"]:
+        console.print(Text(f"  {p['message']}", style="yellow"), soft_wrap=True)
+    for warning in p["warnings"]:
+        console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for heading in ("who", "node", "pid", "state", "step", "doing"):
+        table.add_column(heading, justify="right" if heading in ("pid", "step") else "left", overflow="fold")
+    if master := p["master"]:
+        state = p["state"] if p["state"] == "dead" else "up"
+        style = state_style(state)
+        table.add_row("master", master["node"] or "", str(master["pid"]), Text(state, style), "", p["backend"])
+    for agent in p["agents"]:
+        state = Text(agent["state"], style=state_style(agent["state"]))
+        table.add_row(Text(agent["agent"]), Text(agent["node"]), str(agent["pid"] or ""), state, "", "")
+    for rank in p["ranks"]:
+        name, state = f"{rank['role']}/{rank['rank']}", Text(rank["state"], style=state_style(rank["state"]))
+        doing = activity(msgspec.convert(rank, RankStatus)) if rank["state"] == "running" else Text()
+        step = str(rank["step"]) if rank["step"] >= 0 else ""
+        table.add_row(Text(name), Text(rank["node"]), str(rank["pid"] or ""), state, step, doing)
+    if table.row_count:
+        console.print(table)
+
+
+def _steps(p: dict[str, Any]) -> str:
+    done, total = p["committed_steps"], p["steps"]
+    return f"{'?' if done is None else done}/{'?' if total is None else total}"

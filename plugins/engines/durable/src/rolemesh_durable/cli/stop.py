@@ -1,0 +1,83 @@
+"""`rolemesh stop`: end a job."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.errors import EXIT_FAILED
+from rolemesh.runs.lock import is_held
+from rolemesh.runs.run import Run, find_run, runs_folder
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.watch import await_end
+
+__all__ = ["command"]
+
+AGAIN_S = 0.2
+
+
+def command(
+    job: JobName,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the job has ended, or at once.")] = True,
+    runs_dir: RunsDir = None,
+) -> None:
+    """End a job: its ranks finish the operator they are in and tear down, then all that belongs to it is removed.
+
+    An operator that takes longer than half of the job file's stop_grace_s gets a SIGTERM, as do the processes that its
+    rank has started: it is left, and teardown runs, unless the workload has a handler of its own. Ranks that take
+    longer than stop_grace_s are killed.
+
+    Exit code: 0 when the job has ended (also if it had before) or, with --no-wait, was asked to; 2 if there is no
+    such job or its master does not answer; 1 if the master was lost on the way.
+
+    Examples:
+
+      rolemesh stop grpo
+
+      rolemesh stop grpo --no-wait
+    """
+    run = find_run(job, runs_folder(runs_dir))
+    if (result := run.result()) is not None:
+        typer.echo(f"{run.name} has ended already: {result.get('status')}")
+        return
+    try:
+        _ask(run, f"rolemesh stop, by {getpass.getuser()} (pid {os.getpid()})")
+    except MasterGoneError as error:
+        if (result := run.result()) is None:
+            remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
+            raise MasterGoneError(error.what, where=error.where, remedy=remedy) from error
+    if not wait:
+        typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
+        return
+    result = await_end(run.path, warned=partial(_say, run), alive=lambda: is_held(run.path))
+    if result is None:
+        typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
+        raise typer.Exit(EXIT_FAILED)
+    typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')} of {result.get('steps')} steps")
+
+
+def _ask(run: Run, reason: str) -> None:
+    """Return when the master has been asked: one that does not answer may be about to be started again."""
+    told = False
+    with ControlClient(run.path) as client:
+        while True:
+            try:
+                client.stop(reason)
+                return
+            except MasterGoneError:
+                if run.result() is not None or not is_held(run.path):
+                    raise
+            if not told:
+                _say(run, "its master does not answer, but the job lives: the next one will be asked")
+                told = True
+            time.sleep(AGAIN_S)
+
+
+def _say(run: Run, text: str) -> None:
+    typer.echo(f"{run.name}: {text}", err=True)

@@ -1,0 +1,206 @@
+"""Observers in threads of their own: whoever has news to pass on never waits for them, nor does one for another.
+
+An observer that is slower than its job falls behind by so much and no more: then it is told what it has missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rolemesh.api.observer import Missed
+
+__all__ = ["MOST_BEHIND", "Background", "Teller"]
+
+log = logging.getLogger("rolemesh.plugins")
+
+MOST_BEHIND = 4096
+"""Events and lines of metrics that may wait for one observer."""
+SETTLE_S = 0.01
+HANGS_S = 1.0
+"""After so long in one call an observer is no longer waited for."""
+KEPT = ("job_started", "job_ended")
+"""News that wait however much else does."""
+
+
+class Teller(Protocol):
+    """One observer."""
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> object:
+        """Call its `hook`, if it has it."""
+
+
+class _Observers(Protocol):
+    def each(self) -> Mapping[str, Teller]:
+        """Every observer alone, by what a person knows it as."""
+
+
+class Background:
+    """Calls every observer's hooks in the order in which they were given, each observer in a thread of its own.
+
+    Lines of metrics that wait are passed on together, and of the statuses only the latest. What is more than
+    `most_behind` is left out, the oldest first, and the hook `missed` says so in its place.
+    """
+
+    def __init__(self, observers: _Observers, most_behind: int = MOST_BEHIND) -> None:
+        self._queues = [_Queue(name, one, most_behind) for name, one in observers.each().items()]
+
+    def broadcast(self, hook: str, /, **arguments: Any) -> None:
+        """Let every observer's `hook` be called, soon."""
+        for queue in self._queues:
+            queue.put(hook, arguments)
+
+    def settle(self) -> None:
+        """Wait until all that keep coming back from their hooks have room again: for whoever could tell more at once.
+
+        One that does not come back is not waited for.
+        """
+        while any(queue.crowded for queue in self._queues):
+            time.sleep(SETTLE_S)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which observers are behind right now, and what they have missed."""
+        return tuple(filter(None, (queue.warning for queue in self._queues)))
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        for queue in self._queues:
+            queue.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether, within `timeout_s` after `close`, the observers have been told everything."""
+        deadline = time.monotonic() + timeout_s
+        return all(queue.join(max(0.0, deadline - time.monotonic())) for queue in self._queues)
+
+    def hang(self, limit_s: float) -> bool:
+        """Whether all that have not been told everything are in one call for `limit_s` already."""
+        return all(queue.calling_s >= limit_s for queue in self._queues if not queue.join(0.0))
+
+    def give_up(self) -> tuple[str, ...]:
+        """What observers have not been told, for each that has not come back."""
+        return tuple(queue.left for queue in self._queues if not queue.join(0.0))
+
+
+class _Queue:
+    """What one observer has still to be told."""
+
+    def __init__(self, name: str, observer: Teller, most: int) -> None:
+        self._name, self._observer, self._most = name, observer, most
+        self._waiting: deque[tuple[str, Any]] = deque()
+        self._droppable = 0
+        self._missed = Missed()
+        self._status: dict[str, Any] | None = None
+        self._closing = False
+        self._news = threading.Condition()
+        self._calling: tuple[str, float] | None = None
+        self._thread = threading.Thread(target=self._serve, name=f"observer {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, hook: str, arguments: dict[str, Any]) -> None:
+        with self._news:
+            if hook == "status":
+                waits, self._status = self._status is not None, arguments
+                if not waits:
+                    self._waiting.append((hook, None))
+            elif hook == "steps_finished":
+                self._waiting.extend((hook, line) for line in arguments["metrics"])
+                self._droppable += len(arguments["metrics"])
+            else:
+                self._waiting.append((hook, arguments))
+                self._droppable += hook not in KEPT
+            while self._droppable > self._most:
+                self._drop_oldest()
+            self._news.notify()
+
+    def close(self) -> None:
+        with self._news:
+            self._closing = True
+            self._news.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def crowded(self) -> bool:
+        """It is half full, and its observer is at work."""
+        return self._droppable > self._most // 2 and self.calling_s < HANGS_S
+
+    @property
+    def calling_s(self) -> float:
+        calling = self._calling
+        return time.monotonic() - calling[1] if calling is not None else 0.0
+
+    @property
+    def warning(self) -> str:
+        with self._news:
+            missed = self._missed
+        return f"observer {self._name} is too slow for this job: it will not be told of {missed}" if missed else ""
+
+    @property
+    def left(self) -> str:
+        """What it has not been told; it has not come back."""
+        calling = self._calling
+        with self._news:
+            while self._droppable:
+                self._drop_oldest()
+            hooks = [hook for hook, _ in self._waiting if hook in KEPT]
+            what = [str(self._missed)] if self._missed else []
+        what += ["the job's start"] * ("job_started" in hooks) + ["the job's end"] * ("job_ended" in hooks)
+        told = f"it has not been told of {' and '.join(what)}" if what else "it has been told everything"
+        if calling is None:
+            return f"observer {self._name}: {told}"
+        return (
+            f"observer {self._name} has not come back from its hook {calling[0]!r} for {self.calling_s:.0f} s: {told}"
+        )
+
+    def _drop_oldest(self) -> None:
+        kept = []
+        while (item := self._waiting.popleft())[0] in (*KEPT, "status"):
+            kept.append(item)
+        self._waiting.extendleft(reversed(kept))
+        self._droppable -= 1
+        hook, what = item
+        if not self._missed:
+            log.warning("observer %s is too slow for this job: it is not told of everything", self._name)
+        match hook:
+            case "steps_finished":
+                self._missed = self._missed.with_line(what.step - what.steps + 1, what.step)
+            case "event":
+                self._missed = self._missed.with_event(what["event"].seq)
+
+    def _serve(self) -> None:
+        while (call := self._next()) is not None:
+            hook, arguments = call
+            self._calling = (hook, time.monotonic())
+            self._observer.broadcast(hook, **arguments)
+            self._calling = None
+
+    def _next(self) -> tuple[str, dict[str, Any]] | None:
+        """The next hook to call, as soon as there is one; None at the end."""
+        with self._news:
+            while not (self._waiting or self._missed or self._closing):
+                self._news.wait()
+            started = bool(self._waiting) and self._waiting[0][0] == "job_started"
+            if self._missed and not started:
+                missed, self._missed = self._missed, Missed()
+                return "missed", {"missed": missed}
+            if not self._waiting:
+                return None
+            hook, what = self._waiting.popleft()
+            if hook == "status":
+                status, self._status = self._status, None
+                return hook, status or {}
+            if hook != "steps_finished":
+                self._droppable -= hook not in KEPT
+                return hook, what
+            lines = [what]
+            while self._waiting and self._waiting[0][0] == hook:
+                lines.append(self._waiting.popleft()[1])
+            self._droppable -= len(lines)
+            return hook, {"metrics": tuple(lines)}

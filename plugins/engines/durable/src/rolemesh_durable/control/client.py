@@ -1,0 +1,242 @@
+"""How a command line talks to a running master: a zmq socket in a private folder, named in ``control.json``.
+
+The master lives on the machine of its run folder, whatever the backend, so that `status`, `stop`, `attach` and `logs`
+need no Ray. The client asks, the master answers (`master.answers`); a master that does not answer is gone.
+
+A question is two frames: its number, which comes back with the answer, and the request. So an answer that comes too
+late is known for what it is, and no client ever waits for longer than its time limit.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import zmq
+
+from rolemesh.api.failures import FaultKind
+from rolemesh.api.observer import Event, JobStatus, StepMetrics
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.paging import open_regular
+from rolemesh.runs.run import CONTROL_FILE, Control
+
+__all__ = [
+    "BEYOND",
+    "REQUEST_BYTES",
+    "ControlClient",
+    "Detach",
+    "InjectFault",
+    "MasterGoneError",
+    "Refused",
+    "RefusedError",
+    "Release",
+    "StopJob",
+    "Update",
+    "Watch",
+]
+
+REQUEST_BYTES = 1 << 16
+"""A longer question is none: the connection that it comes over is closed."""
+BEYOND = 1 << 62
+"""After every event and step: who asks from there on is told no history."""
+UNSENT = 4
+"""Questions that wait for a master that does not read; no more are asked then."""
+
+
+class MasterGoneError(RolemeshError):
+    """The master does not answer: the job has ended, or its master died."""
+
+
+class RefusedError(RolemeshError):
+    """The master does not know the question, or whom it is about."""
+
+
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Ask for news: events after `event`, metrics after `step`. `owner`: the job lives only while this is asked."""
+
+    event: int = 0
+    step: int = -1
+    owner: bool = False
+
+
+class StopJob(msgspec.Struct, frozen=True, tag=True):
+    """Ask the job to end."""
+
+    reason: str
+
+
+class Detach(msgspec.Struct, frozen=True, tag=True):
+    """Leave the job to its master."""
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let the ranks run up to `step`. A new master has to be told again."""
+
+    step: int
+
+
+class InjectFault(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let something fail. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
+
+    kind: FaultKind
+    target: str
+
+
+Request: TypeAlias = Watch | StopJob | Detach | Release | InjectFault
+
+
+class Update(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a request: the present picture and, for `Watch`, what is new, as far as the master remembers.
+
+    A page of it: more may follow the last of `events` and `lines`, and something that is older than what the master
+    remembers may be missing before the first. `event` is the number of the newest event, `step` the newest line's.
+    """
+
+    status: JobStatus
+    events: tuple[Event, ...] = ()
+    lines: tuple[StepMetrics, ...] = ()
+    event: int = 0
+    step: int = -1
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The answer to what is no request."""
+
+    why: str
+
+
+_decode_answer = msgspec.msgpack.Decoder(Update | Refused).decode
+_decode_control = msgspec.json.Decoder(Control).decode
+
+
+class ControlClient:
+    """A connection to the master of the job in `run_dir`, whichever it is at the time.
+
+    Every question raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`; the
+    next one goes to the master that there is by then. `RefusedError` if the master cannot do what it is asked for.
+    """
+
+    def __init__(self, run_dir: str | Path, timeout_s: float = 5.0) -> None:
+        self._path = Path(run_dir, CONTROL_FILE)
+        self._timeout_s = timeout_s
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._master: Control | None = None
+        self._asked = 0
+
+    def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
+        """News since event number `event` and step `step`: the first page of what the master remembers of them."""
+        return self._ask(Watch(event, step, owner))
+
+    def status(self) -> JobStatus:
+        """The present picture."""
+        return self.watch(BEYOND, BEYOND).status
+
+    def stop(self, reason: str) -> Update:
+        """Ask the job to end; returns at once, the job's end follows."""
+        return self._ask(StopJob(reason))
+
+    def detach(self) -> Update:
+        """Give up the ownership that ``watch(owner=True)`` expresses."""
+        return self._ask(Detach())
+
+    def release(self, step: int) -> Update:
+        """Rehearsal: let the ranks run up to `step`."""
+        return self._ask(Release(step))
+
+    def inject(self, kind: FaultKind, target: str) -> Update:
+        """Let something fail, for a rehearsal; a master that is to die does not answer.
+
+        Raises `RefusedError` if it would hit nobody who is alive and has something to do.
+        """
+        return self._ask(InjectFault(kind, target))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._disconnect()
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _ask(self, request: Request) -> Update:
+        deadline = time.monotonic() + self._timeout_s
+        master, socket = self._connect()
+        self._asked += 1
+        number = self._asked.to_bytes(8, "big")
+        question = [number, msgspec.msgpack.encode(request)]
+        sent = False
+        # Only `poll` blocks, and that until the deadline: what it announces need not be what is awaited.
+        while (left := deadline - time.monotonic()) > 0:
+            if not socket.poll(max(1, int(left * 1000)), zmq.POLLIN if sent else zmq.POLLOUT):
+                continue
+            try:
+                if not sent:
+                    socket.send_multipart(question, zmq.NOBLOCK)
+                    sent = True
+                    continue
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                continue
+            if len(frames) == 2 and frames[0] == number:
+                return _update(master, frames[1])
+        raise MasterGoneError(
+            f"the master of job {master.job} (pid {master.pid}) does not answer",
+            remedy="rolemesh events shows what it journalled last",
+        )
+
+    def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
+        """To the present master. To one that is only slow the connection stays: a new one would be slow as well."""
+        try:
+            with open_regular(self._path) as file:
+                master = _decode_control(file.read())
+        except (FileNotFoundError, NotADirectoryError):
+            raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise _unreadable(self._path, error) from error
+        if master != self._master:
+            self._disconnect()
+            self._master = master
+        if self._socket is None:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            # Questions that nobody reads are not piled up for the one who reads next.
+            socket.setsockopt(zmq.SNDHWM, UNSENT)
+            try:
+                socket.connect(master.endpoint)
+            except zmq.ZMQError as error:
+                socket.close()
+                raise _unreadable(self._path, error) from error
+            self._socket = socket
+        return master, self._socket
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close(linger=0)
+            self._socket = None
+
+
+def _update(master: Control, data: bytes) -> Update:
+    try:
+        answer: Update | Refused = _decode_answer(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RefusedError(
+            f"the answer of the master of job {master.job} cannot be read: {error}",
+            remedy="ask with the rolemesh that the job was started with",
+        ) from error
+    if isinstance(answer, Refused):
+        raise RefusedError(f"the master of job {master.job} refuses: {answer.why}")
+    return answer
+
+
+def _unreadable(path: Path, error: Exception) -> RolemeshError:
+    return RolemeshError(
+        f"the file cannot be read: {error}",
+        where=str(path),
+        remedy="look at its permissions, or remove the run's folder if it is of no use",
+    )

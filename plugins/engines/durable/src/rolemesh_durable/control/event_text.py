@@ -1,0 +1,64 @@
+"""What a person who watches a job is told of its events, in a sentence each."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh.api.failures import Failure, describe
+from rolemesh.api.observer import Event
+
+__all__ = ["sentence"]
+
+
+def sentence(event: Event) -> str | None:
+    """None for what a person need not be told at once."""
+    data = event.data
+    match event.kind:
+        case "failure":
+            return f"failure: {describe(msgspec.convert(data['failure'], Failure))}"
+        case "injected":
+            return f"rehearsal: {data['kind']} {data['target']}"
+        case "recovery_planned":
+            restart = ", ".join(f"{role}/{rank}" for role, rank in data["plan"]["restart"])
+            delay = data["plan"].get("delay_s", 0.0)
+            waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
+            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}restarting {restart}"
+        case "recovered":
+            return (
+                f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
+            )
+        case "recovery_failed":
+            return f"recovery {data['number']} by level {data['level']} failed: {data['why']}"
+        case "rolled_back":
+            where = f"after step {data['step']}" if data["step"] >= 0 else "from the beginning"
+            return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
+        case "waiting_for_nodes":
+            return f"waiting up to {data['wait_s']:g} s for a place: {data['missing']}"
+        case "agent_leaving":
+            ranks = f"; {', '.join(data['ranks'])} start again elsewhere, or there" if data["ranks"] else ""
+            return f"agent {data['agent']} on node {data['node']} was told to end{ranks}"
+        case "hang":
+            return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
+        case "slow_operator":
+            who = f"{data['role']}/{data['rank']} in {data['operator']} at step {data['step']}"
+            return (
+                f"warning: {who} took {data['seconds']:.0f} s, longer than hang.after_s, and came through; it is "
+                f"allowed {data['allowed_s']:g} s from now on: set hang.after_s above that"
+            )
+        case "straggler":
+            return f"straggler: {data['message']}"
+        case "snapshot_trouble" | "snapshot_damaged":
+            return f"warning: {data['message']}"
+        case "snapshot_trouble_over":
+            return f"snapshots of agent {data['agent']} are persisted again"
+        case "environment":
+            return f"node {data['node'][:12]}: {data['message']}"
+        case "connections_refused":
+            return f"warning: node {data['node']} has refused {data['count']} connections that had not the job's key"
+        case "master_recovered":
+            return f"the master was started again (epoch {data['epoch']})"
+        case "ladder_exhausted":
+            return "no failover level is left:\n" + "\n".join(f"  {line}" for line in data["trail"])
+        case "job_stopping" if data.get("status") == "interrupted":
+            return f"stopping: {data.get('message', '')}"
+    return None

@@ -1,0 +1,74 @@
+"""What a run has told so far: from its files and, where those end, from its journal, a page at a time.
+
+Whoever watches reads history here; the master is asked only for what it remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh.runs.jsonl import last_line, read_metrics
+from rolemesh.runs.paging import PAGE, pages
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+from rolemesh_durable.control.client import BEYOND
+from rolemesh_durable.control.living import LivingRun
+
+__all__ = ["events", "lines", "newest"]
+
+_decode = msgspec.json.Decoder(Event).decode
+
+
+def newest(run: LivingRun) -> tuple[int, int]:
+    """The number of the last event, and the step of the last line of metrics, in the run's files; 0 and -1: none."""
+    event, step = last_line(run.path / EVENTS_FILE).get("seq"), last_line(run.path / METRICS_FILE).get("step")
+    return event if isinstance(event, int) else 0, step if isinstance(step, int) else -1
+
+
+def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = True) -> Iterator[list[Event]]:
+    """Pages of the events with numbers above `after`, up to `until`, in order.
+
+    ``events.jsonl`` has all of them but those that are being written; the rest is in the journal, of which old events
+    may have been removed; it is not asked without `journal`. Raises `StateError` if it cannot be read.
+    """
+    at = after
+    for page in pages(run.path / EVENTS_FILE, "seq", at):
+        found = [event for event in map(_event, page) if event is not None and at < event.seq <= until]
+        if found:
+            at = found[-1].seq
+            yield found
+        if at >= until or len(found) < len(page):
+            break
+    if at >= until or not journal:
+        return
+    with run.store() as store:
+        while rows := store.events(at, limit=PAGE):
+            found = [event for event in rows if event.seq <= until]
+            if found:
+                yield found
+            at = rows[-1].seq
+            if at >= until:
+                return
+
+
+def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[StepMetrics]]:
+    """Pages of the lines of metrics of steps above `after`, below `until`, in order."""
+    page: list[StepMetrics] = []
+    for line in read_metrics(run.path / METRICS_FILE, after):
+        if line.step >= until:
+            break
+        page.append(line)
+        if len(page) >= PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,89 @@
+"""A run as its job's processes and its journal show it, beside what its files say."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rolemesh.api.observer import JobStatus
+from rolemesh.errors import RolemeshError, StateError
+from rolemesh.runs import run as runs
+from rolemesh.runs.lock import is_held
+from rolemesh.runs.run import Run
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.journal.event_log import EventLog
+
+__all__ = ["LivingRun", "answers", "find_run", "list_runs", "statuses"]
+
+
+class LivingRun(Run):
+    """A run whose master may be asked."""
+
+    def status(self, timeout_s: float = 2.0) -> JobStatus | None:
+        """The present picture from the master itself, or None if it does not answer."""
+        try:
+            with ControlClient(self.path, timeout_s) as client:
+                return client.status()
+        except MasterGoneError:
+            return None
+
+    def alive(self) -> bool:
+        """Whether the job has no result yet, and processes that live, even if its master does not answer just now."""
+        return self.result() is None and (is_held(self.path) or self.answers())
+
+    def answers(self, timeout_s: float = 2.0) -> bool:
+        """Whether the job has no result yet and its master answers within `timeout_s`."""
+        return self.result() is None and self.status(timeout_s) is not None
+
+    def job_id(self) -> str:
+        """The job's id in the journal. Raises `StateError` if the run never began."""
+        control = self.control()
+        found = control.job_id if control is not None else str((self.result() or {}).get("job_id", ""))
+        if not found:
+            raise StateError(
+                "this run has never begun, so it has no journal",
+                where=str(self.path),
+                remedy="look into its logs, or start it again",
+            )
+        return found
+
+    def store(self) -> EventLog:
+        """The journal, from `state` in the run's ``job.yaml``.
+
+        Raises `ForeignRunError` for a database outside the folder of a run that is not this user's alone: a driver may
+        log in there with what is in this user's environment and home.
+        """
+        url = str(self.job_value("state", "sqlite"))
+        if url != "sqlite":
+            self.require_own("a database that the job file names is not opened")
+        return EventLog.open(url, self.path, self.job_id())
+
+
+def answers(run_dir: Path, timeout_s: float) -> bool:
+    """Whether the job in a run's folder has no result yet and its master answers within `timeout_s`."""
+    return LivingRun(run_dir).answers(timeout_s)
+
+
+def find_run(job: str, folder: Path) -> LivingRun:
+    """As `rolemesh.runs.run.find_run`."""
+    return LivingRun(runs.find_run(job, folder).path)
+
+
+def list_runs(folder: Path) -> list[LivingRun]:
+    """As `rolemesh.runs.run.list_runs`."""
+    return [LivingRun(run.path) for run in runs.list_runs(folder)]
+
+
+def statuses(runs: list[LivingRun], timeout_s: float = 2.0) -> list[JobStatus | None]:
+    """Ask all masters at once; None where a job has ended or its master does not answer within `timeout_s`."""
+    if not runs:
+        return []
+
+    def ask(run: LivingRun) -> JobStatus | None:
+        try:
+            return run.status(timeout_s) if run.result() is None else None
+        except RolemeshError:
+            return None  # a file of it cannot be read, which must not hide the others
+
+    with ThreadPoolExecutor(min(len(runs), 16)) as pool:
+        return list(pool.map(ask, runs))

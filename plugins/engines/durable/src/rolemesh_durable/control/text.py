@@ -1,0 +1,114 @@
+"""Numbers, durations, sparklines and shares as short text, for the console and the command line."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from rolemesh.api.observer import RankStatus
+
+__all__ = ["activity", "clock", "duration", "number", "percent", "relative", "share_bar", "sparkline", "state_style"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STATES = {
+    "running": "green",
+    "done": "green",
+    "ready": "cyan",
+    "setup": "yellow",
+    "starting": "yellow",
+    "stopping": "yellow",
+    "interrupted": "yellow",
+    "up": "green",
+    "stopped": "dim",
+    "failed": "bold red",
+    "lost": "bold red",
+    "dead": "bold red",
+}
+
+
+def number(value: float) -> str:
+    """Four significant digits, thousands grouped."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.2e}"
+
+
+def duration(seconds: float) -> str:
+    """``0.8 s``, ``42 s``, ``2:05`` (minutes and seconds), ``3:02:05``."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, always: ``0:07``."""
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def percent(share: float) -> str:
+    """``35 %``."""
+    return f"{100 * share:.0f} %"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One character per value, between the least and the greatest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    if high == low:
+        return _BARS[3] * len(values)
+    # Halved first: the difference of two large floats may overflow.
+    spread = high / 2 - low / 2
+    return "".join(_BARS[min(7, int((value / 2 - low / 2) / spread * 8))] for value in values)
+
+
+def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:
+    """Computing, waiting, blocked and idle as one bar of `width` cells."""
+    ends = [round(sum(shares[: count + 1]) * width) for count in range(3)]
+    bar = Text("█" * ends[0], style="green")
+    bar.append("·" * (ends[1] - ends[0]), style="dim")
+    bar.append("▒" * (ends[2] - ends[1]), style="red")
+    bar.append(" " * (width - ends[2]))
+    return bar
+
+
+def state_style(state: str) -> str:
+    """The colour of a state."""
+    return _STATES.get(state, "")
+
+
+def activity(rank: RankStatus) -> Text:
+    """What a rank is doing, in words."""
+    if rank.state != "running":
+        words = {"setup": "setting up", "ready": "ready, waiting for the others"}.get(rank.state, rank.state)
+        return Text(words, style=state_style(rank.state))
+    match rank.phase:
+        case "computing":
+            return Text(f"computing {rank.doing}".rstrip(), style="green")
+        case "waiting":
+            return Text(f"waiting for {rank.doing or 'input'}", style="dim")
+        case "blocked":
+            return Text(f"blocked by {rank.doing}" if rank.doing else "blocked on credit", style="red")
+        case "turn":
+            return Text("waiting for its turn", style="dim")
+        case "gathering":
+            return Text("waiting for its group", style="dim")
+    return Text(rank.phase or "running", style="dim")
+
+
+def relative(path: str | Path) -> str:
+    """The path as seen from here, where that is shorter."""
+    seen = os.path.relpath(path)
+    return str(path) if seen.startswith(os.pardir + os.sep + os.pardir) else seen

@@ -1,0 +1,224 @@
+"""Following a job from outside its master: news go to observers until the job has ended.
+
+`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here. Between two questions to the
+master at most a page of news is read and passed on, however long the job is.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh.errors import RolemeshError
+from rolemesh_durable.control import history
+from rolemesh_durable.control.background import Background, Teller
+from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneError, Update
+from rolemesh_durable.control.living import LivingRun
+
+__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
+
+log = logging.getLogger("rolemesh_durable.control.watch")
+
+ANSWER_S = 1.0
+"""How long one question waits for its answer; a master that ends in between never gives one."""
+DRAIN_S = 60.0
+"""How long observers may take, after the job's end, for what they have not been told yet."""
+PATIENCE_S = 10.0
+"""How long a master may be silent before it is given up."""
+
+
+class Relay(Protocol):
+    """The observers, each of which is told alone: `rolemesh.plugins.manager.JobPlugins`."""
+
+    def each(self) -> Mapping[str, Teller]:
+        """By what a person knows them as."""
+
+
+def follow(
+    run_dir: str | Path,
+    observers: Relay,
+    *,
+    owner: bool,
+    latest: int | None = None,
+    interval_s: float = 0.25,
+    patience_s: float = PATIENCE_S,
+    alive: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], None] | None = None,
+) -> dict[str, Any] | None:
+    """Pass events, metrics and status of the job in `run_dir` to `observers` until it has ended; returns its result.
+
+    Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
+    master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
+    `job_started` is the caller's. With `latest`, of what was told before only so many events and steps come. With
+    `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted`
+    is called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the
+    master is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or
+    that it is being started again, which takes long where a machine is busy.
+    """
+    relay = Background(observers)
+    session = _Session(LivingRun(run_dir), relay, owner, latest)
+    try:
+        while True:
+            try:
+                result = session.run_until_end(interval_s, patience_s, alive)
+                break
+            except KeyboardInterrupt:
+                if interrupted is None:
+                    raise
+                call, interrupted = interrupted, None
+                call()
+    finally:
+        session.close()
+        relay.close()
+    deadline = time.monotonic() + DRAIN_S
+    while not (relay.wait(0.1) or relay.hang(DRAIN_S)) and time.monotonic() < deadline:
+        pass
+    for untold in relay.give_up():
+        log.warning(untold)
+    return result
+
+
+def await_end(
+    run_dir: str | Path,
+    *,
+    warned: Callable[[str], None],
+    interval_s: float = 0.25,
+    patience_s: float = PATIENCE_S,
+    alive: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
+    """As `follow`, for who wants to know only how the job ends, and what it waits for: `warned` gets what is new."""
+    run, told = LivingRun(run_dir), set[str]()
+    patience = _Patience(patience_s, alive)
+    with ControlClient(run.path, ANSWER_S) as client:
+        while (result := run.result()) is None and not patience.over:
+            try:
+                warnings = client.status().warnings
+            except MasterGoneError:
+                patience.silent()
+            else:
+                patience.answered()
+                for text in warnings:
+                    if (known := re.sub(r"[0-9.]+", "", text)) not in told:  # "since 12 s" grows
+                        told.add(known)
+                        warned(text)
+            time.sleep(interval_s)
+    return result
+
+
+class _Patience:
+    """Whether a master that is silent is given up: not before `limit_s`, nor as long as it is `alive`."""
+
+    def __init__(self, limit_s: float, alive: Callable[[], bool]) -> None:
+        self._limit_s, self._alive = limit_s, alive
+        self.over = False
+        self.answered()
+
+    def answered(self) -> None:
+        """It has just answered."""
+        self._since = time.monotonic()
+
+    def silent(self) -> None:
+        """It has not answered."""
+        self.over = time.monotonic() - self._since > self._limit_s and not self._alive()
+
+
+class _Session:
+    """What has been passed on so far, and the connection that the rest comes over."""
+
+    def __init__(self, run: LivingRun, observers: Background, owner: bool, latest: int | None) -> None:
+        self._run = run
+        self._observers = observers
+        self._owner = owner
+        self._latest = latest
+        self._ended = False
+        self._client = ControlClient(run.path, ANSWER_S)
+        self._event, self._step = (0, -1) if latest is None else (BEYOND, BEYOND)
+
+    def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
+        """Ask, pass on, wait, until there is a result or the master is given up."""
+        patience = _Patience(patience_s, alive)
+        while (result := self._run.result()) is None and not patience.over:
+            behind = False
+            try:
+                update = self._client.watch(self._event, self._step, owner=self._owner)
+            except MasterGoneError:
+                patience.silent()
+            else:
+                patience.answered()
+                behind = self._take(update)
+            if not behind:
+                time.sleep(interval_s)
+        if result is not None:
+            self._finish(result)
+        return result
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _take(self, update: Update) -> bool:
+        """Pass a page of news on; whether more of them are there already."""
+        before = self._event, self._step
+        if self._event == BEYOND:
+            self._begin(update.event, update.step)
+        else:
+            self._take_events(update)
+            self._take_lines(update)
+        self._observers.broadcast("status", status=update.status)
+        return (self._event, self._step) != before and (self._event < update.event or self._step < update.step)
+
+    def _begin(self, event: int, step: int) -> None:
+        """The newest are `event` and `step`, or those in the files: begin a little before."""
+        written = history.newest(self._run)
+        latest = self._latest or 0
+        self._event = max(0, max(event, written[0]) - latest)
+        self._step = max(-1, max(step, written[1]) - latest)
+
+    def _take_events(self, update: Update) -> None:
+        events = [event for event in update.events if event.seq > self._event]
+        if events and events[0].seq > self._event + 1:
+            # The master remembers the latest only.
+            with suppress(RolemeshError):  # nobody has them any more: those that are remembered are shown
+                events = next(history.events(self._run, self._event, events[0].seq - 1), events)
+        self._tell(events)
+
+    def _take_lines(self, update: Update) -> None:
+        lines = [line for line in update.lines if line.step > self._step]
+        if lines and lines[0].step - lines[0].steps > self._step:
+            lines = next(history.lines(self._run, self._step, lines[0].step), lines)
+        self._pass_on(lines)
+
+    def _finish(self, result: dict[str, Any]) -> None:
+        """The last news came after the last question."""
+        self._ended = True
+        if self._event == BEYOND:
+            self._begin(0, -1)
+        with suppress(RolemeshError):  # the result is known: that the last events cannot be shown must not hide it
+            for events in history.events(self._run, self._event):
+                self._tell(events)
+        for lines in history.lines(self._run, self._step):
+            self._pass_on(lines)
+        self._observers.broadcast("job_ended", result=result)
+
+    def _settle(self) -> None:
+        """Let slow observers catch up; but the owner of a job must ask again before its lease is over."""
+        if self._ended or not self._owner:
+            self._observers.settle()
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        self._settle()
+        for event in events:
+            self._event = event.seq
+            self._observers.broadcast("event", event=event)
+
+    def _pass_on(self, lines: Sequence[StepMetrics]) -> None:
+        if lines:
+            self._step = lines[-1].step
+            self._settle()
+            self._observers.broadcast("steps_finished", metrics=tuple(lines))

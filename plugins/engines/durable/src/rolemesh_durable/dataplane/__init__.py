@@ -1,0 +1,1 @@
+"""Values on their way: headers and buffers, slots in shared memory, frames, and the transports of the engine."""

@@ -1,0 +1,122 @@
+"""The layout of the frames that every transport carries, and the queue at which they arrive.
+
+A frame's head is fixed: tag, form, and for data edge, producer, generation, step and chunk; sizes follow, then the
+codec's header.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import zmq
+
+from rolemesh.api import transport
+from rolemesh.api.transport import Stamp
+from rolemesh_durable.dataplane.codec import Buffer, encode, flatten
+from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
+
+__all__ = ["Inbox", "Payload"]
+
+DATA, CREDIT, CONTROL, ASK, GATE = 1, 2, 3, 4, 5
+INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
+"""Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
+
+HEAD = struct.Struct("<BBBxIIIqIII12x")
+"""tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers; 48 bytes, so that
+what is aligned to 16 bytes in what follows is so in the frame."""
+CREDITS = struct.Struct("<BxxxIIIq")
+"""tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
+ASKS = struct.Struct("<BxxxIIIqq")
+"""tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
+GATES = struct.Struct("<BBxxIIxxxxq")
+"""tag, word, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
+CONTROL_TAG = bytes([CONTROL])
+
+
+class Payload(transport.Payload):
+    """A chunk encoded once for all its consumers, in memory of its own: the value may change afterwards.
+
+    Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
+    """
+
+    __slots__ = ("body", "hlen", "log", "nbytes", "pool", "sizes", "slot", "users")
+
+    def __init__(self, value: Any, pool: SlotPool, threshold: int) -> None:
+        header, buffers = encode(value)
+        self.sizes: Sequence[int] = [len(buffer) for buffer in buffers]
+        self.nbytes = sum(self.sizes)
+        self.hlen = len(header)
+        self.pool = pool
+        self.slot: Slot | None = None
+        self.users = 0
+        """Edges that have sent it and may need it again."""
+        self.log = -1
+        """Its first position in the log of what the rank sends, if there is one."""
+        if self.nbytes > threshold:
+            self.slot = pool.acquire(aligned_size(self.sizes))
+            self.slot.write(buffers)
+            self.body = flatten(header, self.sizes, ())
+        else:
+            self.body = flatten(header, self.sizes, buffers)
+        """Sizes, header and, unless they lie in the slot, the buffers, as `codec.flatten` lays them out."""
+
+    @classmethod
+    def logged(cls, body: bytes, hlen: int, sizes: Sequence[int], slot: Slot | None, pool: SlotPool, log: int) -> Self:
+        """A payload that a former generation of the rank has encoded, as the log has it."""
+        payload = cls.__new__(cls)
+        payload.body, payload.hlen, payload.sizes, payload.slot = body, hlen, sizes, slot
+        payload.nbytes, payload.pool, payload.users, payload.log = sum(sizes), pool, 0, log
+        return payload
+
+    def frame(self, stamp: Stamp) -> bytes:
+        """The only frame of a payload that is not in a slot."""
+        return HEAD.pack(DATA, INLINE, *stamp, self.hlen, len(self.sizes)) + self.body
+
+    def descriptor(self, stamp: Stamp) -> bytes:
+        """The frame that tells a reader on this node where the slot is."""
+        assert self.slot is not None
+        return HEAD.pack(DATA, IN_SLOT, *stamp, self.hlen, len(self.sizes)) + self.body + self.slot.name.encode()
+
+    def frames(self, stamp: Stamp) -> list[Buffer]:
+        """Head and buffers as separate frames, for another node: views of the slot, which stays until released."""
+        assert self.slot is not None
+        head = HEAD.pack(DATA, IN_FRAMES, *stamp, self.hlen, len(self.sizes)) + self.body
+        return [head, *self.slot.views(self.sizes)]
+
+    def free(self) -> None:
+        """One user less; after the last one the slot is ready for the next value."""
+        self.users -= 1
+        if self.users <= 0 and self.slot is not None:
+            self.pool.release(self.slot)
+            self.slot = None
+
+
+class Inbox(transport.Inbox):
+    """Everything that is sent to a rank arrives here, in one queue."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str) -> None:
+        self.context = context
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.PULL)
+        self.socket.set_hwm(0)
+        self.path = path
+        self.address = f"ipc://{path}"
+        self.socket.bind(self.address)
+        self._inside = ""
+
+    def pusher(self) -> zmq.Socket[bytes]:
+        """A socket that delivers frames from inside this process. Not thread-safe: one per thread of a transport."""
+        if not self._inside:
+            self._inside = f"inproc://inbox-{id(self)}"
+            self.socket.bind(self._inside)
+        pusher: zmq.Socket[bytes] = self.context.socket(zmq.PUSH)
+        pusher.set_hwm(0)
+        pusher.connect(self._inside)
+        return pusher
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self.socket.close(linger=0)
+        Path(self.path).unlink(missing_ok=True)

@@ -1,0 +1,310 @@
+"""A driver: it starts a job's master on a backend, follows it, and starts it again where it can go on elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rolemesh.api.backend import Backend
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.observer import JobStatus
+from rolemesh.errors import BackendError, JobFileError
+from rolemesh.job.engine import RunHandle, Say
+from rolemesh.job.explain import explain
+from rolemesh.job.planning import check_placed
+from rolemesh.job.prepared import Prepared
+from rolemesh.placement import PlacementPlan
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.plugins.select import Selection
+from rolemesh.runs.claim import claim
+from rolemesh.runs.run import LOGS_DIR, PLAN_FILE, write_job_file, write_json
+from rolemesh_durable.bundle import bundle_job, snapshot_plan
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.resume import check_pickles, find_origin, find_source
+from rolemesh_durable.checkpoint.trust import TRUST_FLAG
+from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.living import LivingRun, answers
+from rolemesh_durable.control.scale_up import Growth, with_own
+from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
+from rolemesh_durable.hosting.admission import Shared, find_room
+
+__all__ = ["Driver", "in_background", "stop_job", "watchers"]
+
+
+class Driver(RunHandle):
+    """One job, started as often as it takes: when its elastic roles can grow it goes on with more ranks, and when it
+    has lost nodes with fewer."""
+
+    def __init__(
+        self,
+        asked: Prepared,
+        run_dir: Path,
+        options: Any,
+        backend: type[Backend],
+        backend_options: BaseModel,
+        *,
+        owner: bool,
+        say: Say,
+    ) -> None:
+        """`asked` is the job as it was asked for, with its elastic roles; `options` are the engine's.
+
+        `owner`: the job ends with this process.
+        """
+        super().__init__(run_dir)
+        self._asked, self._job, self._options = asked, asked, options
+        self._kind, self._backend_options, self._owner, self._say = backend, backend_options, owner, say
+        self._resume, self._trusted = options.resume, options.trust_pickles
+        self._backend: Backend | None = None
+        self._lost: frozenset[str] = frozenset()
+        self._run = LivingRun(run_dir)
+        self._plan = PlacementPlan()
+
+    def start(self) -> None:
+        """Start the master, and return when it answers. Raises `RolemeshError`; nothing has been started then."""
+        backend = self._backend = self._kind(self._backend_options, self._lost)
+        try:
+            self._start(backend)
+        except BaseException:
+            self.close()
+            raise
+
+    def status(self) -> JobStatus | None:
+        """The present picture, from the master."""
+        return self._run.status()
+
+    def result(self) -> dict[str, Any] | None:
+        """How the job has ended."""
+        return self._run.result()
+
+    def stop(self, reason: str) -> None:
+        """Ask the master."""
+        stop_job(self.run_dir, reason)
+
+    def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
+        """Follow the job to its end."""
+        while True:
+            growth = self._growth() if not self._options.rehearsed else None
+            try:
+                result = self._follow(interrupted)
+            finally:
+                grows = growth is not None and growth.stop()
+            stopped = result is not None and result["status"] == "interrupted"
+            if not (grows and stopped) and not self._loses(result):
+                return result
+            self.close()
+            # What this driver's own job has written a moment ago is no stranger's.
+            self._resume, self._trusted = str(self.run_dir), True
+            self.start()
+
+    def leave(self) -> None:
+        """Return when the job runs. Raises `BackendError` if its master dies before."""
+        backend = self._backend
+        assert backend is not None
+        with ControlClient(self.run_dir) as client:
+            while self.result() is None:
+                with suppress(MasterGoneError):
+                    if client.watch(owner=True).status.state == "running":
+                        client.detach()
+                        self._backend = None  # it is not ours any more
+                        return
+                if not backend.alive() and self.result() is None:
+                    what = "the master died while it started the job"
+                    raise BackendError(what, where=str(self.run_dir / LOGS_DIR), remedy="look into its log there")
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        """Wait for the job's processes to be gone."""
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+
+    def _start(self, backend: Backend) -> None:
+        spec = self._asked.job.spec
+
+        def on(cluster: ClusterView) -> PlacementPlan:
+            self._job = self._asked.fitted(cluster)
+            return self._job.plan(cluster)
+
+        cluster = backend.cluster()
+        plan = on(cluster)
+        check_placed(plan, self._job.job)
+        if isinstance(backend, Shared):
+            where = self._asked.job.where(("room_wait_s",))
+            plan, cluster = find_room(backend, spec.name, spec.priority, on, spec.room_wait_s, where, self._say)
+        origin = self._origin(self._resume) if self._resume else ("", -1)
+        with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):
+            if earlier is not None and Path(origin[0]).is_relative_to(self.run_dir):
+                origin = (str(earlier / Path(origin[0]).relative_to(self.run_dir)), origin[1])
+            job = self._job
+            bundle = bundle_job(
+                job.job,
+                job.selection,
+                job.graph,
+                plan,
+                job.request,
+                cluster,
+                run_dir=str(self.run_dir),
+                backend=backend.name,
+                may_move=backend.nodes_join or len(cluster.nodes) > 1,
+                rehearsed=self._options.rehearsed,
+                ray_address=backend.address,
+                origin=origin,
+                trust_pickles=self._trusted,
+            )
+            write_job_file(self.run_dir, job.job.dump())
+            write_json(self.run_dir / PLAN_FILE, explain(job.job, job.graph, plan, cluster, job.request))
+            backend.start(bundle, lock)
+        self._plan = plan
+
+    def _origin(self, reference: str) -> tuple[str, int]:
+        """Folder and step of the snapshot to start from."""
+        job = self._job
+        if job.job.spec.snapshots.enabled is False:
+            raise JobFileError(
+                "a job that resumes restores its ranks from snapshots, and takes some itself",
+                where=job.job.where(("snapshots", "enabled")),
+                remedy="leave snapshots.enabled out",
+            )
+        roles = job.selection.roles
+        stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
+        source = find_source(reference, self.run_dir.parent)
+        found, damaged = find_origin(source, job.job.spec.steps, stateful, job.graph.lines)
+        for text in damaged:
+            self._say(f"warning: {text}")
+        check_pickles(found, job.graph, trusted=self._trusted)
+        self._say(f"resuming after step {found.step} from {found.path}")
+        return str(found.path), found.step
+
+    def _follow(self, interrupted: Callable[[], None] | None) -> dict[str, Any] | None:
+        observers = watchers(self._job.selection)
+        info = self._run.info()
+        if info is not None:
+            observers.broadcast("job_started", run=info)
+        told = False
+
+        def alive() -> bool:
+            nonlocal told
+            lives = self._backend is not None and self._backend.alive()
+            if lives and not told:
+                told = True
+                self._say(f"the master has been silent for {PATIENCE_S:g} s: it is waited for")
+            return lives
+
+        return follow(self.run_dir, observers, owner=self._owner, alive=alive, interrupted=interrupted)
+
+    def _growth(self) -> Growth | None:
+        """Watch for room for more ranks, if some role may have more and nodes can join."""
+        backend, ranges = self._backend, self._asked.elastic
+        sizes = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
+        if not isinstance(backend, Shared) or all(sizes[role] == most for role, (_, most) in ranges.items()):
+            return None
+        if not snapshot_plan(self._job.job, resumes=False).enabled:
+            self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")
+            return None
+        growth = Growth(
+            self.run_dir, sizes, lambda: self._asked.largest(with_own(backend.free(), self._plan)), self._say
+        )
+        growth.start()
+        return growth
+
+    def _loses(self, result: dict[str, Any] | None) -> bool:
+        """Whether the job has failed because it has lost nodes, and can go on with fewer ranks on what is left."""
+        ranges = self._asked.elastic
+        lost = frozenset((result or {}).get("lost_nodes", ()))
+        failed = result is not None and result["status"] == "failed" and not self._options.rehearsed
+        if not failed or not ranges or not lost or disk.newest_complete(self.run_dir) < 0 or self._backend is None:
+            return False
+        cluster = self._backend.cluster().without(lost)
+        before = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
+        sizes = self._asked.largest(cluster)
+        fewer = sizes != before and all(sizes[role] <= before[role] for role in ranges)
+        if not fewer or not self._asked.fits(sizes, cluster):
+            return False
+        told = ", ".join(f"{role} {before[role]} → {size}" for role, size in sizes.items() if size != before[role])
+        self._say(f"{', '.join(sorted(lost))} lost: {told}, from the newest snapshot on disk")
+        self._lost |= lost
+        return True
+
+
+def watchers(selection: Selection) -> JobPlugins:
+    """The observers of a job that live where a person watches."""
+    observers = JobPlugins()
+    for index, selected in enumerate(selection.observers):
+        if selected.cls.side == "driver":
+            name = f"{selected.record.name}#{index}"
+            observers.create(name, selected.record, selected.cls, selected.options, selected.where)
+    return observers
+
+
+def stop_job(run_dir: Path, reason: str) -> None:
+    """Return when the master has been asked, or the job has ended: a master may be about to be started again."""
+    with ControlClient(run_dir, ANSWER_S) as client:
+        while LivingRun(run_dir).result() is None:
+            try:
+                client.stop(reason)
+                return
+            except MasterGoneError:
+                time.sleep(0.1)
+
+
+class _Background(RunHandle):
+    """A job that a second driver owns, in a session of its own."""
+
+    def __init__(self, run_dir: Path, owner: subprocess.Popen[bytes], log: Path, before: Any) -> None:
+        super().__init__(run_dir)
+        self._run, self._process, self._log, self._before = LivingRun(run_dir), owner, log, before
+
+    def status(self) -> JobStatus | None:
+        return self._run.status()
+
+    def stop(self, reason: str) -> None:
+        stop_job(self.run_dir, reason)
+
+    def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
+        self._process.wait()
+        return self.result()
+
+    def result(self) -> dict[str, Any] | None:
+        result = self._run.result()
+        return None if result == self._before[0] else result
+
+    def leave(self) -> None:
+        while self._process.poll() is None and self.result() is None:
+            # A job of this name that lived before is not ours: the owner will refuse, and end.
+            status = self._run.status() if self._run.control() != self._before[1] else None
+            if status is not None and status.state == "running":
+                return
+            time.sleep(0.2)
+        code = self._process.wait()
+        sys.stderr.write(self._log.read_text())
+        if self.result() is None:
+            raise SystemExit(code)
+
+
+def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHandle:
+    """Start a second driver in a session of its own: what the backend starts must outlive this process."""
+    log = run_dir.parent / f".{run_dir.name}.driver.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if not isinstance(job.source, Path):
+        what = "a job that is no file cannot go on without this process on a Ray that this process starts"
+        raise JobFileError(what, remedy="give the address of a Ray that is there, or use the backend local")
+    command = [sys.executable, "-m", "rolemesh.cli", "run", str(job.source), *job.overrides]
+    command += ["--runs-dir", str(run_dir.parent)]
+    if options.resume is not None:
+        command += ["--resume", options.resume]
+    if job.locked:
+        command.append("--locked")
+    if options.trust_pickles:
+        command.append(TRUST_FLAG)
+    run = LivingRun(run_dir)
+    before = run.result(), run.control()
+    with log.open("wb") as out:
+        owner = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+    return _Background(run_dir, owner, log, before)

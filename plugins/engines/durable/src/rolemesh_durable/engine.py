@@ -1,0 +1,90 @@
+"""The engine `durable`: a job whose master, agents and ranks may die, on whatever backend is installed.
+
+Up to the plan nothing is started and neither Ray nor torch is imported, so everything that can be wrong with a job is
+said in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field, create_model
+
+from rolemesh.api.backend import Backend
+from rolemesh.errors import JobFileError
+from rolemesh.job.engine import Engine, RunHandle, Say
+from rolemesh.job.planning import check_placed
+from rolemesh.job.prepared import Prepared
+from rolemesh.plugins.discovery import discover, find
+from rolemesh.plugins.drivers import load
+
+__all__ = ["DurableEngine", "DurableOptions"]
+
+DEFAULT_BACKENDS = ("ray", "local")
+"""The backend if nobody chooses one: the first of these that is installed."""
+
+
+class DurableOptions(BaseModel, extra="forbid"):
+    """Options of the engine. Those of the chosen backend come beside them."""
+
+    backend: str | None = Field(
+        default=None, description="Where master and agents live, e.g. 'local'; default: ray, if it is installed."
+    )
+    resume: str | None = Field(
+        default=None,
+        description="Start from the newest intact snapshot of this job or run folder (or from this step-N folder of "
+        "one).",
+        json_schema_extra={"metavar": "JOB|PATH"},
+    )
+    trust_pickles: bool = Field(
+        default=False,
+        description="With --resume: read pickled objects in the snapshot too, which runs whatever its files say. Only "
+        "if nobody but you could write them.",
+    )
+    rehearsed: bool = Field(default=False, exclude=True, description="Somebody else says how far the ranks may run.")
+
+
+class DurableEngine(Engine):
+    """Starts a master on a backend, and follows it."""
+
+    Options: ClassVar[type[BaseModel]] = DurableOptions
+    outlives: ClassVar[bool] = True
+
+    @classmethod
+    def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
+        """The engine's own, and those of the chosen backend."""
+        backend = backend_named(chosen.get("backend"))
+        fields: dict[str, Any] = {
+            name: (field.annotation, field) for name, field in backend.Options.model_fields.items()
+        }
+        return create_model("DurableOptions", __base__=DurableOptions, **fields)
+
+    def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
+        """Start the job's master, and return when it answers."""
+        from rolemesh_durable.driver import Driver, in_background
+
+        asked = self.options
+        if asked.trust_pickles and not asked.resume:
+            raise JobFileError("--trust-pickles is about the snapshot to resume from", remedy="add --resume")
+        backend = backend_named(asked.backend)
+        options = backend.Options(**{name: getattr(asked, name) for name in backend.Options.model_fields})
+        expected = backend.expected(options)
+        if expected is not None:
+            check_placed((fitted := job.fitted(expected)).plan(expected), fitted.job)
+        if detached and not backend.outlives(options):
+            return in_background(job, run_dir, asked, say)
+        driver = Driver(job, run_dir, asked, backend, options, owner=not detached, say=say)
+        driver.start()
+        return driver
+
+
+def backend_named(name: str | None) -> type[Backend]:
+    """The class of a backend; of the default one for None. Raises `PluginError`."""
+    records = discover(("backends",))
+    if name is None:
+        there = [record.name for record in records if record.status == "available"]
+        name = next((known for known in DEFAULT_BACKENDS if known in there), DEFAULT_BACKENDS[-1])
+    found: type[Backend] = load(find("backends", name, records, "--backend"), "--backend")
+    return found

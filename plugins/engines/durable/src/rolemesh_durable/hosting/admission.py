@@ -1,0 +1,85 @@
+"""Room for a job on nodes that others use, too: planned with what is free, waited for where others have it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import PlacementError
+from rolemesh.placement import PlacementPlan
+
+__all__ = ["Shared", "find_room"]
+
+LOOK_S = 0.5
+
+
+class Ahead(Protocol):
+    """A job whose turn it is before ours."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def priority(self) -> int: ...
+
+
+class Turn(Protocol):
+    """Our place in line."""
+
+    def ahead(self) -> Sequence[Ahead]: ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A backend whose nodes others use."""
+
+    def free(self) -> ClusterView: ...
+    def others(self) -> list[str]: ...
+    def queue(self, job: str, priority: int) -> Turn: ...
+
+
+def find_room(
+    backend: Shared,
+    job: str,
+    priority: int,
+    plan: Callable[[ClusterView], PlacementPlan],
+    wait_s: float,
+    where: str,
+    say: Callable[[str], None],
+) -> tuple[PlacementPlan, ClusterView]:
+    """A plan with what is free, once it is this job's turn; and the nodes it was made for.
+
+    It is known that the job fits on these nodes if nobody else has anything on them. What is waited for is said when
+    it changes. Raises `PlacementError` after `wait_s`.
+    """
+    turn = backend.queue(job, priority)
+    deadline = time.monotonic() + wait_s
+    told = ""
+    while True:
+        before = turn.ahead()
+        cluster = backend.free()
+        found = plan(cluster)
+        if not before and not found.unplaced:
+            return found, cluster
+        why = _why(before, found, backend.others())
+        if time.monotonic() > deadline:
+            remedy = "wait longer (room_wait_s), end another job (rolemesh stop), or add nodes"
+            raise PlacementError(f"there is no room after {wait_s:g} s: {why}", where=where, remedy=remedy)
+        if why != told:
+            say(f"waiting for room: {why}")
+            told = why
+        time.sleep(min(LOOK_S, max(0.0, deadline - time.monotonic()) + 0.01))
+
+
+def _why(before: Sequence[Ahead], plan: PlacementPlan, others: Sequence[str]) -> str:
+    if before:
+        first = before[0]
+        return f"job {first.job}, priority {first.priority}, is before this one" + (
+            f", and {len(before) - 1} more" if len(before) > 1 else ""
+        )
+    first_rank = plan.unplaced[0]
+    whose = f"; jobs here: {', '.join(others)}" if others else ""
+    count = f" and {len(plan.unplaced) - 1} more" if len(plan.unplaced) > 1 else ""
+    return f"{first_rank.role}/{first_rank.rank}{count}: {first_rank.reason}{whose}"

@@ -1,0 +1,22 @@
+"""Waiting for a job's first master, whatever the backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rolemesh.errors import BackendError
+from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
+
+__all__ = ["await_master"]
+
+
+def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: float = 60.0) -> None:
+    """Return when ``control.json`` (or already ``result.json``) is there; `BackendError` if the master died before."""
+    deadline = time.monotonic() + timeout_s
+    while not ((run_dir / CONTROL_FILE).exists() or (run_dir / RESULT_FILE).exists()):
+        if dead() or time.monotonic() > deadline:
+            tail = "\n".join(log.read_text().splitlines()[-15:]) if log.exists() else ""
+            raise BackendError(f"the master did not come up\n{tail}", remedy=f"see {log}")
+        time.sleep(0.01)

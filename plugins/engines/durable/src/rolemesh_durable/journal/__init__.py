@@ -1,0 +1,1 @@
+"""The store of a job's transitions."""

@@ -1,0 +1,276 @@
+"""The events of one job in a store: every transition of the job, numbered, checksummed and fenced by epochs.
+
+Who decides what is journalled is the master; this module keeps the order without gaps, refuses masters of older epochs,
+and reads back everything that is kept, or nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rolemesh.api.observer import Event
+from rolemesh.api.store import JournalDamagedError, Numbered, StateUnavailableError, Store, scheme
+from rolemesh.errors import StateError
+from rolemesh.plugins.discovery import PluginRecord, discover, find
+from rolemesh.plugins.drivers import load
+
+__all__ = ["EventLog", "JournalFencedError", "Stored", "store_named"]
+
+TRIES = 5
+"""How often a reader begins again because the journal has been compacted under it."""
+
+
+class JournalFencedError(StateError):
+    """Another epoch has taken the job over: this master must end."""
+
+
+class Stored(NamedTuple):
+    """All that is kept of a job: how far it is committed, its head, and events.
+
+    `head` stands for the events up to number `head_seq`; "" and 0 while there is none. `events` are all that are
+    there, some of which the head may cover.
+    """
+
+    committed: int
+    head_seq: int
+    head: str
+    events: list[Event]
+
+
+class _Root(NamedTuple):
+    """The job's root: events `first` to `last` are kept, the head covers those up to `head`."""
+
+    epoch: int
+    last: int
+    first: int = 1
+    committed: int = -1
+    head: int = 0
+
+
+def store_named(url: str, where: str = "state") -> PluginRecord:
+    """The plugin for what `state` in a job file says. Raises `PluginError` if it is not installed."""
+    return find("stores", scheme(url), discover(("stores",)), where)
+
+
+class EventLog:
+    """One job's events.
+
+    Its root in the store says who may write: it has the epoch, the number of the last event and the committed step, and
+    each write replaces the root that the writer knows. So writers of one job queue up, and one whose epoch is over is
+    refused before it has written anything. Each text has a CRC-32 of the rest before it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._root: _Root | None = None
+        """As this object has written it last."""
+
+    @classmethod
+    def open(cls, url: str, run_dir: str | Path, job_id: str, store: type[Store] | None = None) -> EventLog:
+        """Connect to the journal of job `job_id`, in the `store` that `url` names.
+
+        Nothing is made before `claim`. Raises `StateError` if the store cannot be reached, and `PluginError` if it is
+        not installed.
+        """
+        opened = (store or load(store_named(url)))(url, Path(run_dir), job_id)
+        opened.connect()
+        return cls(opened)
+
+    # ------------------------------------------------------------------------------------------------------- the master
+
+    def claim(self) -> int:
+        """Take the job over: returns the next epoch, from 1. Writers of older epochs are refused from now on."""
+        self.store.prepare()
+        while True:
+            text = self.store.root()
+            before = None if text is None else self._sound(text)
+            after = _Root(1, 0) if before is None else before._replace(epoch=before.epoch + 1)
+            if self.store.write(text, _root_text(after)):
+                self._root = after
+                return after.epoch
+
+    def append(
+        self, epoch: int, entries: Sequence[tuple[float, str, dict[str, Any]]], committed: int | None = None
+    ) -> list[Event]:
+        """Write (time, kind, data) entries at once; returns them as numbered events.
+
+        `committed`: the step that is committed from now on, where that has changed. Raises `JournalFencedError`, and
+        writes nothing, if another epoch has claimed the job since. After a `StateUnavailableError` the same may be
+        given again: if it has been written after all (a connection may break between the commit and its confirmation),
+        it is not written twice.
+        """
+        before = self._mine(epoch)
+        events = [Event(before.last + 1 + i, epoch, *entry) for i, entry in enumerate(entries)]
+        after = before._replace(last=before.last + len(events))
+        if committed is not None:
+            after = after._replace(committed=committed)
+        if after != before:
+            self._write(before, after, records=[_record(event) for event in events])
+        return events
+
+    def compact(self, epoch: int, seq: int, head: str, keep: int) -> None:
+        """Let `head` stand for the events up to number `seq`; of those only the newest are kept, `keep` events in all.
+
+        Raises as `append` does, and may be tried again as that.
+        """
+        before = self._mine(epoch)
+        after = before._replace(first=max(before.first, min(before.last - keep, seq) + 1), head=seq)
+        self._write(before, after, first=after.first, head=_sealed((seq, head)))
+
+    def verify(self, epoch: int) -> None:
+        """Raises `JournalFencedError` if another epoch has claimed the job since."""
+        text = self.store.root()
+        if text is None or self._sound(text).epoch != epoch:
+            raise self._fenced(epoch, text)
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def read(self) -> Stored:
+        """All that is kept. Raises as `events` does; a head that is damaged or not there is damage, too."""
+        root, events = self._read(0, None)
+        head = ""
+        if root.head:
+            if (text := self.store.head()) is None:
+                raise self._damaged(f"what stands for events 1 to {root.head} is missing")
+            found = _unsealed(text)
+            if found is None or found[0] != root.head:
+                raise self._damaged(f"what stands for events 1 to {root.head} does not match its checksum")
+            head = found[1]
+        return Stored(root.committed, root.head, head, events)
+
+    def events(self, since: int = 0, limit: int | None = None) -> list[Event]:
+        """Events after number `since` that are kept, in order, and no more than `limit`.
+
+        The first may be later than ``since + 1``: older ones are compacted away, and in ``events.jsonl`` only. Raises
+        `StateError` if the store has no journal of this job, and `JournalDamagedError` if it has one with a gap, a
+        damaged record or epochs out of order: all that was asked for is read, or nothing.
+        """
+        return self._read(since, limit)[1]
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read(self, since: int, limit: int | None) -> tuple[_Root, list[Event]]:
+        for _ in range(TRIES):
+            root = self._known_root()
+            first = max(since + 1, root.first)
+            until = root.last if limit is None else min(root.last, first + limit - 1)
+            # What is appended from here on may be by a later epoch than the root's that was just read.
+            found = self.store.records(first, until)
+            if (not found or found[0][0] > first) and self._known_root().first > root.first:
+                continue  # compacted in between
+            return root, self._checked(found, first, until, root)
+        raise StateUnavailableError("the journal changes faster than it is read", where=self._where, remedy="try again")
+
+    def _checked(self, found: Sequence[Numbered], first: int, until: int, root: _Root) -> list[Event]:
+        events = [self._event(record, first + i) for i, record in enumerate(found)]
+        epochs = [event.epoch for event in events] + [root.epoch]
+        for event, after in zip(events, epochs[1:], strict=True):
+            if event.epoch > after:
+                raise self._damaged(f"event {event.seq} is of epoch {event.epoch}, but epoch {after} comes after it")
+        if first + len(events) <= until:
+            raise self._damaged(f"events {first + len(events)} to {until} are missing")
+        return events
+
+    def _event(self, record: Numbered, expected: int) -> Event:
+        seq, text = record
+        if seq != expected:
+            raise self._damaged(f"event {expected} is missing, the next one is {seq}")
+        found = _unsealed(text)
+        if found is None or found[0] != seq:
+            raise self._damaged(f"event {seq} does not match its checksum")
+        return Event(*found)
+
+    def _known_root(self) -> _Root:
+        if (text := self.store.root()) is None:
+            raise StateError(
+                "there is no journal of this job",
+                where=self._where,
+                remedy="the job never started, or `state` in its job.yaml names another database",
+            )
+        return self._sound(text)
+
+    def _sound(self, text: str) -> _Root:
+        if (found := _unsealed(text)) is None:
+            raise self._damaged("the job's own row does not match its checksum")
+        return _Root(*found)
+
+    # -------------------------------------------------------------------------------------------------------- writing
+
+    def _write(self, before: _Root, after: _Root, **more: Any) -> None:
+        """Replace the root, and write `more` with it, unless just that has been done already."""
+        if not self.store.write(_root_text(before), _root_text(after), **more):
+            text = self.store.root()
+            if text != _root_text(after):
+                raise self._fenced(before.epoch, text)
+        self._root = after
+
+    def _mine(self, epoch: int) -> _Root:
+        """The root as the master of `epoch` has left it."""
+        if self._root is None or self._root.epoch != epoch:
+            text = self.store.root()
+            root = None if text is None else self._sound(text)
+            if root is None or root.epoch != epoch:
+                raise self._fenced(epoch, text)
+            self._root = root
+        return self._root
+
+    # --------------------------------------------------------------------------------------------------------- errors
+
+    def _fenced(self, epoch: int, text: str | None) -> StateError:
+        if text is None:
+            return JournalFencedError(
+                f"epoch {epoch} has not been claimed", where=self._where, remedy="call claim() first"
+            )
+        return JournalFencedError(
+            f"this master has epoch {epoch}, but epoch {self._sound(text).epoch} has taken the job over",
+            where=self._where,
+            remedy="this master must end; the other one runs the job",
+        )
+
+    def _damaged(self, what: str) -> JournalDamagedError:
+        return JournalDamagedError(
+            f"the journal is damaged: {what}",
+            where=self._where,
+            remedy="restore the database from a backup; events.jsonl in the run's folder is a copy to read, "
+            "nothing recovers from it",
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.store.place}, job {self.store.job_id}"
+
+
+def _root_text(root: _Root) -> str:
+    return _sealed(tuple(root))
+
+
+def _record(event: Event) -> Numbered:
+    return event.seq, _sealed((event.seq, event.epoch, float(event.time), event.kind, event.data))
+
+
+def _sealed(values: tuple[Any, ...]) -> str:
+    """JSON behind its checksum."""
+    text = msgspec.json.encode(values)
+    return f"{zlib.crc32(text):08x} {text.decode()}"
+
+
+def _unsealed(text: str) -> list[Any] | None:
+    """What was sealed; None if the text is not what it was."""
+    checksum, _, data = text.partition(" ")
+    if f"{zlib.crc32(data.encode(errors='surrogatepass')):08x}" != checksum:
+        return None
+    found: list[Any] = msgspec.json.decode(data)
+    return found

@@ -1,0 +1,212 @@
+"""The default store: a file of SQLite, ``state.sqlite`` in the run's folder, by the standard library's driver.
+
+It runs in WAL mode, so that readers never wait for the master nor it for them, and with ``synchronous=FULL``: what the
+master has journalled it then tells agents, which drop retained values and snapshots for it, so the journal must not
+fall behind them in a power cut. A transaction costs one fsync; the master batches what happened in one turn into one
+transaction, a few per second.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from rolemesh.api.store import JournalDamagedError, Numbered, StateUnavailableError, Store
+from rolemesh.errors import StateError
+
+__all__ = ["SQLITE_FILE", "SqliteStore"]
+
+SQLITE_FILE = "state.sqlite"
+BUSY_S = 2
+"""How long to wait for another writer's lock, in seconds.
+
+Whoever has time tries again. Shorter than half of the shortest lease, so that nobody takes the wait for a death.
+"""
+ROOM_BYTES = 4 << 20
+"""Room that the file and its log get at once. A journal is compacted, so that a usual job's fits into it."""
+CHECKPOINT_PAGES = 256
+"""After so many pages SQLite moves its log into the file and begins it again: well within its room."""
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS rolemesh_roots (job_id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS rolemesh_heads (job_id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS rolemesh_records"
+    " (job_id TEXT, seq INTEGER, data TEXT NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID",
+)
+OLDER = ("rolemesh_jobs", "rolemesh_journals")
+"""Tables in which older versions have kept journals."""
+
+
+class SqliteStore(Store):
+    """The store ``sqlite``."""
+
+    def __init__(self, url: str, run_dir: Path, job_id: str) -> None:
+        super().__init__(url, run_dir, job_id)
+        scheme, _, path = url.partition("?")[0].partition("://")
+        if path in ("", "/", "/:memory:") and scheme != url:
+            raise StateError(
+                "a journal in memory dies with the master it should outlive",
+                where=f"state: {url}",
+                remedy="write `state: sqlite` for a file in the run's folder",
+            )
+        self.path = Path(run_dir, path.removeprefix("/") or SQLITE_FILE).absolute()
+        self._kept: sqlite3.Connection | None = None
+
+    @property
+    def place(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def connect(self) -> None:
+        if self.path.exists():
+            with self._connection():
+                pass
+
+    def prepare(self) -> None:
+        with self._connection() as connection:
+            for statement in TABLES:
+                connection.cursor().execute(statement)
+            connection.commit()
+            self._reserve(connection)
+
+    def root(self) -> str | None:
+        return self._one("SELECT data FROM rolemesh_roots WHERE job_id = ?")
+
+    def head(self) -> str | None:
+        return self._one("SELECT data FROM rolemesh_heads WHERE job_id = ?")
+
+    def records(self, first: int, last: int) -> list[Numbered]:
+        select = "SELECT seq, data FROM rolemesh_records WHERE job_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"
+        with self._connection() as connection:
+            found: list[Numbered] = connection.cursor().execute(select, (self.job_id, first, last)).fetchall()
+        return found
+
+    def write(
+        self,
+        before: str | None,
+        after: str,
+        *,
+        records: Sequence[Numbered] = (),
+        first: int | None = None,
+        head: str | None = None,
+    ) -> bool:
+        job = self.job_id
+        with self._connection() as connection:
+            cursor = connection.cursor()
+            if before is None:
+                cursor.execute("INSERT OR IGNORE INTO rolemesh_roots VALUES (?, ?)", (job, after))
+            else:
+                change = "UPDATE rolemesh_roots SET data = ? WHERE job_id = ? AND data = ?"
+                cursor.execute(change, (after, job, before))
+            if not cursor.rowcount:
+                connection.rollback()
+                return False
+            if records:
+                rows = [(job, seq, data) for seq, data in records]
+                cursor.executemany("INSERT INTO rolemesh_records VALUES (?, ?, ?)", rows)
+            if first is not None:
+                cursor.execute("DELETE FROM rolemesh_records WHERE job_id = ? AND seq < ?", (job, first))
+            if head is not None:
+                cursor.execute("INSERT OR REPLACE INTO rolemesh_heads VALUES (?, ?)", (job, head))
+            connection.commit()
+        return True
+
+    def block(self, seconds: float) -> None:
+        with self._connection() as connection:
+            connection.cursor().execute("UPDATE rolemesh_roots SET data = data WHERE job_id = ?", (self.job_id,))
+            time.sleep(seconds)
+            connection.rollback()
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _one(self, select: str) -> str | None:
+        if not self.path.exists():
+            return None
+        with self._connection() as connection:
+            tables = {name for (name,) in connection.cursor().execute("SELECT name FROM sqlite_master").fetchall()}
+            if "rolemesh_roots" not in tables:
+                if tables.intersection(OLDER):
+                    raise StateError(
+                        "there is no journal of this job in the present format, but there are journals of an older "
+                        "rolemesh",
+                        where=self.place,
+                        remedy="read it with the rolemesh that wrote it; events.jsonl in the run's folder has the "
+                        "events, and --resume goes on from the run's snapshots",
+                    )
+                return None
+            found = connection.cursor().execute(select, (self.job_id,)).fetchone()
+        return None if found is None else str(found[0])
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """The one connection; what fails on it ends it, and is told as `StateError` that says where and what to do.
+
+        Its log is given back when the last connection is closed, so it stays open.
+        """
+        try:
+            if self._kept is None:
+                self._kept = self._open()
+            yield self._kept
+        except sqlite3.Error as error:
+            if self._kept is not None:
+                with suppress(sqlite3.Error):
+                    self._kept.rollback()
+            raise self._error(error) from error
+
+    def _open(self) -> sqlite3.Connection:
+        # The lock of whoever holds the store for one thread at a time is enough.
+        connection = sqlite3.connect(str(self.path), timeout=BUSY_S, check_same_thread=False)
+        try:
+            for pragma in (
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "temp_store=MEMORY",
+                f"wal_autocheckpoint={CHECKPOINT_PAGES}",
+            ):
+                connection.cursor().execute(f"PRAGMA {pragma}").fetchall()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _reserve(self, connection: sqlite3.Connection) -> None:
+        """Take the room that the journal is going to need, so that a disk that fills up later does not stop it.
+
+        The file keeps pages that were freed, and the log is written from the start again. What there is no room for is
+        not taken.
+        """
+        with suppress(OSError):
+            if os.path.getsize(f"{self.path}-wal") >= ROOM_BYTES:
+                return
+        try:
+            with closing(connection.cursor()) as cursor:
+                cursor.execute("CREATE TABLE IF NOT EXISTS rolemesh_room (data BLOB)")
+                cursor.execute(f"INSERT INTO rolemesh_room VALUES (zeroblob({ROOM_BYTES}))")
+                connection.commit()
+                cursor.execute("DELETE FROM rolemesh_room")
+                connection.commit()
+        except sqlite3.Error:
+            with suppress(sqlite3.Error):
+                connection.rollback()
+
+    def _error(self, error: sqlite3.Error) -> StateError:
+        text = str(error)
+        if type(error) is sqlite3.DatabaseError or "malformed" in text or "no such" in text:
+            return JournalDamagedError(
+                f"the journal is damaged: {text}",
+                where=self.place,
+                remedy="restore the database from a backup; events.jsonl in the run's folder is a copy to read, "
+                "nothing recovers from it",
+            )
+        if "locked" in text:
+            remedy = f"another process has held the database's lock for {BUSY_S} s; find it and end it"
+        elif "full" in text:
+            remedy = "make room where the database is"
+        else:
+            remedy = "check that the folder is there, that this user may write it, and `state` in the job file"
+        return StateUnavailableError(f"the journal cannot be reached: {text}", where=self.place, remedy=remedy)

@@ -1,0 +1,1 @@
+"""The controller of one job. Imports nothing of `rolemesh_durable.agent`."""

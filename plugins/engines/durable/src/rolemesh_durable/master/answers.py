@@ -1,0 +1,180 @@
+"""The master's control socket: it answers whoever asks, from memory only, and whatever comes it goes on.
+
+What it remembers are the latest events and lines of metrics; an answer has at most a page of them, so that no watcher,
+however far behind, costs the master more than a few milliseconds. Older ones the client reads from the run's files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeAlias
+
+import msgspec
+import zmq
+
+from rolemesh.api.failures import FaultKind
+from rolemesh.api.observer import Event, JobStatus, StepMetrics
+from rolemesh_durable.control.client import (
+    REQUEST_BYTES,
+    Detach,
+    InjectFault,
+    Refused,
+    Release,
+    Request,
+    StopJob,
+    Watch,
+)
+from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.protocol import master as machine
+
+__all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
+
+PAGE_EVENTS = 512
+PAGE_LINES = 1024
+PAGE_BYTES = 4 << 20
+"""An answer has no more than these of each kind; at least one, if there is one."""
+AT_ONCE = 64
+"""How many questions are answered before the master takes its next turn."""
+QUEUED = 8
+"""Answers that wait for a client that does not read; more of them are dropped."""
+FRAMES = 4
+"""A question is its client's identity, an envelope of at most two frames that goes back as it came, and the request."""
+
+Inject: TypeAlias = Callable[[FaultKind, str], str]
+"""Lets something fail, and says why not, \"\" if it does."""
+
+
+class _Page(msgspec.Struct, frozen=True, tag="Update"):
+    """An `Update` whose events and lines are encoded already: their sizes are known."""
+
+    status: JobStatus
+    events: tuple[msgspec.Raw, ...]
+    lines: tuple[msgspec.Raw, ...]
+    event: int
+    step: int
+
+
+class Answers:
+    """Serves the control socket at `endpoint`. Not thread-safe: `serve` is called from the master's loop.
+
+    `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. What clients ask for
+    goes to `put` as events of the machine, and to `inject`. A ROUTER socket, because it keeps no state per client that
+    a client could wedge, and drops answers that nobody takes instead of waiting.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        *,
+        status: Callable[[], JobStatus],
+        events: Callable[[], deque[Event]],
+        lines: Callable[[], deque[StepMetrics]],
+        put: Callable[[machine.Event], None],
+        inject: Inject,
+    ) -> None:
+        self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Request).decode
+        self._drop = Dropped("the master's control socket")
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, QUEUED)
+        self.socket.bind(endpoint)
+
+    def serve(self, at_once: int = AT_ONCE) -> None:
+        """Answer those who ask now, but no more than `at_once`, so that the master's turn does not wait for long."""
+        for _ in range(at_once):
+            try:
+                identity, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if not frames or len(frames) >= FRAMES:
+                self._drop(f"a message of {len(frames)} frames")
+                continue
+            *envelope, request = frames
+            with suppress(zmq.Again, zmq.ZMQError):  # the client has gone
+                self.socket.send_multipart([identity, *envelope, self._answer(request)], zmq.NOBLOCK)
+
+    def _answer(self, data: bytes) -> bytes:
+        try:
+            request: Request = self._decode(data)
+        except UNREADABLE as error:
+            self._drop(error)
+            return self._encode(Refused(f"this is no question to a master: {error}"))
+        match request:
+            case Watch(event=event, step=step, owner=owner):
+                if owner:
+                    self._put(machine.OwnerSeen())
+                return self._page(event, step)
+            case StopJob(reason=reason):
+                self._put(machine.StopAsked(reason))
+            case Release(step=step):
+                self._put(machine.Released(step))
+            case Detach():
+                self._put(machine.Disown())
+            case InjectFault(kind=kind, target=target):
+                status = self._status()
+                if not _is_target(target, status):
+                    return self._encode(Refused(f"there is no {target!r} to inject a failure into"))
+                if why := self._inject(kind, target):
+                    return self._encode(Refused(why))
+        return self._page(None, None)
+
+    def _page(self, event: int | None, step: int | None) -> bytes:
+        """The present picture, and the first page of what came after `event` and `step`; None: nothing of that."""
+        events, lines = self._events(), self._lines()
+        newest = events[-1].seq if events else 0
+        written = lines[-1].step if lines else -1
+        later = _after(events, event) if event is not None else ()
+        more = _beyond(lines, step) if step is not None else ()
+        page = _Page(
+            self._status(),
+            self._bounded(later, PAGE_EVENTS),
+            self._bounded(more, PAGE_LINES),
+            newest,
+            written,
+        )
+        return self._encode(page)
+
+    def _bounded(self, items: Iterable[Any], count: int) -> tuple[msgspec.Raw, ...]:
+        found: list[msgspec.Raw] = []
+        size = 0
+        for item in islice(items, count):
+            encoded = self._encode(item)
+            size += len(encoded)
+            if found and size > PAGE_BYTES:
+                break
+            found.append(msgspec.Raw(encoded))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Close the socket; answers that are on their way may take 0.2 s to leave."""
+        self.socket.close(linger=200)
+
+
+def _after(events: deque[Event], seq: int) -> Iterator[Event]:
+    """Numbers have no gaps, so where an event is remembered follows from its number."""
+    first = events[0].seq if events else 0
+    return islice(events, max(0, seq + 1 - first), None)
+
+
+def _beyond(lines: deque[StepMetrics], step: int) -> Iterator[StepMetrics]:
+    """From the newest back: a watcher who keeps up lacks the last few."""
+    count = 0
+    for line in reversed(lines):
+        if line.step <= step:
+            break
+        count += 1
+    return islice(lines, len(lines) - count, None)
+
+
+def _is_target(target: str, status: JobStatus) -> bool:
+    what, _, name = target.partition(":")
+    if what == "node" and name:
+        return True  # only the launcher knows which nodes there are, and says so
+    agents = {f"agent:{agent.agent}" for agent in status.agents}
+    return target in {"master", *agents, *(f"{rank.role}/{rank.rank}" for rank in status.ranks)}

@@ -1,0 +1,166 @@
+"""What the master has done beside its loop, because it takes time: agents, places, snapshots on disk.
+
+Each errand runs in a thread of its own and answers with an event for the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.cluster import AgentStart, Launcher
+from rolemesh.errors import RolemeshError
+from rolemesh.placement import PlacementPlan, Strategy
+from rolemesh.placement.chain import replan
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.master.moving import moves_of
+from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.job import JobBundle, agent_config
+
+__all__ = ["Errands"]
+
+log = logging.getLogger("rolemesh_durable.master")
+
+
+class Errands:
+    """Carries out the machine's slow effects; `answer` takes events, from any thread."""
+
+    def __init__(
+        self,
+        bundle: JobBundle,
+        launcher: Launcher,
+        strategies: tuple[Strategy, ...],
+        answer: Callable[[machine.Event], None],
+    ) -> None:
+        self.plan: PlacementPlan = bundle.plan
+        self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
+        self._run_dir = Path(bundle.config.run_dir)
+        self._hosts = dict(bundle.hosts)
+        self._completing = threading.Lock()
+        self._origins = 0
+
+    def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
+        """Start agents."""
+        names = tuple(agent.place.agent for agent in agents)
+
+        def errand() -> None:
+            starts = []
+            for agent in agents:
+                host = self._host(agent.place.node)
+                config = agent_config(self._bundle, agent.place, agent.incarnation, host)
+                starts.append(AgentStart(agent.place, agent.incarnation, msgspec.msgpack.encode(config)))
+            self._launcher.start(starts)
+
+        self._run("start-agents", errand, lambda error: machine.StartFailed(error, names))
+
+    def attach(self, agents: tuple[machine.Incarnation, ...]) -> None:
+        """Find agents again."""
+        numbers = {agent.place.agent: agent.incarnation for agent in agents}
+
+        def errand() -> None:
+            self._launcher.attach([agent.place for agent in agents], numbers)
+
+        self._run("attach", errand, lambda error: machine.StartFailed(error, tuple(numbers)))
+
+    def replan(self, lost: tuple[str, ...], homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> None:
+        """Find places for the ranks on lost nodes. `agents`: the nodes of those that live."""
+
+        def errand() -> None:
+            cluster = self._launcher.cluster()
+            self._hosts |= {node.id: node.host for node in cluster.nodes}
+            plan = replan(self._bundle.request, self.plan, lost, cluster, self._strategies)
+            found = moves_of(plan, homes, agents)
+            if found.moves is not None:
+                self.plan = plan
+            self._answer(found)
+
+        self._run("replan", errand, lambda error: machine.Replanned(None, why=error))
+
+    def find_origin(self) -> None:
+        """Find the newest persisted snapshot that is intact; a set that is being completed is so before, or never."""
+        self._origins += 1
+
+        def errand() -> None:
+            with self._completing:
+                found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+            own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
+            start = self._bundle.outline
+            self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
+
+        self._run("find-origin", errand, lambda error: machine.OriginFound("", -1, (error,)))
+
+    def find_sets(self, after: int) -> None:
+        """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
+
+        def errand() -> None:
+            found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+            for text in passed_over:
+                log.warning("%s", text)
+            if found is not None and found.step > after and found.manifest is not None:
+                self._answer(machine.SetCompleted(found.step))
+
+        self._run("find-sets", errand, lambda error: machine.SetCompleted(after))
+
+    def complete(self, effect: machine.CompleteSet) -> None:
+        """Make a persisted set whole, and remove the oldest ones."""
+        origins = self._origins
+
+        def errand() -> None:
+            config = self._bundle.config
+            files = {name: size for part in effect.parts for name, size in part.files.items()}
+            attempts = {name: part.attempt for part in effect.parts for name in part.files}
+            plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
+            manifest = disk.Manifest(
+                config.name,
+                config.job_id,
+                effect.step,
+                config.steps,
+                config.world_sizes,
+                files,
+                plugins,
+                config.base,
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                config.graph.lines,
+            )
+            step = effect.step
+            with self._completing:
+                if self._origins > origins:
+                    step = -1  # the job has gone back to the disk meanwhile: of its new timeline this set is not
+                else:
+                    try:
+                        disk.write_manifest(self._run_dir, manifest, attempts)
+                        with contextlib.suppress(OSError):  # what could not be removed is so after the next set
+                            disk.prune(self._run_dir, config.snapshots.keep, config.job_id)
+                    except SnapshotError:
+                        newest = disk.newest_complete(self._run_dir, config.job_id)
+                        if newest < step:
+                            raise
+                        step = newest  # a later one was quicker, and has removed what there was of this one
+            self._answer(machine.SetCompleted(step))
+
+        self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))
+
+    def _host(self, node: str) -> str:
+        if node not in self._hosts:
+            self._hosts |= {known.id: known.host for known in self._launcher.cluster().nodes}
+        return self._hosts.get(node, "127.0.0.1")
+
+    def _run(self, name: str, errand: Callable[[], None], failed: Callable[[str], machine.Event]) -> None:
+        def guarded() -> None:
+            try:
+                errand()
+            except Exception as error:
+                expected: Any = (RolemeshError, OSError)
+                if not isinstance(error, expected):
+                    log.exception("%s failed", name)
+                self._answer(failed(str(error) or type(error).__name__))
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()

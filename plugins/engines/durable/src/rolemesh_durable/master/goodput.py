@@ -1,0 +1,166 @@
+"""What failures cost, from the journal: each recovery, and the share of wall time that went into kept steps. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.observer import Event
+
+__all__ = ["Account"]
+
+MOST_RECOVERIES = 500
+MOST_SPANS = 500
+"""What is kept one by one of a job that has failed more often: the newest recoveries, and the newest lost times."""
+
+
+class _Recovery(msgspec.Struct):
+    number: int
+    level: str
+    causes: list[str]
+    failures: list[str]
+    restarted: list[str]
+    seconds: float | None
+    regained_s: float | None
+    resumed: dict[str, int]
+    outcome: str
+    noticed: float
+
+
+class Account(msgspec.Struct):
+    """Keeps account of a journal, event by event; of bounded size, and plain data, so that it can be kept itself."""
+
+    begun: float | None = None
+    running: float | None = None
+    stopping: float | None = None
+    last_time: float = 0.0
+    last_epoch: int = 0
+    down: float = 0.0
+    noticed: float | None = None
+    """Since when something has failed for which there is no plan yet."""
+    recovery: int | None = None
+    found: dict[int, _Recovery] = {}
+    openings: dict[int, tuple[float, str]] = {}
+    """By recovery: since when time is lost for it, and why."""
+    recovered: set[int] = set()
+    spans: list[tuple[float, float, str]] = []
+    covered: float = 0.0
+    lost: dict[str, float] = {}
+    """What earlier spans than `spans` have come to, up to the time `covered`."""
+
+    def apply(self, event: Event) -> None:
+        """Take the next event into account."""
+        if self.begun is None:
+            self.begun = self.covered = event.time
+        elif event.epoch > self.last_epoch:
+            self.down += event.time - self.last_time
+        self.last_time, self.last_epoch = event.time, event.epoch
+        data = event.data
+        match event.kind:
+            case "job_running":
+                self.running = event.time if self.running is None else self.running
+            case "job_stopping":
+                self.stopping = event.time
+            case "failure" if self.noticed is None:
+                self.noticed = event.time - data["silent_s"]
+            case "recovery_planned":
+                self._planned(event)
+            case "recovery_launched" if self.recovery in self.found:
+                self.found[self.recovery].resumed = {f"{r['role']}/{r['rank']}": r["resume"] for r in data["ranks"]}
+            case "recovery_failed" if data["number"] in self.found:
+                self.found[data["number"]].outcome = "failed"
+                self.noticed = self.found[data["number"]].noticed
+            case "recovered":
+                self.recovered.add(data["number"])
+                if data["number"] in self.found:
+                    one = self.found[data["number"]]
+                    one.outcome, one.seconds = "recovered", round(event.time - one.noticed, 3)
+            case "regained":
+                self._regained(event)
+
+    def _planned(self, event: Event) -> None:
+        data = event.data
+        number, causes = data["number"], data["causes"]
+        noticed = self.noticed
+        before = self.found.get(self.recovery) if self.recovery is not None else None
+        if before is not None and not before.outcome:
+            before.outcome = "merged"
+            noticed = before.noticed
+        noticed = noticed if noticed is not None else event.time
+        restarted = [f"{role}/{rank}" for role, rank in data["plan"]["restart"]]
+        self.found[number] = _Recovery(
+            number, data["plan"]["level"], causes, data["failures"], restarted, None, None, {}, "", noticed
+        )
+        while len(self.found) > MOST_RECOVERIES:
+            del self.found[next(iter(self.found))]
+        # What had not been brought back yet is part of this recovery now.
+        merged = [self.openings.pop(each) for each in list(self.openings) if each not in self.recovered]
+        since = self.noticed if self.noticed is not None else event.time
+        self.openings[number] = min([(since, (causes or ["unknown"])[0]), *merged])
+        self.recovery, self.noticed = number, None
+
+    def _regained(self, event: Event) -> None:
+        number = event.data["number"]
+        if number in self.found:
+            one = self.found[number]
+            one.regained_s = round(event.time - one.noticed, 3)
+        since, cause = self.openings.pop(number, (event.time, ""))
+        self.recovered.discard(number)
+        self.spans.append((since, event.time, cause))
+        if len(self.spans) > MOST_SPANS and self.running is not None and self.begun is not None:
+            spans = sorted(self.spans)
+            half = len(spans) // 2
+            start = [(self.begun, self.running, "start")] if self.covered == self.begun else []
+            self.covered = _cover([*start, *spans[:half]], self.covered, float("inf"), self.lost)
+            self.spans = spans[half:]
+
+    def recoveries(self) -> list[dict[str, Any]]:
+        """The recoveries, in order; of very many the newest.
+
+        `level`, `causes`, `failures` (in words), `restarted` (ranks; of one that did not succeed, those it tried to),
+        `seconds` from the failure (of a hang: from the last progress) until the ranks were ready, `regained_s` until
+        they were again where they had been (None: the job ended before), `resumed` by rank the step they went on from,
+        `outcome`.
+        """
+        every = (msgspec.to_builtins(one) for one in self.found.values())
+        return [{name: value for name, value in one.items() if name != "noticed"} for one in every]
+
+    def goodput(self, wall_s: float) -> dict[str, Any]:
+        """The account of a job's wall time.
+
+        `share` is what is left of `wall_s` after `lost_s`, divided by it. Lost by cause: ``start`` until all ranks were
+        ready, ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``,
+        ``node_lost``, …) the time from it until the ranks that were started again were where they had been; where such
+        times overlap they count once, for the earlier. Roles that did not fail may have gone on meanwhile, so the share
+        is a lower bound. `master_down_s` is how long there was no master, in which ranks go on: it is not lost.
+        """
+        if self.begun is None:
+            return {"share": None, "productive_s": None, "lost_s": {}, "master_down_s": 0.0}
+        end = self.begun + wall_s
+        spans = list(self.spans)
+        if self.covered == self.begun:
+            spans.append((self.begun, end if self.running is None else self.running, "start"))
+        if self.stopping is not None:
+            spans.append((self.stopping, end, "stop"))
+        until = end if self.stopping is None else self.stopping
+        spans += [(since, until, cause) for since, cause in self.openings.values()]
+        lost = dict(self.lost)
+        _cover(sorted(spans), self.covered, end, lost)
+        productive = max(0.0, wall_s - sum(lost.values()))
+        return {
+            "share": round(productive / wall_s, 4) if wall_s > 0 else None,
+            "productive_s": round(productive, 3),
+            "lost_s": {cause: round(seconds, 3) for cause, seconds in lost.items()},
+            "master_down_s": round(self.down, 3),
+        }
+
+
+def _cover(spans: list[tuple[float, float, str]], covered: float, end: float, lost: dict[str, float]) -> float:
+    """Add what `spans`, in order, have of the time from `covered` to `end` to `lost`; returns how far that reaches."""
+    for since, until, cause in spans:
+        seconds = min(until, end) - max(since, covered)
+        if seconds > 0:
+            lost[cause] = lost.get(cause, 0.0) + seconds
+            covered = max(covered, min(until, end))
+    return covered

@@ -1,0 +1,61 @@
+"""What a job's journal has come to so far, beside the master that goes on: what stands for it once it is compacted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from rolemesh.api.observer import Event
+from rolemesh_durable.journal.event_log import Stored
+from rolemesh_durable.master.goodput import Account
+from rolemesh_durable.protocol import master as machine
+
+__all__ = ["History"]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The content of the store's head."""
+
+    machine: machine.Checkpoint
+    account: Account
+
+
+class History:
+    """Follows the journal: `apply` what is journalled, `head` is what stands for all of it.
+
+    `fresh` makes a machine as the job's first master began with.
+    """
+
+    def __init__(self, fresh: Callable[[], machine.MasterMachine], stored: Stored) -> None:
+        """Begin with what is kept in the store."""
+        self.account = Account()
+        self.seq = stored.head_seq
+        """The number of the last event."""
+        self._replay = machine.Replay(fresh())
+        if stored.head:
+            head = msgspec.json.decode(stored.head, type=_Head)
+            self.account = head.account
+            self._replay.restore(head.machine)
+        self.apply([event for event in stored.events if event.seq > stored.head_seq])
+        if self.account.begun is not None:
+            self._replay.commit(stored.committed)
+
+    def continue_with(self, fresh: machine.MasterMachine, now: float, wall: float) -> None:
+        """Bring a fresh machine to where the journal ends, to go on with what was under way."""
+        replay = machine.Replay(fresh)
+        replay.restore(msgspec.convert(msgspec.to_builtins(self._replay.checkpoint()), machine.Checkpoint))
+        replay.finish(now, wall)
+
+    def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
+        """Follow what has been journalled."""
+        for event in events:
+            self._replay.apply(event)
+            self.account.apply(event)
+            self.seq = event.seq
+        if committed is not None:
+            self._replay.commit(committed)
+
+    def head(self) -> str:
+        """What stands for everything so far."""
+        return msgspec.json.encode(_Head(self._replay.checkpoint(), self.account)).decode()

@@ -1,0 +1,136 @@
+"""Journal: every transition of a job is an event in the store before its effects leave the master."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolemesh.api.observer import Event
+from rolemesh.runs.jsonl import last_line
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+from rolemesh_durable.journal.event_log import EventLog, Stored
+from rolemesh_durable.master.history import History
+from rolemesh_durable.master.writer import Writes
+from rolemesh_durable.protocol import master as machine
+
+__all__ = ["Claimed", "Journal"]
+
+RECENT = 4096
+"""Events in memory, for those who watch."""
+KEPT = 1000
+"""Events that stay in the store when it is compacted; once there are twice as many it is."""
+WHAT = "the journal"
+
+
+class Claimed(NamedTuple):
+    """What a new master finds: its epoch, what is kept of what earlier ones have journalled, and what they have told.
+
+    `told` is the last event in ``events.jsonl`` (0: none), `published` the last step in ``metrics.jsonl`` (-1: none).
+    """
+
+    epoch: int
+    stored: Stored
+    told: int
+    published: int
+
+
+class Journal:
+    """The journal of one job, and the recent events in memory for those who watch.
+
+    The log that `opened` gives is used by `writer` only, so the loop never waits for it. `fresh` makes a machine as the
+    job's first master began with; `history` follows the journal with it, and stands for it when it is compacted.
+    `written` says up to which event ``events.jsonl`` goes.
+    """
+
+    history: History
+
+    def __init__(
+        self,
+        opened: Callable[[], EventLog],
+        run_dir: Path,
+        writer: Writes,
+        fresh: Callable[[], machine.MasterMachine],
+        written: Callable[[], int],
+    ) -> None:
+        self._run_dir = run_dir
+        self._open = opened
+        self._writer = writer
+        self._fresh = fresh
+        self._written = written
+        self._store: EventLog | None = None
+        self._epoch = 0
+        self._head_seq = 0
+        self.recent: deque[Event] = deque(maxlen=RECENT)
+
+    def claim(self, then: Callable[[Claimed], None], *, patient: bool) -> None:
+        """Take the job over, with all that earlier masters have journalled. Raises, in `collect`, if it is damaged.
+
+        Of a job that has just been started (not `patient`) it is an error if the store cannot be reached.
+        """
+
+        run_dir = self._run_dir
+
+        def take_over() -> Claimed:
+            self._store = self._store or self._open()
+            epoch, stored = self._store.claim(), self._store.read()
+            told, published = last_line(run_dir / EVENTS_FILE), last_line(run_dir / METRICS_FILE)
+            return Claimed(epoch, stored, int(told.get("seq", 0)), int(published.get("step", -1)))
+
+        def claimed(found: Claimed) -> None:
+            self._epoch, self._head_seq = found.epoch, found.stored.head_seq
+            self.history = History(self._fresh, found.stored)
+            self.recent.extend(found.stored.events[-RECENT:])
+            then(found)
+
+        self._writer.submit(WHAT, take_over, claimed, patient=patient)
+
+    def append(
+        self,
+        entries: list[tuple[str, dict[str, Any]]],
+        then: Callable[[list[Event]], None],
+        committed: int | None = None,
+    ) -> None:
+        """Journal transitions, and which step is committed if that has changed, in one transaction.
+
+        `then` gets the transitions as events. If another master has taken over, `collect` raises.
+        """
+        now = time.time()
+        store = self._claimed
+
+        def appended(events: list[Event]) -> None:
+            self.recent.extend(events)
+            self.history.apply(events, committed)
+            self._compact()
+            then(events)
+
+        stamped = [(now, kind, data) for kind, data in entries]
+        self._writer.submit(WHAT, lambda: store.append(self._epoch, stamped, committed), appended)
+
+    def _compact(self) -> None:
+        """Let the history stand for what is old, so that no master ever has to read more than some thousand events."""
+        seq = self.history.seq
+        if seq - self._head_seq < KEPT:
+            return
+        self._head_seq = seq
+        head, store = self.history.head(), self._claimed
+        # What events.jsonl does not have yet, a new master must be able to write there.
+        keep = KEPT + max(0, seq - self._written())
+        self._writer.submit(WHAT, lambda: store.compact(self._epoch, seq, head, keep))
+
+    def verify(self, then: Callable[[], None]) -> None:
+        """Call `then` if this is still the newest master; if not, `collect` raises `JournalFencedError`."""
+        store = self._claimed
+        self._writer.submit(WHAT, lambda: store.verify(self._epoch), lambda _: then())
+
+    def close(self) -> None:
+        """Close the store. After the writer."""
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def _claimed(self) -> EventLog:
+        assert self._store is not None, "claim() comes first"
+        return self._store

@@ -1,0 +1,37 @@
+"""What agents have been told last is told again while the master has no turn: it lives, and knows nothing new."""
+
+from __future__ import annotations
+
+from rolemesh.api.cluster import Launcher
+from rolemesh_durable.protocol import messages as m
+
+__all__ = ["Keepalive"]
+
+KEEPALIVE_S = 1.0
+
+
+class Keepalive:
+    """Sends messages to agents, and repeats the last `Advance` of each.
+
+    An `Advance` that is repeated does nothing, and grants nothing that has not been journalled before.
+    """
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._last: dict[str, tuple[int, bytes]] = {}
+        self._told = 0.0
+
+    def send(self, agent: str, incarnation: int, message: m.MasterToAgent, now: float) -> None:
+        """Pass a message on."""
+        encoded = m.encode(message)
+        if isinstance(message, m.Advance):
+            self._last[agent], self._told = (incarnation, encoded), now
+        self._launcher.send(agent, incarnation, encoded)
+
+    def repeat(self, now: float) -> None:
+        """To be called again and again while there is no turn."""
+        if now < self._told + KEEPALIVE_S:
+            return
+        self._told = now
+        for agent, (incarnation, encoded) in self._last.items():
+            self._launcher.send(agent, incarnation, encoded)

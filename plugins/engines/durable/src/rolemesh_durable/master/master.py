@@ -1,0 +1,380 @@
+"""The master: drives `MasterMachine` with an inbox, a clock, the journal, plugins and a launcher of agents.
+
+A master that is started again finds its predecessor's journal, takes the job over under the next epoch, and goes on.
+Its loop never waits for a disk or a database: a turn's records are written beside it, and until they are durable it
+takes no further turn, but beats, answers, and goes on telling agents what it has told them last.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from rolemesh.api.cluster import Launcher
+from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
+from rolemesh.api.store import JournalDamagedError
+from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, RESULT_FILE, RUN_FILE, Control, Run, write_json
+from rolemesh_durable import faults
+from rolemesh_durable.control.background import Background
+from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.master import reserve
+from rolemesh_durable.master.answers import Answers
+from rolemesh_durable.master.background_tasks import Errands
+from rolemesh_durable.master.clock import boot
+from rolemesh_durable.master.inbox import Inbox
+from rolemesh_durable.master.journal import Claimed, Journal
+from rolemesh_durable.master.keepalive import Keepalive
+from rolemesh_durable.master.plugins import MasterPlugins, created, exact
+from rolemesh_durable.master.publication import DRAIN_S, Publication
+from rolemesh_durable.master.report import result_of, status_of
+from rolemesh_durable.master.writer import Writer
+from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.merge import LineAssembler
+
+__all__ = ["Master"]
+
+log = logging.getLogger("rolemesh_durable.master")
+
+TICK_MS = 100
+SERVE_MS = 20
+RECENT_LINES = 4096
+
+
+class Master:
+    """Controls one job. Everything happens in `run`; the launcher's callbacks only enqueue.
+
+    `socket_dir` is a private folder for the control socket; `launcher` starts agents and talks to them.
+    """
+
+    def __init__(self, bundle: JobBundle, launcher: Launcher, socket_dir: Path) -> None:
+        self.bundle = bundle
+        self.run_dir = Path(bundle.config.run_dir)
+        self._launcher = launcher
+        self._plugins = MasterPlugins(bundle)
+        self._inbox = Inbox()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._writer, self._files = Writer("journal", self._awake), Writer("files", self._awake)
+        self._journal = Journal(
+            partial(EventLog.open, bundle.state, self.run_dir, bundle.job_id, exact(bundle.store)),
+            self.run_dir,
+            self._writer,
+            lambda: machine.MasterMachine(bundle.outline),
+            lambda: self._publication.told,
+        )
+        self._keepalive = Keepalive(launcher)
+        self._errands = Errands(bundle, launcher, self._plugins.strategies, self._put)
+        earlier = Run(self.run_dir).control()
+        self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
+        self._started = self._earlier.started if self._earlier is not None else time.time()
+        self._machine = machine.MasterMachine(bundle.outline)
+        self._in_control = self._over = False
+        graph = bundle.config.graph
+        self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
+        self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
+        self._run = RunInfo(
+            bundle.config.name,
+            str(self.run_dir),
+            bundle.config.steps,
+            bundle.config.world_sizes,
+            tuple(op.label for op in graph.ops),
+            bundle.backend,
+            bundle.outline.origin,
+        )
+        self._observers = Background(created(bundle.observers, bundle.config.base))
+        self._publication = Publication(self.run_dir, self._observers, self._published)
+        self._dropped = Dropped("the master, as if from an agent,")
+        self._zmq = zmq.Context()
+        self._endpoint = f"ipc://{socket_dir}/master"
+        self._answers = Answers(
+            self._zmq,
+            self._endpoint,
+            status=self._status,
+            events=lambda: self._journal.recent,
+            lines=lambda: self._recent,
+            put=self._put,
+            inject=self._inject,
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self._answers.socket, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Serve until the job has ended and ``result.json`` is written.
+
+        Raises `StateError` if a newer master has taken over, or the journal is lost. Whatever is raised, agents are
+        left alone: the next master finds them.
+        """
+        try:
+            self._launcher.open(self._received, self._lost)
+            self._journal.claim(self._take_over, patient=self._earlier is not None)
+            self._serve(until=lambda: self._in_control)
+            while not self._over:
+                self._serve_once()
+                self._turn()
+        finally:
+            self._close()
+
+    def _serve(self, until: Callable[[], bool], limit_s: float = float("inf")) -> None:
+        """Do all that does not need a turn of the machine, until `until` or for `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not until() and time.monotonic() < deadline:
+            self._serve_once(SERVE_MS)
+
+    def _serve_once(self, wait_ms: int = TICK_MS) -> None:
+        ready = dict(self._poller.poll(wait_ms))
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        if self._in_control:
+            self._launcher.beat()
+        if self._answers.socket in ready:
+            self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
+        self._files.collect()
+        self._writer.collect()
+        if self._writer.busy or self._publication.full:
+            self._keepalive.repeat(time.monotonic())
+
+    def _take_over(self, found: Claimed) -> None:
+        """Go on where earlier masters have stopped, now that the journal is this one's."""
+        self._check_journal(found)
+        outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
+        self._machine = machine.MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
+        self._journal.history.continue_with(self._machine, time.monotonic(), time.time())
+        if (begun := self._journal.history.account.begun) is not None:
+            self._started = begun
+            published = max(found.published, self.bundle.outline.origin_step)
+            self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
+        self._announce(found)
+        self._in_control = True
+        if self._machine.phase == "ended":
+            self._finish()
+            return
+        effects = self._machine.turn([machine.Begin()], time.monotonic())
+        self._carry_out(effects)
+
+    def _received(self, agent: str, message: bytes) -> None:
+        try:
+            decoded = m.decode_agent_to_master(message)
+        except UNREADABLE as error:
+            self._dropped(error)
+        else:
+            self._put(machine.FromAgent(agent, decoded))
+
+    def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
+        self._put(machine.AgentLost(agent, incarnation, why, node_lost))
+
+    def _check_journal(self, found: Claimed) -> None:
+        """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
+        newest = self._journal.history.seq
+        if found.told > newest:
+            what = f"the journal ends with event {newest}, but event {found.told} has been told already"
+        elif found.epoch == 1 and self._earlier is not None:
+            what = f"the master with pid {self._earlier.pid} had a journal, and it is gone"
+        elif (other := Run(self.run_dir).control()) is not None and other.job_id != self.bundle.job_id:
+            what = f"another job ({other.job_id}, master {other.pid}) has taken the folder"
+        else:
+            return
+        raise JournalDamagedError(
+            what,
+            where=str(self.run_dir / EVENTS_FILE),
+            remedy="restore the database from a backup, or start the job again with --resume",
+        )
+
+    def _announce(self, found: Claimed) -> None:
+        fresh = self._earlier is None
+        control = Control(
+            self.bundle.config.name,
+            self.bundle.job_id,
+            self.bundle.backend,
+            self._endpoint,
+            os.getpid(),
+            self._started,
+            self.bundle.ray_address,
+            "rolemesh" if self.bundle.backend == "ray" else "",
+        )
+        self._files.submit("the room for the result", lambda: reserve.take(self.run_dir))
+        for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
+            path = self.run_dir / name
+            self._files.submit(name, lambda path=path, content=content: write_json(path, content), patient=not fresh)  # type: ignore[misc]
+        if fresh:  # nobody knows of the job before
+            self._serve(until=lambda: not self._files.busy)
+        self._observers.broadcast("job_started", run=self._run)
+        self._publication.start()
+        # What the last master journalled and then had no time to tell anybody.
+        self._publication.add(event for event in found.stored.events if event.seq > found.told)
+
+    def _put(self, event: machine.Event) -> None:
+        self._inbox.put(event)
+        self._awake()
+
+    def _awake(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _turn(self) -> None:
+        if self._writer.busy or self._publication.full or self._over:
+            return  # nothing follows from what is not durable, or would have to wait in memory for the disk
+        events = self._inbox.take()
+        for event in events:
+            if isinstance(event, machine.Published):
+                self._lines.written(event.step)
+        effects = self._machine.turn([*events, machine.Tick()], time.monotonic())
+        if self._machine.coordinator.busy:
+            self._lines.unsettled(self._machine.now)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: list[machine.Effect]) -> None:
+        """Journal first, in one transaction; then let the rest out, in order."""
+        records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
+        commits = any(isinstance(effect, machine.Committed) for effect in effects)
+        if records or commits:
+            self._journal.append(records, lambda events: self._release(events, effects), self._machine.committed)
+        elif any(isinstance(effect, machine.Publish) for effect in effects):
+            # A master that was stopped for a while would write lines that are there already.
+            self._journal.verify(lambda: self._release([], effects))
+        else:
+            self._release([], effects)
+
+    def _release(self, events: list[Event], effects: list[machine.Effect]) -> None:
+        """What a turn has led to, now that it is durable."""
+        self._publication.add(events)
+        if any(event.kind == "replanned" for event in events):
+            self._lines.moved(rank.agent for rank in self._machine.ranks.values())
+        for effect in effects:
+            match effect:
+                case machine.ToAgent(agent, incarnation, message):
+                    self._keepalive.send(agent, incarnation, message, time.monotonic())
+                case machine.StartAgents(agents):
+                    self._errands.start(agents)
+                case machine.Attach(agents):
+                    self._errands.attach(agents)
+                case machine.KillAgent(agent, incarnation):
+                    self._launcher.kill(agent, incarnation)
+                case machine.Replan(lost):
+                    homes = {key: record.agent for key, record in self._machine.ranks.items()}
+                    alive = {
+                        name: record.place.node
+                        for name, record in self._machine.agents.items()
+                        if record.state == "up" and record.place.node not in lost
+                    }
+                    self._errands.replan(lost, homes, alive)
+                case machine.FindOrigin():
+                    self._errands.find_origin()
+                case machine.FindSets(after):
+                    self._errands.find_sets(after)
+                case machine.CompleteSet():
+                    self._errands.complete(effect)
+                case machine.Publish(agent, metrics):
+                    self._publish(agent, metrics)
+                case machine.End():
+                    self._finish()
+                case machine.Record() | machine.Committed():
+                    pass
+
+    def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
+        lines = tuple(self._lines.add(agent, metrics, self._machine.now, self._machine.committed, wall=time.time()))
+        if lines:
+            self._recent.extend(lines)
+            self._publication.add(lines)
+
+    def _published(self, step: int, held: bool) -> None:
+        """Of the writer's thread."""
+        self._put(machine.Published(step, held))
+
+    def _inject(self, kind: m.FaultKind, target: str) -> str:
+        """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others.
+
+        Says why not, "" if it happens.
+        """
+        if not self._in_control:
+            return "the master has not taken over yet"
+        what, _, name = target.partition(":")
+        if target == "master":
+            self._journal_injected(kind, target, lambda: self._fail(kind))
+        elif what == "node":
+            self._journal_injected(kind, target, lambda: self._launcher.lose(name))
+        elif what == "agent":
+            if why := self._machine.why_not(name, "", -1):
+                return why
+            self._put(machine.InjectAsked(kind, agent=name))
+        else:
+            role, _, rank = target.rpartition("/")
+            if why := self._machine.why_not("", role, int(rank)):
+                return why
+            self._put(machine.InjectAsked(kind, role=role, rank=int(rank)))
+        return ""
+
+    def _fail(self, kind: m.FaultKind) -> None:
+        """What a rehearsal does to this master."""
+        match kind:
+            case "full":
+                faults.fill([os.getpid()])
+            case "clock":
+                faults.step_clock()
+            case "stall":
+                self._publication.stall(faults.LASTING_S)
+            case _:
+                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+
+    def _journal_injected(self, kind: str, target: str, then: Callable[[], Any]) -> None:
+        def journalled(events: list[Event]) -> None:
+            self._release(events, [])
+            then()
+
+        self._journal.append([("injected", {"kind": kind, "target": target})], journalled)
+
+    def _status(self) -> JobStatus:
+        warnings = (self._writer.warning, self._files.warning, self._publication.warning, *self._observers.warnings)
+        status = status_of(
+            self._machine, self.bundle, self._started, os.getpid(), socket.gethostname(), filter(None, warnings)
+        )
+        if not self._in_control:
+            return msgspec.structs.replace(status, state="recovering" if self._earlier is not None else "starting")
+        if self._machine.phase == "ended" and not self._over:  # that is not journalled yet
+            return msgspec.structs.replace(status, state="stopping")
+        return status
+
+    def _finish(self) -> None:
+        """The job has ended, and that is journalled: end the agents, tell the observers, write the result."""
+        self._over = True
+        stopping = threading.Thread(target=self._launcher.stop, name="stop")
+        stopping.start()
+        self._serve(until=lambda: not stopping.is_alive())
+        ended = time.time()
+        result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started)
+        self._publication.close()
+        self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
+        self._serve(until=lambda: self._publication.wait(0) or not self._publication.patient)
+        if unwritten := self._publication.give_up():
+            log.warning(unwritten)
+        self._observers.broadcast("job_ended", result=result)
+        self._observers.close()
+        self._serve(until=lambda: self._observers.wait(0) or self._observers.hang(DRAIN_S), limit_s=DRAIN_S)
+        for untold in self._observers.give_up():
+            log.warning(untold)
+        self._files.submit(RESULT_FILE, lambda: reserve.write_result(self.run_dir, result))
+        self._serve(until=lambda: not self._files.busy)
+        # Whoever asked while the agents were being ended would wait for an answer until its time-out.
+        self._answers.serve()
+
+    def _close(self) -> None:
+        if self._over:
+            self._launcher.stop()
+            (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
+        self._zmq.destroy(linger=200)
+        for writer in (self._writer, self._files):
+            writer.close()
+        self._journal.close()

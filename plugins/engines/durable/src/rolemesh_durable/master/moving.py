@@ -1,0 +1,47 @@
+"""From a new placement plan to what changes for agents and ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.placement import PlacementPlan
+from rolemesh_durable.protocol.master import Move, Replanned
+
+__all__ = ["moves_of"]
+
+
+def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> Replanned:
+    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that may be used.
+
+    A node without such an agent gets a new one, with a name that no agent has had.
+    """
+    if plan.unplaced:
+        missing = "; ".join(f"{u.role}/{u.rank}: {u.reason}" for u in plan.unplaced)
+        return Replanned(None, why=missing)
+    at = {node: agent for agent, node in agents.items()}
+    number = len({*agents, *homes.values()})
+    taken: Collection[str] = {*agents, *homes.values()}
+    for a in plan.assignments:
+        node = plan.slot(a.slot).node
+        if node not in at:
+            while f"node{number}" in taken:
+                number += 1
+            at[node] = f"node{number}"
+            number += 1
+    local: dict[tuple[str, str], list[int]] = {}
+    for a in sorted(plan.assignments, key=lambda a: (a.role, a.rank)):
+        local.setdefault((a.role, plan.slot(a.slot).node), []).append(a.rank)
+    turns = plan.turns()
+    moves, used = [], dict[str, None]()
+    for a in plan.assignments:
+        slot = plan.slot(a.slot)
+        agent = at[slot.node]
+        if homes.get((a.role, a.rank)) != agent:
+            used[slot.node] = None
+            mates = local[a.role, slot.node]
+            gpus = tuple(index for index, _ in slot.gpus)
+            on_slot = turns.get(slot.id, ())
+            moves.append(Move(a.role, a.rank, agent, mates.index(a.rank), len(mates), gpus, on_slot))
+    places = tuple(AgentPlace(at[node], node, plan.held(node)) for node in used)
+    return Replanned(tuple(moves), places)

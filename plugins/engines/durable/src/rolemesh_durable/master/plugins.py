@@ -1,0 +1,102 @@
+"""The plugins that live beside the master: observers, levels, diagnosers, strategies, as the driver resolved them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.api.failures import RecoveryPlan, Verdict
+from rolemesh.api.import_ref import import_paths
+from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.drivers import load_exact
+from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh_durable.protocol.job import JobBundle, PluginUse
+from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
+
+__all__ = ["MasterPlugins", "created", "exact"]
+
+
+def exact(use: PluginUse) -> type[Any]:
+    """The class that the driver has resolved. Raises `PluginError` if it is another one here."""
+    return load_exact(msgspec.convert(use.record, PluginRecord))
+
+
+def created(uses: Iterable[PluginUse], base: str) -> JobPlugins:
+    """Import and create plugins, in order, as ``name#index``; `base` is the job file's folder. Raises `PluginError`."""
+    import_paths(base)
+    plugins = JobPlugins()
+    for index, use in enumerate(uses):
+        record = msgspec.convert(use.record, PluginRecord)
+        cls = load_exact(record)
+        options = cls.Options.model_validate(use.options, context={"base": base})
+        plugins.create(f"{record.name}#{index}", record, cls, options)
+    return plugins
+
+
+class MasterPlugins:
+    """What the master's machine asks: the ladder's rungs, the diagnosers, and the placement strategies."""
+
+    def __init__(self, bundle: JobBundle) -> None:
+        base = bundle.config.base
+        self._levels = created(bundle.ladder, base)
+        self._diagnosers = created(bundle.diagnosers, base)
+        self._strategies = created(bundle.strategies, base)
+
+    @property
+    def ladder(self) -> tuple[Rung, ...]:
+        """The levels in the job file's order. Levels of one name are told apart by their position."""
+        names = [self._levels.record(name).name for name in self._levels.names]
+        return tuple(
+            self._rung(instance, name if names.count(name) == 1 else instance)
+            for instance, name in zip(self._levels.names, names, strict=True)
+        )
+
+    def _rung(self, instance: str, name: str) -> Rung:
+        level = self._levels.instance(instance)
+
+        def recover(failure: Any, view: Any) -> Any:
+            return self._levels.asked(instance, "recover", RecoveryPlan, failure=failure, view=view)
+
+        return Rung(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
+
+    @property
+    def diagnosers(self) -> tuple[Diagnose, ...]:
+        """Diagnosers in the job file's order, then the levels that judge as well."""
+        return tuple(
+            self._diagnose(plugins, instance)
+            for plugins in (self._diagnosers, self._levels)
+            for instance in plugins.names
+        )
+
+    @staticmethod
+    def _diagnose(plugins: JobPlugins, instance: str) -> Diagnose:
+        def diagnose(failure: Any, view: Any) -> Any:
+            return plugins.asked(instance, "diagnose", Verdict, failure=failure, view=view)
+
+        return diagnose
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The placement strategies in the job file's order."""
+        return tuple(self._strategy(instance) for instance in self._strategies.names)
+
+    def _strategy(self, instance: str) -> Strategy:
+        strategies = self._strategies
+        hooks = hooks_of(type(strategies.instance(instance)))
+
+        def place(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan | None:
+            found: PlacementPlan | None = strategies.call(
+                instance, "place", request=request, cluster=cluster, plan=plan
+            )
+            return found
+
+        def replace(plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
+            found: PlacementPlan | None = strategies.call(instance, "replace", plan=plan, lost=lost, cluster=cluster)
+            return found
+
+        name = strategies.record(instance).name
+        return Strategy(name, place, replace if "replace" in hooks else None)

@@ -1,0 +1,187 @@
+"""What a job has told is on disk before anything relies on it: the writer of ``events.jsonl`` and ``metrics.jsonl``.
+
+Ranks keep their lines of metrics until the master says `Published`, and it says so when the disk has them. A disk that
+is full, or gone for a while, is waited for here, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh.runs.jsonl import LineFile, Numbered, event_line, metrics_line
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+
+__all__ = ["DRAIN_S", "Publication"]
+
+log = logging.getLogger("rolemesh_durable.master")
+
+PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+"""Between two tries of a write that fails: doubled from the first to the second."""
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+"""Why a write fails that succeeds one day: at the job's end it is waited for as long as it takes."""
+DRAIN_S = 60.0
+"""How long anything else may take, at the job's end, for what is not written yet."""
+MOST_WAITING = 16384
+"""Events and lines that may wait for the disk. Then the master makes no further ones: ranks wait in their grant."""
+
+
+class _Observers(Protocol):
+    def broadcast(self, hook: str, /, **arguments: object) -> object:
+        """Call `hook` of every observer, soon."""
+
+
+class Publication:
+    """Appends what it is given, in order; then tells the observers of it, and `written` how far it has come.
+
+    `written(step, held)` is called in the writer's thread when metrics up to `step` are durable, and with `held` when
+    nothing can be written at present. A new master's goes on behind the last whole line of its predecessor's. Nothing
+    is touched before `start`. That thread does no more than `take` and `attempt`, one after the other.
+    """
+
+    def __init__(self, run_dir: Path, observers: _Observers, written: Callable[[int, bool], None]) -> None:
+        self._events = LineFile(run_dir / EVENTS_FILE, "seq", 1)
+        self._metrics = LineFile(run_dir / METRICS_FILE, "step", 0)
+        self._observers, self._written = observers, written
+        self._waiting: list[Event | StepMetrics] = []
+        self._taken = 0
+        self._news = threading.Condition()
+        self._closing = False
+        self._stall_s = 0.0
+        self._given_up = threading.Event()
+        self._failing: tuple[float, str, int | None] | None = None
+        self._begins = True
+        self._batch: list[Event | StepMetrics] = []
+        self._lines: dict[LineFile, list[Numbered]] = {}
+        self._pause = PAUSE_S
+        self._thread = threading.Thread(target=self._serve, name="publication", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def add(self, news: Iterable[Event | StepMetrics]) -> None:
+        """Have `news` written, soon."""
+        with self._news:
+            self._waiting += news
+            self._news.notify()
+
+    @property
+    def told(self) -> int:
+        """The number of the last event that is on disk, as far as this process knows."""
+        return self._events.last
+
+    @property
+    def patient(self) -> bool:
+        """Writing fails for a reason that goes by: there is no room, or the disk does not answer as it should."""
+        return self._failing is not None and self._failing[2] in PASSING
+
+    @property
+    def full(self) -> bool:
+        """So much waits for the disk that nothing should be added for now."""
+        return len(self._waiting) + self._taken > MOST_WAITING
+
+    @property
+    def warning(self) -> str:
+        """What keeps the writer from writing right now, "" if nothing does."""
+        failing = self._failing
+        if failing is None:
+            return ""
+        since, error, _ = failing
+        return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
+
+    def stall(self, seconds: float) -> None:
+        """Rehearsal: the next write blocks for so long, as on a file system whose server does not answer."""
+        self._stall_s = seconds
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether, within `timeout_s` after `close`, everything has been written."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> str:
+        """Write nothing more; says what has not been written, "" if all has."""
+        self._given_up.set()
+        if not self._thread.is_alive():
+            return ""
+        with self._news:
+            left = len(self._waiting) + self._taken
+        where = self._metrics.path.parent
+        return f"{left} events and lines of metrics are not written to {where}: {self.warning or 'it is slow'}"
+
+    def _serve(self) -> None:
+        while self.take():
+            while pause := self.attempt():
+                if self._given_up.wait(pause):
+                    break
+            if self._given_up.is_set():
+                break
+        self._events.close()
+        self._metrics.close()
+
+    def take(self) -> bool:
+        """Take all that waits, as soon as something does; False at the end. First of all it takes nothing."""
+        with self._news:
+            while not (self._begins or self._waiting or self._closing):
+                self._news.wait()
+            batch, self._waiting = self._waiting, []
+            self._taken = len(batch)
+        self._batch = batch
+        self._lines = {
+            self._events: [event_line(news) for news in batch if isinstance(news, Event)],
+            self._metrics: [metrics_line(news) for news in batch if isinstance(news, StepMetrics)],
+        }
+        self._pause = PAUSE_S
+        return self._begins or bool(batch)
+
+    def attempt(self) -> float:
+        """Try to write what was taken: 0.0 if that is done and told, or how many seconds to wait before the next try.
+
+        The first attempt finds out how far an earlier master has come.
+        """
+        stall_s, self._stall_s = self._stall_s, 0.0
+        self._given_up.wait(stall_s)
+        for file, lines in self._lines.items():
+            try:
+                if lines or self._begins:
+                    file.append(lines)
+            except OSError as error:
+                self._fails(file, error)
+                pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
+                return pause
+        if self._failing is not None:
+            log.warning("events and metrics are written again")
+            self._failing = None
+            self._written(-1, False)
+        self._tell()
+        return 0.0
+
+    def _fails(self, file: LineFile, error: OSError) -> None:
+        if self._failing is None:
+            log.warning("%s cannot be written, and is tried again: %s", file.path, error)
+            self._failing = (time.monotonic(), str(error), error.errno)
+            self._written(-1, True)
+
+    def _tell(self) -> None:
+        for news in self._batch:
+            if isinstance(news, Event):
+                self._observers.broadcast("event", event=news)
+        lines = tuple(news for news in self._batch if isinstance(news, StepMetrics))
+        if lines:
+            self._observers.broadcast("steps_finished", metrics=lines)
+        if lines or self._begins:
+            self._written(self._metrics.last, False)
+        self._begins, self._batch, self._taken = False, [], 0

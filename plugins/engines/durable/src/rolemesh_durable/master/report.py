@@ -1,0 +1,111 @@
+"""What the master says about a job: its present picture and its result. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from rolemesh.api import failures
+from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.master.goodput import Account
+from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.master import MasterMachine, RankRecord
+
+__all__ = ["result_of", "status_of"]
+
+PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering")
+"""What `rolemesh_durable.rank.status_page` writes as a rank's phase."""
+
+
+def status_of(
+    machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str, warnings: Iterable[str] = ()
+) -> JobStatus:
+    """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
+    agents = tuple(
+        AgentStatus(name, record.place.node, record.pid, record.state) for name, record in machine.agents.items()
+    )
+    graph = bundle.config.graph
+    ranks = tuple(
+        _rank(role, n, machine.agents[record.agent].place.node, record, graph)
+        for (role, n), record in machine.ranks.items()
+    )
+    return JobStatus(
+        bundle.config.name,
+        machine.status if machine.phase == "ended" else machine.phase,
+        machine.outline.epoch,
+        machine.committed,
+        bundle.config.steps,
+        started,
+        pid,
+        host,
+        agents,
+        ranks,
+        machine.message,
+        machine.persisted,
+        (*warnings, *machine.warnings()),
+    )
+
+
+def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph) -> RankStatus:
+    generation = record.launch.generation
+    at = record.report
+    if at is None or record.state != "running":
+        return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
+    phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
+    doing = _doing(at.op, at.edge, graph)
+    return RankStatus(role, n, node, record.pid, record.state, max(at.step, 0), phase, doing, generation)
+
+
+def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
+    if 0 <= edge < len(graph.edges):
+        way = graph.edges[edge]
+        other = way.src if way.dst == op else way.dst
+        return graph.ops[other].label
+    return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
+
+
+def result_of(machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float) -> dict[str, Any]:
+    """The content of ``result.json``."""
+    status = machine.status
+    codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
+    never_started = status == "failed" and not machine.failures and machine.never_started
+    result: dict[str, Any] = {
+        "name": bundle.config.name,
+        "job_id": bundle.job_id,
+        "status": status,
+        "message": machine.message,
+        "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
+        "steps": bundle.config.steps,
+        "committed_steps": machine.committed + 1,
+        "wall_s": round(wall_s, 3),
+        "state_sha256": _digests(machine),
+        "plugins": bundle.plugins,
+        "run_dir": bundle.config.run_dir,
+        "restored_step": bundle.outline.origin_step,
+        "persisted_step": machine.persisted,
+        "lost_nodes": sorted({agent.place.node for agent in machine.agents.values() if agent.node_lost}),
+        "refused_connections": sum(machine.refused.values()),
+        "recoveries": account.recoveries(),
+        "goodput": account.goodput(wall_s),
+    }
+    if machine.failures and status != "done":
+        result["failure"] = msgspec.to_builtins(failures.primary(machine.last_failures))
+        result["failures"] = [failures.describe(failure) for failure in machine.last_failures]
+    return result
+
+
+def _digests(machine: MasterMachine) -> dict[str, str | None]:
+    """Per role the sha256 over its ranks' digests in rank order; None for a role without state or not at its end."""
+    result: dict[str, str | None] = {}
+    for role in dict.fromkeys(role for role, _ in machine.ranks):
+        ranks = [record for (r, _), record in sorted(machine.ranks.items()) if r == role]
+        if all(record.state == "done" and record.sha256 for record in ranks):
+            result[role] = sha256("".join(record.sha256 for record in ranks).encode()).hexdigest()
+        else:
+            result[role] = None
+    return result

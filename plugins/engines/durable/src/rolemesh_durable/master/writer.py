@@ -1,0 +1,158 @@
+"""What must be durable is written beside the master's loop: one write after the other, each until it is done."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from rolemesh.api.store import StateUnavailableError
+
+__all__ = ["Writer", "Writes", "may_pass"]
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+LASTING = (errno.ENOENT, errno.ENOTDIR)
+"""A folder that is not there does not come back by waiting."""
+
+log = logging.getLogger("rolemesh_durable.master")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether what failed with `error` may succeed later: a full or failing disk, a store that is busy or away."""
+    if isinstance(error, OSError):
+        return error.errno not in LASTING
+    return isinstance(error, StateUnavailableError)
+
+
+class _Write(NamedTuple):
+    what: str
+    write: Callable[[], Any]
+    then: Callable[[Any], None]
+    patient: bool
+
+
+class Writes:
+    """Writes that are carried out in order, each until it is done, and whose results go back to who submits them.
+
+    What fails and `may_pass` is tried again with growing pauses for as long as it takes; `warning` says so meanwhile.
+    What fails otherwise is raised by `collect`, and nothing is written after it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[_Write | None] = SimpleQueue()
+        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._open = 0
+        self._current: tuple[_Write, float] | None = None
+        self._pause = FIRST_PAUSE_S
+        self._trouble: tuple[float, str] | None = None
+
+    def submit(
+        self, what: str, write: Callable[[], T], then: Callable[[T], None] = lambda _: None, *, patient: bool = True
+    ) -> None:
+        """Have `write` called; `then` gets what it returns, in `collect`. `what` names it in warnings.
+
+        Of a write that is not `patient` every failure is raised by `collect`. From the loop's thread only.
+        """
+        self._open += 1
+        self._waiting.put(_Write(what, write, then, patient))
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was submitted has not been collected yet."""
+        return self._open > 0
+
+    def collect(self) -> None:
+        """Call what follows from the writes that are done. Raises what cannot be written for good."""
+        while True:
+            try:
+                done = self._done.get_nowait()
+            except Empty:
+                return
+            self._open -= 1
+            done()
+
+    @property
+    def warning(self) -> str:
+        """What is being tried again, since when and why; "" if all is well."""
+        trouble = self._trouble
+        return f"{trouble[1]} (tried again for {time.monotonic() - trouble[0]:.0f} s)" if trouble is not None else ""
+
+    def take(self) -> bool:
+        """Wait for the next write, and take it; False if there will be none."""
+        write = self._waiting.get()
+        self._pause = FIRST_PAUSE_S
+        self._current = (write, time.monotonic()) if write is not None else None
+        return write is not None
+
+    def attempt(self) -> float:
+        """Try what was taken: 0.0 if that is done, or how many seconds to wait before it is tried again.
+
+        What cannot be written for good is raised, here and by `collect`.
+        """
+        assert self._current is not None, "take() comes first"
+        write, since = self._current
+        try:
+            result = write.write()
+        except BaseException as error:
+            if not write.patient or not may_pass(error):
+                self._done.put(_raising(error))
+                raise
+            text = f"{write.what} cannot be written: {error}"
+            if self._trouble is None or self._trouble[1] != text:
+                log.warning("%s; it is tried again until it can", text)
+            self._trouble = (since, text)
+            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
+            return pause
+        if self._trouble is not None:
+            log.warning("%s is written again, after %.1f s", write.what, time.monotonic() - since)
+            self._trouble = None
+        self._done.put(lambda: write.then(result))
+        return 0.0
+
+
+class Writer(Writes):
+    """Writes in a thread of its own. `wake` is called there whenever there is something to collect."""
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Give up what waits; returns when the thread has ended, or is held in a write for `timeout_s`."""
+        self._closed.set()
+        self._waiting.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        going_on = True
+        while going_on and self.take() and not self._closed.is_set():
+            going_on = self._until_done()
+            self._wake()
+
+    def _until_done(self) -> bool:
+        """Whether it is written; False if it never will be."""
+        try:
+            while pause := self.attempt():
+                if self._closed.wait(pause):
+                    self._done.put(_raising(InterruptedError("it was not written any more")))
+                    return False
+        except BaseException:  # `collect` raises it
+            return False
+        return True
+
+
+def _raising(error: BaseException) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise error
+
+    return raise_it

@@ -1,0 +1,294 @@
+"""Who is to blame when nothing moves: follows who waits for whom, from the positions that ranks have reported. Pure.
+
+The wait-for graph is that of deadlock detection in distributed systems (Knapp 1987, "Deadlock detection in distributed
+databases", section 2): here a wait has one cause, since a rank runs one call at a time, but may be for several ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from rolemesh.graph.logical import Edge, LogicalGraph
+from rolemesh.graph.routes import Route, route
+from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.messages import RankReport
+
+__all__ = ["HangVerdict", "Key", "culprit"]
+
+Key: TypeAlias = tuple[str, int]
+"""Role and rank."""
+
+# Phases, as `rolemesh_durable.rank.status_page` numbers them; that room is above this one.
+_IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING = range(6)
+
+MAX_TOLD = 6
+"""Waits that are told in the verdict's text; `HangVerdict.chain` has all of them."""
+
+
+class HangVerdict(NamedTuple):
+    """The rank that the others wait for, directly or through others.
+
+    `operator` is the label of the call it is in ("" between steps) and `step` its step. `chain` says who waits for
+    whom, from the culprit outwards; `text` is all of it for a person. `computing`: as far as one can see it works.
+    """
+
+    role: str
+    rank: int
+    operator: str
+    step: int
+    chain: tuple[str, ...]
+    text: str
+    computing: bool = False
+
+
+class _Wait(NamedTuple):
+    """What a rank waits for: `whom` (nobody: it is at fault itself), and the reason in words."""
+
+    whom: tuple[Key, ...]
+    why: str
+
+
+def culprit(
+    graph: LogicalGraph,
+    reports: Mapping[Key, RankReport],
+    world_sizes: Mapping[str, int],
+    *,
+    collective: Collection[str] = (),
+    turns: Mapping[Key, Collection[Key]] = MappingProxyType({}),
+) -> HangVerdict:
+    """Name the rank at the end of the waits. To be asked when no rank has got any further for a long time.
+
+    `reports` are the newest ones, `collective` the roles whose ranks wait for each other inside an operator; `turns`
+    are, by rank, those that take turns on its slot. Ranks that wait for nobody are candidates: one stopped by a signal
+    first, then one that is not set up, then the one that most ranks wait for. Where ranks wait for each other in a
+    circle, it is the one that is furthest behind. Members of a group that are in the same call look alike from outside:
+    the first is named, and the text names all.
+
+    Raises `ValueError` without a rank that is not done.
+    """
+    picture = _Picture(graph, reports, world_sizes, collective, turns)
+    if not picture.live:
+        raise ValueError("every rank is done: nobody hangs")
+    waits = {key: picture.wait(key) for key in picture.live}
+    waiters: dict[Key, list[Key]] = {key: [] for key in waits}
+    for key, wait in waits.items():
+        for other in wait.whom:
+            waiters[other].append(key)
+    ends = [key for key, wait in waits.items() if not wait.whom]
+    if not ends:
+        ends = [min(waits, key=picture.progress)]
+    behind = {key: _reached(key, waiters) for key in ends}
+    chosen = min(ends, key=lambda key: picture.innocence(key, len(behind[key])))
+    return _verdict(picture, chosen, waits, behind[chosen])
+
+
+class _Picture:
+    """The reports, and what they say about two ranks."""
+
+    def __init__(
+        self,
+        graph: LogicalGraph,
+        reports: Mapping[Key, RankReport],
+        world_sizes: Mapping[str, int],
+        collective: Collection[str],
+        turns: Mapping[Key, Collection[Key]],
+    ) -> None:
+        self.graph, self.reports, self.sizes, self.collective = graph, reports, world_sizes, collective
+        self._turns = turns
+        # A rank that is done still gives what a restarted one asks for, unless it is stopped.
+        self.live = {key: report for key, report in reports.items() if report.state != "done" or report.frozen}
+        self._activity = Activity(graph)
+        self._routes: dict[int, Route] = {}
+
+    def wait(self, key: Key) -> _Wait:
+        """For whom `key` waits, and why."""
+        report = self.live[key]
+        if report.phase == _TURN and not report.frozen:
+            return self._for_turn(key, report)
+        if report.phase == _GATHERING and not report.frozen:
+            return self._for_group(key, report)
+        if report.frozen or report.state != "ready":
+            return _Wait((), "")
+        edge = self.edge(report)
+        if report.phase == _WAITING and edge is not None:
+            return self._for_input(key, report, edge)
+        if report.phase == _BLOCKED and edge is not None:
+            return self._for_credit(key, report, edge)
+        if report.phase == _COMPUTING:
+            return self._in_collective(key, report)
+        return self._for_the_slowest(key, report)
+
+    def progress(self, key: Key) -> tuple[int, int, int]:
+        """How far a rank is: finished step, step, operator call."""
+        report = self.reports[key]
+        return (report.finished, report.step, report.op)
+
+    def innocence(self, key: Key, waiters: int) -> tuple[int, int, bool]:
+        """Lower is more suspicious, among ranks that wait for nobody; `waiters` ranks wait for this one."""
+        report = self.live[key]
+        return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, report.phase != _COMPUTING)
+
+    def mates(self, key: Key) -> list[Key]:
+        """The members of the collective group that are in the same call, `key` included."""
+        report = self.live[key]
+        if key[0] not in self.collective or report.phase != _COMPUTING or report.frozen:
+            return [key]
+        return [k for k, r in self.live.items() if k[0] == key[0] and self._together(r, report)]
+
+    def edge(self, report: RankReport) -> Edge | None:
+        """The edge that a rank waits on, if it waits on one."""
+        return self.graph.edges[report.edge] if 0 <= report.edge < len(self.graph.edges) else None
+
+    def operator(self, key: Key) -> str:
+        """The label of the call that a rank is in; "" between steps."""
+        report = self.reports[key]
+        if report.phase == _IDLE or not 0 <= report.op < len(self.graph.ops):
+            return ""
+        return self.graph.ops[report.op].label
+
+    # ------------------------------------------------------------------------------------------------------- waits
+
+    def _for_input(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
+        made, source = report.step - edge.lag, self.graph.ops[edge.src]
+        senders = [(source.role, rank) for rank in self._route(edge).sources[key[1]]]
+        missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
+        why = f"for {edge.param} of step {made} from {source.label}"
+        return _Wait(tuple(missing or self._frozen(senders)), why)
+
+    def _for_credit(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
+        sink = self.graph.ops[edge.dst]
+        takers = [(sink.role, rank) for send in self._route(edge).sends[key[1]] for rank in send.consumers]
+        live = [k for k in takers if k in self.live]
+        why = f"to take {edge.param} in {sink.label}"
+        rhythm = self._activity.rhythms[edge.dst]
+        if rhythm is None:
+            return _Wait((), why)
+        # The newest value that must have been released before another may be sent, as the step in which it is taken.
+        taken = report.step - 1 + edge.lag
+        taken -= (taken - rhythm.at) % rhythm.every + (edge.window - 1) * rhythm.every
+        late = [k for k in live if not self._past(self.live[k], edge.dst, taken)]
+        # Who has done so may still owe the word: it comes with the next wait, which who computes does not reach.
+        busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
+        return _Wait(tuple(late or busy), why)
+
+    def _for_turn(self, key: Key, report: RankReport) -> _Wait:
+        """Who is on the slot; or else who has to be there before."""
+        mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
+        there = [k for k, r in mates.items() if r.frozen or r.phase == _COMPUTING]
+        before = [k for k, r in mates.items() if r.phase != _TURN and not self._past(r, report.op, report.step)]
+        return _Wait(tuple(there or before), "for its turn on their slot")
+
+    def _for_group(self, key: Key, report: RankReport) -> _Wait:
+        mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
+        away = [k for k, r in mates.items() if r.frozen or (r.phase != _GATHERING and not _ahead(r, report))]
+        return _Wait(tuple(away), "to begin the call together")
+
+    def _in_collective(self, key: Key, report: RankReport) -> _Wait:
+        if key[0] not in self.collective:
+            return _Wait((), "")
+        mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
+        missing = [k for k, r in mates.items() if r.frozen or (not self._together(r, report) and not _ahead(r, report))]
+        return _Wait(tuple(missing), "in the collective")
+
+    def _for_the_slowest(self, key: Key, report: RankReport) -> _Wait:
+        """A grant, or room for what is retained, comes with a commit: that is up to the slowest rank."""
+        others = {k: r for k, r in self.live.items() if k != key}
+        slowest = min((r.finished for r in others.values()), default=report.finished)
+        if slowest < report.finished:
+            return _Wait(tuple(k for k, r in others.items() if r.finished == slowest), "to finish a step")
+        unsafe = min((r.safe for r in others.values()), default=report.safe)
+        if unsafe < report.safe:
+            return _Wait(tuple(k for k, r in others.items() if r.safe == unsafe), "to have its snapshot in safety")
+        stopped = [k for k, r in others.items() if r.frozen]
+        return _Wait(tuple(stopped), "to finish a step")
+
+    # ---------------------------------------------------------------------------------------------------- relations
+
+    def _route(self, edge: Edge) -> Route:
+        if edge.id not in self._routes:
+            m, n = (self.sizes[self.graph.ops[op].role] for op in (edge.src, edge.dst))
+            self._routes[edge.id] = route(edge.src_partition, m, edge.dst_partition, n)
+        return self._routes[edge.id]
+
+    def _past(self, report: RankReport, op: int, step: int) -> bool:
+        """Whether a rank has left call `op` of `step` behind."""
+        return report.finished >= step or report.step > step or (report.step == step and report.op > op)
+
+    def _frozen(self, keys: Collection[Key]) -> list[Key]:
+        return [k for k in keys if k in self.live and self.live[k].frozen]
+
+    def _together(self, one: RankReport, other: RankReport) -> bool:
+        return (one.step, one.op, one.phase) == (other.step, other.op, other.phase)
+
+
+def _ahead(one: RankReport, other: RankReport) -> bool:
+    """Whether `one` has left the call that `other` is in."""
+    left = one.finished >= other.step or (one.step, one.op) > (other.step, other.op)
+    return left or ((one.step, one.op) == (other.step, other.op) and one.phase == _BLOCKED)
+
+
+def _reached(key: Key, waiters: Mapping[Key, list[Key]]) -> dict[Key, Key]:
+    """Everybody who waits for `key`, nearest first, with whom each waits for on the way."""
+    found: dict[Key, Key] = {}
+    queue = [key]
+    for at in queue:
+        for waiter in waiters[at]:
+            if waiter != key and waiter not in found:
+                found[waiter] = at
+                queue.append(waiter)
+    return found
+
+
+def _verdict(
+    picture: _Picture,
+    key: Key,
+    waits: Mapping[Key, _Wait],
+    behind: Mapping[Key, Key],
+) -> HangVerdict:
+    report, operator = picture.live[key], picture.operator(key)
+    chain = tuple(f"{_name(who)} waits for {_name(whom)} {waits[who].why}" for who, whom in behind.items())
+    told = [_position(picture, key), *chain[:MAX_TOLD]]
+    if waits[key].whom:
+        circle = f"it waits for {_name(waits[key].whom[0])} {waits[key].why}"
+        told.insert(1, f"they wait for each other in a circle: {circle}")
+    if len(chain) > MAX_TOLD:
+        told.append(f"{len(chain) - MAX_TOLD} more wait for these")
+    computing = report.state == "ready" and report.phase == _COMPUTING and not report.frozen
+    return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
+
+
+def _position(picture: _Picture, key: Key) -> str:
+    """``trainer/1 has been in train at step 7 for 31 s``, and what is strange about it."""
+    report, mates = picture.live[key], picture.mates(key)
+    for_s = f"for {report.since_s:.0f} s"
+    if report.state != "ready":
+        return f"{_name(key)} has not become ready: it is {report.state}" + (" (stopped by a signal)" * report.frozen)
+    who = f"{', '.join(map(_name, mates))} have" if len(mates) > 1 else f"{_name(key)} has"
+    at = f"{picture.operator(key).removeprefix(f'{key[0]}.')} at step {report.step}"
+    edge = picture.edge(report)
+    if report.phase == _COMPUTING:
+        where, strange = f"been in {at} {for_s}", ""
+    elif report.phase == _WAITING and edge is not None:
+        where = f"waited in {at} {for_s} for {edge.param} from {picture.graph.ops[edge.src].label}"
+        strange = ", which has been sent"
+    elif report.phase == _BLOCKED and edge is not None:
+        where = f"been blocked in {at} {for_s} until {picture.graph.ops[edge.dst].label} takes {edge.param}"
+        strange = ", which has been taken"
+    elif report.phase == _GATHERING:
+        where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
+    elif report.phase == _TURN:
+        where, strange = f"waited {for_s} for its turn before {at}", ", though nobody is before it"
+    else:
+        done = f"after step {report.finished}" if report.finished >= 0 else "before the first step"
+        where, strange = f"been idle {done} {for_s}", ", though nobody is slower"
+    if report.frozen:
+        strange = " (stopped by a signal)"
+    elif picture.wait(key).whom:
+        strange = ""
+    return f"{who} {where}{strange}"
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}/{key[1]}"

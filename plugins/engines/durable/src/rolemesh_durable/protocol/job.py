@@ -1,0 +1,143 @@
+"""What is fixed for a whole job and travels once: to the master, to each agent, to each rank. Plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.messages import RankLaunch
+
+__all__ = [
+    "AgentConfig",
+    "CurveKeys",
+    "JobBundle",
+    "JobConfig",
+    "PluginUse",
+    "RankStart",
+    "agent_config",
+]
+
+
+class PluginUse(msgspec.Struct, frozen=True):
+    """A plugin as the driver resolved it: `record` is a `PluginRecord`, `options` plain JSON values."""
+
+    record: dict[str, Any]
+    options: dict[str, Any]
+
+
+class CurveKeys(msgspec.Struct, frozen=True):
+    """CurveZMQ keys made for one job, z85 text. Every rank is a server to its peers and a client of them."""
+
+    server_public: str
+    server_secret: str
+    client_public: str
+    client_secret: str
+
+
+class JobConfig(msgspec.Struct, frozen=True):
+    """What every rank of a job must know. `several_nodes`: some edges need the remote transport."""
+
+    name: str
+    job_id: str
+    steps: int
+    seed: int
+    run_dir: str
+    base: str
+    graph: LogicalGraph
+    world_sizes: dict[str, int]
+    metrics_every: int
+    retention: bool
+    retention_bytes: int
+    local: PluginUse
+    remote: PluginUse
+    several_nodes: bool
+    keys: CurveKeys
+    snapshots: SnapshotPlan = SnapshotPlan()
+    stateful: tuple[str, ...] = ()
+    """Roles whose workload keeps state; the others are restored by replay."""
+    trust_pickles: bool = False
+    """Pickled objects in the snapshot that the job was resumed from may be read."""
+
+
+class AgentConfig(msgspec.Struct, frozen=True):
+    """What an agent is started with.
+
+    `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from.
+    """
+
+    agent: str
+    node: str
+    host: str
+    lease_s: float
+    job: JobConfig
+    preload: dict[str, tuple[str, ...]]
+    env: dict[str, dict[str, str]]
+    environments: dict[str, Environment]
+    incarnation: int = 0
+    warm: tuple[str, ...] = ()
+
+
+class RankStart(msgspec.Struct, frozen=True):
+    """What the zygote hands a new rank: its launch, the job, and the places on its node.
+
+    `mates` are the boards of all other ranks of its collective group, if they all live on this node. `turns` is the
+    page of those with which it takes turns; "" if it takes none.
+    """
+
+    launch: RankLaunch
+    job: JobConfig
+    node: str
+    host: str
+    shm_dir: str
+    socket_dir: str
+    tmp_dir: str
+    agent_address: str
+    board: str
+    mates: dict[int, str] = {}
+    turns: str = ""
+
+
+class JobBundle(msgspec.Struct, frozen=True):
+    """All that the master is started with. Holds expanded secrets: never written to disk, never journalled."""
+
+    outline: JobOutline
+    config: JobConfig
+    job_id: str
+    backend: str
+    state: str
+    store: PluginUse
+    observers: tuple[PluginUse, ...]
+    ladder: tuple[PluginUse, ...]
+    diagnosers: tuple[PluginUse, ...]
+    strategies: tuple[PluginUse, ...]
+    request: PlacementRequest
+    plan: PlacementPlan
+    plugins: dict[str, dict[str, str]]
+    hosts: dict[str, str]
+    lease_s: float
+    preload: dict[str, tuple[str, ...]]
+    env: dict[str, dict[str, str]]
+    environments: dict[str, Environment]
+    ray_address: str = ""
+
+
+def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentConfig:
+    """What an agent of a job is started with. Any role may come to it; `warm` are those that it begins with."""
+    return AgentConfig(
+        agent=place.agent,
+        node=place.node,
+        host=host,
+        lease_s=bundle.lease_s,
+        job=bundle.config,
+        preload=bundle.preload,
+        env=bundle.env,
+        environments=bundle.environments,
+        incarnation=incarnation,
+        warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
+    )

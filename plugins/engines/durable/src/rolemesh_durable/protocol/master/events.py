@@ -1,0 +1,283 @@
+"""What happens to a master's machine, and what it wants done. Plain data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh_durable.protocol import messages as m
+
+__all__ = [
+    "AgentLost",
+    "Attach",
+    "Begin",
+    "Committed",
+    "CompleteSet",
+    "Disown",
+    "Effect",
+    "End",
+    "Event",
+    "FindOrigin",
+    "FindSets",
+    "FromAgent",
+    "Incarnation",
+    "InjectAsked",
+    "KillAgent",
+    "Move",
+    "OriginFound",
+    "OwnerSeen",
+    "Publish",
+    "Published",
+    "Record",
+    "Released",
+    "Replan",
+    "Replanned",
+    "SetCompleted",
+    "StartAgents",
+    "StartFailed",
+    "Status",
+    "StopAsked",
+    "Tick",
+    "ToAgent",
+]
+
+Status: TypeAlias = Literal["done", "failed", "interrupted"]
+
+# ------------------------------------------------------------------------------------------------------------ events
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The master runs: for the first time, or (after `replay`) again."""
+
+
+class FromAgent(msgspec.Struct, frozen=True):
+    """An agent's message."""
+
+    agent: str
+    message: m.AgentToMaster
+
+
+class AgentLost(msgspec.Struct, frozen=True):
+    """The backend says that an incarnation of an agent is gone; `node_lost`: with its node."""
+
+    agent: str
+    incarnation: int
+    why: str
+    node_lost: bool = False
+
+
+class StartFailed(msgspec.Struct, frozen=True):
+    """The backend could not reserve the bundles or start agents, and has left nothing of them behind."""
+
+    why: str
+    agents: tuple[str, ...] = ()
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A rank's new place: the agent that is to run it, and what depends on the place."""
+
+    role: str
+    rank: int
+    agent: str
+    local_rank: int
+    local_world_size: int
+    gpus: tuple[int, ...] = ()
+    turns: tuple[tuple[str, int], ...] = ()
+
+    def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
+        """`launch` at the new place."""
+        return msgspec.structs.replace(
+            launch,
+            local_rank=self.local_rank,
+            local_world_size=self.local_world_size,
+            gpus=self.gpus,
+            turns=self.turns,
+        )
+
+
+class Replanned(msgspec.Struct, frozen=True):
+    """The answer to `Replan`: new places (`places` of agents that hold moved ranks), or None and what is missing."""
+
+    moves: tuple[Move, ...] | None
+    places: tuple[AgentPlace, ...] = ()
+    why: str = ""
+
+
+class SetCompleted(msgspec.Struct, frozen=True):
+    """The answer to `CompleteSet`: the persisted snapshot of `step` is whole; or `error` says why it is not."""
+
+    step: int
+    error: str = ""
+
+
+class OriginFound(msgspec.Struct, frozen=True):
+    """The answer to `FindOrigin`: the newest persisted snapshot that is intact, "" and -1 if there is none.
+
+    `damaged` says of newer ones what is wrong with them.
+    """
+
+    folder: str = ""
+    step: int = -1
+    damaged: tuple[str, ...] = ()
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Lines of metrics up to `step` are durable. `held`: nothing can be written for now, and that is waited for."""
+
+    step: int
+    held: bool = False
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Whoever rehearses failures lets ranks run up to `step`."""
+
+    step: int
+
+
+class InjectAsked(msgspec.Struct, frozen=True):
+    """A rehearsal wants a failure: of a rank, or (`rank` -1) of agent `agent`."""
+
+    kind: m.FaultKind
+    agent: str = ""
+    role: str = ""
+    rank: int = -1
+
+
+class StopAsked(msgspec.Struct, frozen=True):
+    """Somebody wants the job to end."""
+
+    reason: str
+
+
+class OwnerSeen(msgspec.Struct, frozen=True):
+    """The driver that owns the job has asked for news, so it lives."""
+
+
+class Disown(msgspec.Struct, frozen=True):
+    """The driver leaves the job to the master (``--detach``)."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+Event: TypeAlias = (
+    Begin
+    | FromAgent
+    | AgentLost
+    | StartFailed
+    | Replanned
+    | SetCompleted
+    | OriginFound
+    | Published
+    | Released
+    | InjectAsked
+    | StopAsked
+    | OwnerSeen
+    | Disown
+    | Tick
+)
+
+# ----------------------------------------------------------------------------------------------------------- effects
+
+
+class Incarnation(msgspec.Struct, frozen=True):
+    """An agent to start: where, and as which incarnation."""
+
+    place: AgentPlace
+    incarnation: int
+
+
+class StartAgents(msgspec.Struct, frozen=True):
+    """Reserve what is not reserved yet and start these agents; earlier incarnations of them must be dead before."""
+
+    agents: tuple[Incarnation, ...]
+
+
+class Attach(msgspec.Struct, frozen=True):
+    """Find these agents again, which an earlier master has started; say `AgentLost` of those that are gone."""
+
+    agents: tuple[Incarnation, ...]
+
+
+class KillAgent(msgspec.Struct, frozen=True):
+    """End an agent that does not answer, with its ranks."""
+
+    agent: str
+    incarnation: int
+
+
+class ToAgent(msgspec.Struct, frozen=True):
+    """Send a message to an incarnation of an agent."""
+
+    agent: str
+    incarnation: int
+    message: m.MasterToAgent
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Journal a transition."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """All ranks could be restored to `step`: journal that, as how far the job is rather than as an event."""
+
+    step: int
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Metrics of ranks that an agent has merged."""
+
+    agent: str
+    metrics: tuple[m.Metrics, ...]
+
+
+class Replan(msgspec.Struct, frozen=True):
+    """Find places for the ranks on the nodes in `lost`; answer with `Replanned`."""
+
+    lost: tuple[str, ...]
+
+
+class FindOrigin(msgspec.Struct, frozen=True):
+    """Find the newest persisted snapshot that is intact; answer with `OriginFound`."""
+
+
+class FindSets(msgspec.Struct, frozen=True):
+    """The last master may have made a set whole after step `after` without saying so: answer with `SetCompleted`."""
+
+    after: int
+
+
+class CompleteSet(msgspec.Struct, frozen=True):
+    """All parts of the persisted snapshot of `step` are on disk: make it a whole; answer with `SetCompleted`."""
+
+    step: int
+    parts: tuple[m.Persisted, ...]
+
+
+class End(msgspec.Struct, frozen=True):
+    """The job is over: give everything back and write the result."""
+
+    status: Status
+    message: str
+
+
+Effect: TypeAlias = (
+    StartAgents
+    | Attach
+    | KillAgent
+    | ToAgent
+    | Record
+    | Committed
+    | Publish
+    | Replan
+    | FindOrigin
+    | FindSets
+    | CompleteSet
+    | End
+)

@@ -1,0 +1,197 @@
+"""The failover ladder: from failures to one recovery plan, or to the reasons why there is none. Pure.
+
+Recoveries that follow each other in vain are delayed exponentially, whichever level makes them: what disturbs a rank
+may pass by itself, and must not use up every budget in a second. The first one after a time of progress is immediate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from rolemesh.api import failures
+from rolemesh.api.failures import Attempt, Failure, JobView, RecoveryPlan, Scope, Verdict
+from rolemesh.errors import RolemeshError
+
+__all__ = ["Diagnose", "Proposal", "Rung", "backoff", "diagnosed", "in_vain", "propose"]
+
+Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
+"""The hook `diagnose` of one plugin."""
+
+FIRST_DELAY_S = 0.5
+"""Before the second attempt; each further one waits twice as long."""
+MAX_DELAY_S = 30.0
+SOON_S = 1.0
+"""Ranks that fail again within this time after a recovery have not got on, however many steps that were."""
+
+_SCOPES: tuple[Scope, ...] = ("process", "node", "job")
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """A level of the job's ladder: its name in the job file, its budget, and its hook `recover`."""
+
+    name: str
+    scope: Scope
+    max_attempts: int
+    window_s: float
+    recover: Callable[[Failure, JobView], RecoveryPlan | None]
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per failure.
+
+    `attempt` counts the recoveries in a row that have not got their ranks on, this one included.
+    """
+
+    plan: RecoveryPlan | None
+    trail: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    attempt: int = 1
+
+
+def backoff(attempt: int) -> float:
+    """How long to wait before attempt number `attempt` (from 1) of those in a row, in seconds."""
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 2, 16)) if attempt > 1 else 0.0
+
+
+def in_vain(lost: Collection[tuple[str, int]], view: JobView) -> list[Attempt]:
+    """The latest recoveries that these ranks were part of, newest first, after which they have not got on.
+
+    They have got on where one of them has finished a step that none of them had before, and no failure came within
+    `SOON_S` of the recovery.
+    """
+    found: list[Attempt] = []
+    until, reached = view.now, {(r.role, r.rank): r.finished for r in view.ranks}
+    for attempt in reversed(view.attempts):
+        if not any(key in lost for key in attempt.restart):
+            continue
+        before = {(role, rank): step for role, rank, step in attempt.reached}
+        further = any(key in before and reached.get(key, -1) > before[key] for key in lost)
+        if further and attempt.outcome == "recovered" and until >= attempt.ended_at + SOON_S:
+            break
+        found.append(attempt)
+        until, reached = attempt.at, reached | before
+    return found
+
+
+def diagnosed(failure: Failure, view: JobView, diagnosers: Sequence[Diagnose]) -> Verdict | None:
+    """The first verdict; a diagnoser that raises is passed over."""
+    for diagnose in diagnosers:
+        try:
+            verdict = diagnose(failure, view)
+        except RolemeshError:
+            continue
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def propose(
+    found: Sequence[Failure], view: JobView, ladder: Sequence[Rung], diagnosers: Sequence[Diagnose], floor: int = 0
+) -> Proposal:
+    """One plan for all of `found`: each climbs the ladder for itself, from where its verdict says and not below rung
+    `floor`; what they propose is merged. If one of them has no plan, there is none.
+    """
+    plans: list[RecoveryPlan] = []
+    attempts = 0
+    trail: list[str] = []
+    verdicts: list[Verdict] = []
+    for failure in _causes(found, view):
+        verdict = diagnosed(failure, view, diagnosers) or Verdict("unknown", "no diagnoser knows it")
+        verdicts.append(verdict)
+        trail.append(f"{failures.describe(failure)} [{verdict.kind}: {verdict.reason}]")
+        if verdict.fatal:
+            return Proposal(None, tuple(trail), tuple(verdicts))
+        lost = set(view.lost_with(failure))
+        vain = in_vain(lost, view)
+        plan = _climb(failure, lost, vain, verdict, view, ladder, floor, trail)
+        if plan is None:
+            return Proposal(None, tuple(trail), tuple(verdicts))
+        if not floor:  # the next level's turn, after a plan that could not be carried out, is no repetition
+            plan = msgspec.structs.replace(plan, delay_s=max(plan.delay_s, backoff(len(vain) + 1)))
+        attempts = max(attempts, len(vain) + 1)
+        plans.append(plan)
+    return Proposal(_merged(plans, view, ladder), tuple(trail), tuple(verdicts), attempts)
+
+
+def _causes(found: Sequence[Failure], view: JobView) -> list[Failure]:
+    """The failures without those that took nothing down that another one has not: echoes in one group."""
+    causes: list[Failure] = []
+    down: set[tuple[str, int]] = set()
+    for failure in sorted(found, key=failures.weight):
+        lost = set(view.lost_with(failure))
+        if not lost <= down or not causes:
+            causes.append(failure)
+        down |= lost
+    return causes
+
+
+def _climb(
+    failure: Failure,
+    lost: Collection[tuple[str, int]],
+    vain: Collection[Attempt],
+    verdict: Verdict,
+    view: JobView,
+    ladder: Sequence[Rung],
+    floor: int,
+    trail: list[str],
+) -> RecoveryPlan | None:
+    lowest: Scope = "node" if verdict.kind == "hardware" else "process"
+    if not ladder:
+        trail.append("  the job has no failover level")
+    for index, rung in enumerate(ladder):
+        if _SCOPES.index(rung.scope) < _SCOPES.index(lowest):
+            trail.append(f"  {rung.name}: passed over, the fault is not in a process")
+            continue
+        if index < floor:
+            trail.append(f"  {rung.name}: its plan failed before")
+            continue
+        # Time makes up for what has helped. What has not helped would otherwise be repeated for ever, slowly enough.
+        spent = [
+            attempt
+            for attempt in view.attempts
+            if attempt.level == rung.name
+            and (attempt.at > view.now - rung.window_s or any(attempt is other for other in vain))
+            and any(key in lost for key in attempt.restart)
+        ]
+        if len(spent) >= rung.max_attempts:
+            since = max(rung.window_s, view.now - spent[0].at)
+            trail.append(f"  {rung.name}: tried {len(spent)} times in {since:.0f} s, which is its budget")
+            continue
+        try:
+            plan = rung.recover(failure, view)
+        except RolemeshError as error:
+            trail.append(f"  {rung.name}: {error}")
+            continue
+        if plan is None:
+            trail.append(f"  {rung.name}: has nothing to propose")
+            continue
+        if not plan.restart and plan.source == "memory":
+            trail.append(f"  {rung.name}: proposes to restart nothing")
+            continue
+        trail.append(f"  {rung.name}: {plan.reason or 'restart'}")
+        return msgspec.structs.replace(
+            plan, level=rung.name, restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)})
+        )
+    return None
+
+
+def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Sequence[Rung]) -> RecoveryPlan:
+    """All of the plans at once, groups completed; from disk means every rank."""
+    order = [rung.name for rung in ladder]
+    known = {(r.role, r.rank) for r in view.ranks}
+    disk = any(plan.source == "disk" for plan in plans)
+    wanted = (
+        known if disk else {mate for plan in plans for key in plan.restart if key in known for mate in view.group(*key)}
+    )
+    return RecoveryPlan(
+        level=max((plan.level for plan in plans), key=order.index),
+        restart=tuple((r.role, r.rank) for r in view.ranks if (r.role, r.rank) in wanted),
+        source="disk" if disk else "memory",
+        avoid=tuple(dict.fromkeys(node for plan in plans for node in plan.avoid)),
+        wait_s=max(plan.wait_s for plan in plans),
+        delay_s=max(plan.delay_s for plan in plans),
+        reason="; ".join(dict.fromkeys(plan.reason for plan in plans if plan.reason)),
+    )

@@ -1,0 +1,66 @@
+"""What the master's machine must know of a job, and when its ranks write snapshots. Plain data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol.messages import RankLaunch
+
+__all__ = ["JobOutline", "SnapshotPlan"]
+
+
+class SnapshotPlan(msgspec.Struct, frozen=True):
+    """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one."""
+
+    enabled: bool = False
+    every: int = 1
+    persist_every: int = 10
+    keep: int = 2
+    replicas: int = 0
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether ranks write a snapshot after `step` of `steps` steps."""
+        return self.enabled and ((step + 1) % self.every == 0 or step == steps - 1)
+
+    def persisted(self, step: int, steps: int) -> bool:
+        """Whether the snapshot after `step` goes to disk."""
+        return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
+
+    def boundary(self, step: int) -> int:
+        """The newest step before `step` after which there is a snapshot; -1 if there is none."""
+        return (step // self.every) * self.every - 1
+
+
+class JobOutline(msgspec.Struct, frozen=True):
+    """A job as its master's machine sees it. `launches` maps each agent to its ranks as they are first started.
+
+    `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
+    anew. Times are in seconds. `lease_s` is how long an agent lives without
+    its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
+    that give snapshots. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes no further than
+    whoever injects its failures lets it, so that none of them comes too late. `clock` names the monotonic clock that
+    the master goes by: another machine, or another boot of the same one, has another.
+    """
+
+    name: str
+    epoch: int
+    steps: int
+    grant: int
+    places: tuple[AgentPlace, ...]
+    launches: dict[str, tuple[RankLaunch, ...]]
+    start_timeout_s: float
+    stop_grace_s: float
+    owner_lease_s: float | None
+    graph: LogicalGraph
+    lease_s: float = 10.0
+    snapshots: SnapshotPlan = SnapshotPlan()
+    stateful: tuple[str, ...] = ()
+    origin: str = ""
+    origin_step: int = -1
+    hang_after_s: float | None = None
+    stacks: bool = True
+    metrics_every: int = 1
+    rehearsed: bool = False
+    clock: str = ""

@@ -1,0 +1,370 @@
+"""What master, agents and ranks say to each other: plain records, encoded as msgpack.
+
+Between master and agents a message may be lost, late, repeated or overtaken: an agent reports everything it knows, the
+master compares that with what it wants and sends commands that do nothing where they have been carried out already.
+Every message of the master carries its epoch; an agent ignores what comes from an older one. Ranks never talk to the
+master: an agent speaks for the ranks on its node, over sockets that lose nothing while both live.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rolemesh.api.failures import Failure, FaultKind
+from rolemesh.runs.metrics import Metrics, RankMetrics
+
+__all__ = [
+    "Advance",
+    "AgentToMaster",
+    "AgentToRank",
+    "Dump",
+    "Fault",
+    "FaultKind",
+    "Halt",
+    "Inject",
+    "Launch",
+    "MasterToAgent",
+    "Metrics",
+    "Peer",
+    "Persisted",
+    "RankDone",
+    "RankFailed",
+    "RankHello",
+    "RankId",
+    "RankLaunch",
+    "RankMetrics",
+    "RankReady",
+    "RankReport",
+    "RankToAgent",
+    "RendezvousAt",
+    "Report",
+    "Stacks",
+    "Stop",
+    "Stopped",
+    "Stored",
+    "Wire",
+    "WireRank",
+    "decode_agent_to_master",
+    "decode_agent_to_rank",
+    "decode_master_to_agent",
+    "decode_rank_to_agent",
+    "encode",
+]
+
+
+class RankLaunch(msgspec.Struct, frozen=True):
+    """All that an agent needs to start a rank. `options` is expanded and therefore never journalled.
+
+    The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
+    start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
+    `resume`. `replica` is the address of the agent that holds it in memory, if that is another one: it is fetched
+    first. Values made up to `origin_step` come from `origin`, all others from their producers. `turns` are the ranks,
+    this one among them, that take turns on its slot; none if it runs whenever it can.
+    """
+
+    role: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    generation: int
+    plugin: dict[str, Any]
+    options: dict[str, Any]
+    env: dict[str, str] = {}
+    cpus: float = 1.0
+    gpus: tuple[int, ...] = ()
+    share: float = 1.0
+    peers: tuple[tuple[str, int], ...] = ()
+    turns: tuple[tuple[str, int], ...] = ()
+    collective: bool = False
+    resume: int = -1
+    restore: Literal["none", "memory", "disk"] = "none"
+    replica: str = ""
+    origin: str = ""
+    origin_step: int = -1
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Where a rank can be reached: its node, and an address per transport."""
+
+    role: str
+    rank: int
+    node: str
+    addresses: dict[str, str]
+    generation: int = 0
+
+
+class RendezvousAt(msgspec.Struct, frozen=True):
+    """Where the collective group of a role meets."""
+
+    role: str
+    address: str
+    port: int
+    generation: int
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """A rank as its agent sees it, whole: a report that is lost, late or repeated does no harm.
+
+    `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
+    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finished` and `safe`
+    are steps, -1 before the first: `safe` is the newest that this rank could be restored to even if its process (or,
+    with replicas, its node) were lost now. `since_s`: how long it has been in `phase`. `frozen`: stopped by a signal.
+    `busy_s`: seconds in operators since its start.
+    """
+
+    role: str
+    rank: int
+    generation: int
+    state: Literal["starting", "up", "ready", "done", "failed", "gone"]
+    pid: int = 0
+    addresses: dict[str, str] = {}
+    rendezvous_port: int | None = None
+    setup_s: float = 0.0
+    finished: int = -1
+    safe: int = -1
+    step: int = -1
+    op: int = -1
+    phase: int = 0
+    edge: int = -1
+    since_s: float = 0.0
+    frozen: bool = False
+    busy_s: float = 0.0
+    snapshots: tuple[int, ...] = ()
+    sha256: str = ""
+    failure: Failure | None = None
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas.
+
+    `copy`: replicas; a rank that is to be restored from one needs it fetched, even by the agent that has it.
+    """
+
+    role: str
+    rank: int
+    steps: tuple[int, ...]
+    copy: bool = False
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256].
+
+    `timeline` (see `Launch`) and `generation` are those for which it holds: a part that was made before the job, or the
+    rank, went back to an earlier step belongs to no set any more. `attempt` is in the names that the files have until
+    their set is completed, see `snapshots.disk.attempt_file`.
+    """
+
+    role: str
+    rank: int
+    step: int
+    files: dict[str, tuple[int, str]]
+    timeline: int = 0
+    generation: int = 0
+    attempt: str = ""
+
+
+RankId: TypeAlias = tuple[str, int, int]
+"""Role, rank, generation."""
+
+# ------------------------------------------------------------------------------------------------- master to agent
+
+
+class Launch(msgspec.Struct, frozen=True, tag=True):
+    """Start these ranks; one that has been started or halted in this generation, or a later one, is left alone.
+
+    `timeline` counts how often the whole job went back to a persisted snapshot: what an agent still has in memory from
+    an earlier one is void.
+    """
+
+    epoch: int
+    timeline: int
+    ranks: tuple[RankLaunch, ...]
+
+
+class Halt(msgspec.Struct, frozen=True, tag=True):
+    """Kill these ranks and earlier generations of them, start none of them later, and report them gone."""
+
+    epoch: int
+    ranks: tuple[RankId, ...]
+
+
+class Wire(msgspec.Struct, frozen=True, tag=True):
+    """Where every rank is now. `version` grows with each change; `agents` are the agents' own addresses by name."""
+
+    epoch: int
+    version: int
+    peers: tuple[Peer, ...]
+    rendezvous: tuple[RendezvousAt, ...] = ()
+    agents: dict[str, str] = {}
+
+
+class Advance(msgspec.Struct, frozen=True, tag=True):
+    """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
+
+    Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
+    of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk. `groups`: for
+    collective roles, the newest step that all of its ranks have in safety. Nothing but `groups` goes back, except where
+    `timeline` (see `Launch`) goes on.
+    """
+
+    epoch: int
+    timeline: int
+    granted: int
+    committed: int
+    published: int = -1
+    persisted: int = -1
+    groups: dict[str, int] = {}
+
+
+class Dump(msgspec.Struct, frozen=True, tag=True):
+    """Take the stacks of a rank's threads, and send `Stacks`."""
+
+    epoch: int
+    role: str
+    rank: int
+    generation: int
+
+
+class Inject(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: let a rank (or, with `rank` -1, the agent itself) fail.
+
+    kill: SIGKILL. stop: SIGSTOP. exit: the rank calls ``os._exit``. raise: it raises in its next operator. disk: the
+    agent's writes of the next persisted snapshot fail as if the disk were full. zygote: SIGKILL of a zygote of the
+    agent. full: no file of the process can grow for some seconds. clock: the agent's wall clock steps by an hour.
+    """
+
+    epoch: int
+    kind: FaultKind
+    role: str = ""
+    rank: int = -1
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End: ranks finish the operator they are in, and tear down. One that takes longer than half of `grace_s` seconds
+    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once."""
+
+    epoch: int
+    grace_s: float
+    reason: str = ""
+
+
+# ------------------------------------------------------------------------------------------------- agent to master
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """All that an agent knows, sent every second and at once when something has changed.
+
+    `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
+    master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
+    they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
+    goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write. `timeline` is that
+    of everything in memory, see `Launch`. `making` are the environments of roles that are being made, and how far that
+    is. `refused` counts the connections that this incarnation and its ranks have refused, because they had not the
+    job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to be brought elsewhere.
+    """
+
+    agent: str
+    incarnation: int
+    seq: int
+    node: str
+    host: str
+    pid: int
+    address: str
+    epoch: int
+    wired: int
+    ranks: tuple[RankReport, ...]
+    stored: tuple[Stored, ...] = ()
+    persisted: tuple[Persisted, ...] = ()
+    metrics: tuple[Metrics, ...] = ()
+    trouble: str = ""
+    timeline: int = 0
+    making: tuple[str, ...] = ()
+    refused: int = 0
+    given_up: int = -1
+    leaving: bool = False
+
+
+class Stacks(msgspec.Struct, frozen=True, tag=True):
+    """What py-spy says of a rank, or why it says nothing."""
+
+    role: str
+    rank: int
+    generation: int
+    text: str
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """All ranks of this agent are gone and its files removed."""
+
+    agent: str
+    incarnation: int
+
+
+# --------------------------------------------------------------------------- rank to agent (some are passed on as is)
+
+
+class RankHello(msgspec.Struct, frozen=True, tag=True):
+    """A rank's process runs and its inboxes are open. `rendezvous_port` is rank 0's of a collective group."""
+
+    role: str
+    rank: int
+    generation: int
+    pid: int
+    addresses: dict[str, str]
+    rendezvous_port: int | None = None
+
+
+class RankReady(msgspec.Struct, frozen=True, tag=True):
+    """`setup` has returned; `setup_s` is how long it took."""
+
+    role: str
+    rank: int
+    generation: int
+    setup_s: float
+
+
+class RankDone(msgspec.Struct, frozen=True, tag=True):
+    """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one."""
+
+    role: str
+    rank: int
+    generation: int
+    finished: int
+    sha256: str
+
+
+class RankFailed(msgspec.Struct, frozen=True, tag=True):
+    """A rank failed, by its own report or by what its agent saw of the process."""
+
+    failure: Failure
+
+
+# --------------------------------------------------------------------------------------------------- agent to rank
+
+
+class WireRank(msgspec.Struct, frozen=True, tag=True):
+    """The addresses of the peers, and where the rank's own group meets."""
+
+    peers: tuple[Peer, ...]
+    rendezvous: RendezvousAt | None = None
+
+
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """Rehearsal: fail now ("exit"), or in the next operator ("raise")."""
+
+    kind: Literal["exit", "raise"]
+
+
+MasterToAgent: TypeAlias = Launch | Halt | Wire | Advance | Dump | Inject | Stop
+AgentToMaster: TypeAlias = Report | Stacks | Stopped
+RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankDone | RankFailed
+AgentToRank: TypeAlias = WireRank | Advance | Fault | Stop
+
+encode = msgspec.msgpack.Encoder().encode
+decode_master_to_agent = msgspec.msgpack.Decoder(MasterToAgent).decode
+decode_agent_to_master = msgspec.msgpack.Decoder(AgentToMaster).decode
+decode_rank_to_agent = msgspec.msgpack.Decoder(RankToAgent).decode
+decode_agent_to_rank = msgspec.msgpack.Decoder(AgentToRank).decode

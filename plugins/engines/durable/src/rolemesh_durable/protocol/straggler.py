@@ -1,0 +1,90 @@
+"""Who is slower than the role's other ranks, for long enough to matter. Pure, and incremental: fed report by report."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol.messages import RankReport
+
+__all__ = ["StragglerWatch"]
+
+WINDOWS = 3
+"""So many windows in a row must be slow, each at least one step long."""
+MATTERS = 0.1
+"""The least share of wall time that slowness must cost: ranks that compute for microseconds differ by any factor."""
+
+
+class _Pace:
+    """One rank of one generation: where its window began, what it needed per step in the last one, how often slow."""
+
+    __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told")
+
+    def __init__(self, report: RankReport, now: float) -> None:
+        self.generation = report.generation
+        self.per_step: float | None = None
+        self.slow = 0
+        self.told = False
+        self.start(report, now)
+
+    def start(self, report: RankReport, now: float) -> None:
+        self.began, self.busy_s, self.finished = now, report.busy_s, report.finished
+
+
+class StragglerWatch:
+    """Says once of a rank that its computing time per step has been far above that of the role's other ranks.
+
+    Compared are seconds in operators per finished step, without what a rank waits for inputs and credits: those waits
+    are the others' doing. Inside a collective they cannot be told apart from computing, and make all members look
+    alike (a slow member's mates wait in the operator for it), so ranks of collective roles are never called
+    stragglers. Ranks of other roles have equal shares of each step's work; where the work itself is uneven from step
+    to step, the windows even it out, and where one rank always gets more of it, it is rightly named.
+    """
+
+    def __init__(self, factor: float = 2.0, for_s: float = 60.0) -> None:
+        """A rank is slow above `factor` (> 1) times the median of the others, and named after `for_s` seconds of it."""
+        self._factor = factor
+        self._window_s = for_s / WINDOWS
+        self._roles: dict[str, dict[int, _Pace]] = {}
+
+    def seen(self, report: RankReport, now: float, *, collective: bool = False) -> Failure | None:
+        """Take a report, at `now` (seconds of a monotonic clock); a failure of cause "straggler" if it is one.
+
+        It is said again only after the rank has been well below the factor (halfway to the others) for a window, or
+        has started again. A role needs two ranks that have finished steps.
+        """
+        if collective or report.state != "ready":
+            return None
+        ranks = self._roles.setdefault(report.role, {})
+        pace = ranks.get(report.rank)
+        if pace is None or pace.generation != report.generation or report.finished < pace.finished:
+            ranks[report.rank] = _Pace(report, now)
+            return None
+        elapsed, steps = now - pace.began, report.finished - pace.finished
+        if elapsed < self._window_s or steps < 1:
+            return None
+        per_step = pace.per_step = (report.busy_s - pace.busy_s) / steps
+        pace.start(report, now)
+        others = [p.per_step for rank, p in ranks.items() if rank != report.rank and p.per_step is not None]
+        if not others:
+            return None
+        usual = median(others)
+        if per_step > self._factor * usual and (per_step - usual) * steps > MATTERS * elapsed:
+            pace.slow += 1
+        else:
+            pace.slow = 0
+            pace.told = pace.told and per_step > (1 + self._factor) / 2 * usual
+        if pace.slow < WINDOWS or pace.told:
+            return None
+        pace.told = True
+        return Failure(
+            "straggler",
+            report.role,
+            report.rank,
+            step=report.finished,
+            message=(
+                f"it needs {per_step:.3g} s to compute a step, the median of the role's other {len(others)} is "
+                f"{usual:.3g} s; so for {WINDOWS * self._window_s:.0f} s at least"
+            ),
+            generation=report.generation,
+        )

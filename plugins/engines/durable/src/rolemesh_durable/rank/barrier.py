@@ -1,0 +1,54 @@
+"""A rank at the gate before its group's calls: the words of `protocol.barrier`, sent from rank to rank."""
+
+from __future__ import annotations
+
+from rolemesh_durable.dataplane.transport import GATE, GATES
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, Gate
+from rolemesh_durable.rank.endpoint import Endpoint
+
+__all__ = ["GroupGate"]
+
+KEEPER = 0
+
+
+class GroupGate:
+    """One rank's side, and in rank 0 the keeper's."""
+
+    def __init__(self, endpoint: Endpoint, world_size: int) -> None:
+        self._endpoint, self._site = endpoint, endpoint.site
+        self._keeper = Gate(world_size) if endpoint.site.rank == KEEPER else None
+        self._position, self._answer = -1, -1
+        endpoint.register_gate(self)
+
+    def arrive(self, position: int) -> None:
+        """This rank is ready for the call at `position`."""
+        self._position, self._answer = position, -1
+        self._say(KEEPER, ARRIVE, position)
+
+    def leave(self) -> None:
+        """Ask to step back. Either `left` or, if it was too late, `open` becomes true."""
+        self._say(KEEPER, LEAVE, self._position)
+
+    @property
+    def open(self) -> bool:
+        """Whether all ranks of the group were there: they go in."""
+        return self._answer == GO
+
+    @property
+    def left(self) -> bool:
+        """Whether this rank has stepped back; it may arrive again."""
+        return self._answer not in (-1, GO)
+
+    def word(self, rank: int, generation: int, word: int, position: int) -> None:
+        """Take what a rank of the group has said. Words of its dead generations are dropped."""
+        if generation < self._endpoint.generation(self._site.role, rank):
+            return
+        if word in (ARRIVE, LEAVE):
+            for each, answer in self._keeper.heard(rank, word, position) if self._keeper is not None else ():
+                self._say(each, answer, position)
+        elif position == self._position:
+            self._answer = word
+
+    def _say(self, rank: int, word: int, position: int) -> None:
+        site = self._site
+        self._endpoint.sender(site.role, rank).send(GATES.pack(GATE, word, site.rank, site.generation, position))

@@ -1,0 +1,144 @@
+"""When a rank may begin a call that nobody may wait behind: its slot is free for it, and its whole group is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+
+from rolemesh.api.workload import Workload
+from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row, is_before, is_free
+from rolemesh_durable.rank.barrier import GroupGate
+from rolemesh_durable.rank.control import Stopping
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.status_page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN, Board
+from rolemesh_durable.rank.turn_page import TurnPage
+
+__all__ = ["Admission"]
+
+LOOK_S = 0.001
+"""How often a rank looks at the page of its slot."""
+
+
+class Admission:
+    """One call after the other: ``next`` says which, ``take`` waits until it may begin.
+
+    Where ranks take turns on a slot, one stays loaded between its turns as long as nobody else's is before its own.
+    """
+
+    def __init__(
+        self, member: tuple[str, int], endpoint: Endpoint, board: Board, page: TurnPage | None, gate: GroupGate | None
+    ) -> None:
+        """`page`: that of the rank's slot, if it takes turns. `gate`: that of its group, if it has one."""
+        self._member, self._endpoint, self._board = member, endpoint, board
+        self._page, self._gate = page, gate
+        self._position = STARTING
+        self._loaded = self._claimed = self._held = False
+        self._workload: Workload | None = None
+        self._spent = 0
+
+    def set_up(self, workload: Workload) -> None:
+        """`workload` exists from now on, and is loaded: its set-up has been the first turn."""
+        self._workload, self._loaded = workload, True
+
+    def next(self, position: int) -> None:
+        """The call that was taken last is over; the next one is at `position`."""
+        self._position, self._held, self._claimed = position, False, False
+        self._publish()
+        self.idle()
+
+    def idle(self) -> None:
+        """Make room if it is another's turn, unless one's own is being used. To be called while waiting."""
+        if self._loaded and not self._claimed and self._is_before():
+            self._make_room()
+
+    def take(self) -> None:
+        """Wait until the call may begin, and load. Raises `Stopping`, and what the workload's ``onload`` raises."""
+        if self._held:
+            return
+        began, fields = monotonic_ns(), self._board.fields
+        before = fields[PHASE], fields[EDGE]
+        while True:
+            self._wait(self._claim, TURN)
+            if self._gate is None or self._pass(self._gate):
+                break
+        if (fields[PHASE], fields[EDGE]) != before:
+            fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, monotonic_ns()
+        self._held = True
+        self._publish()
+        if self._page is not None and not self._loaded and self._workload is not None:
+            self._loaded = True
+            self._workload.onload()
+        self._spent += monotonic_ns() - began
+
+    def leave(self) -> None:
+        """No call will follow."""
+        self._position, self._held, self._claimed = ABSENT, False, False
+        if self._page is not None and self._loaded:
+            self._make_room()
+        self._publish()
+
+    def spent(self) -> int:
+        """Nanoseconds spent waiting, on loading and on making room, since the last time this was asked."""
+        spent, self._spent = self._spent, 0
+        return spent
+
+    def _claim(self) -> bool:
+        """Claim the slot if its time has come. Who comes before may have appeared since: look again once claimed."""
+        if self._page is None:
+            return True
+        me = self._page.row(self._member)
+        if not is_free(self._page.read(), me):
+            self.idle()
+            return False
+        self._claimed = True
+        self._publish()
+        if not is_free(self._page.read(), me):
+            self._claimed = False
+            self._publish()
+        return self._claimed
+
+    def _pass(self, gate: GroupGate) -> bool:
+        """Go in with the group. False if another rank's turn has come before: the slot is given up for it."""
+        gate.arrive(self._position)
+        self._wait(lambda: gate.open or self._is_before(), GATHERING)
+        if gate.open:
+            return True
+        gate.leave()
+        self._wait(lambda: gate.open or gate.left, GATHERING)
+        if gate.open:
+            return True
+        self._claimed = False
+        self._publish()
+        self.idle()
+        return False
+
+    def _wait(self, condition: Callable[[], bool], phase: int) -> None:
+        if condition():
+            return
+        fields = self._board.fields
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = phase, -1, monotonic_ns()
+        while not condition():
+            if self._page is None:
+                self._endpoint.wait()
+            else:
+                self._endpoint.pump(LOOK_S)
+            if self._endpoint.stopping:
+                raise Stopping
+
+    def _is_before(self) -> bool:
+        return self._page is not None and is_before(self._page.read(), self._page.row(self._member))
+
+    def _make_room(self) -> None:
+        fields, began = self._board.fields, monotonic_ns()
+        before = fields[PHASE], fields[SINCE_NS]
+        fields[PHASE], fields[SINCE_NS] = IDLE, began
+        if self._workload is not None:
+            self._workload.offload()
+        self._loaded = False
+        self._publish()
+        fields[PHASE], fields[SINCE_NS] = before
+        self._spent += monotonic_ns() - began
+
+    def _publish(self) -> None:
+        if self._page is not None:
+            self._page.write(self._member, Row(self._position, self._loaded or self._claimed))

@@ -1,0 +1,54 @@
+"""What a rank's agent has told it: addresses, how far everything is, to fail (a rehearsal), and to stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rolemesh_durable.protocol.messages import Advance, AgentToRank, Fault, Stop, WireRank
+
+__all__ = ["Control", "Stopping"]
+
+FAULT_EXIT_CODE = 3
+
+
+class Stopping(BaseException):
+    """Raised wherever a rank waits once its agent has asked it to stop; no ``except Exception`` swallows it."""
+
+
+class Control:
+    """Takes the agent's messages in order; pass it to `Endpoint` as `on_control`."""
+
+    def __init__(self) -> None:
+        self.granted = -1
+        """The last step that may run."""
+        self.advance: Advance | None = None
+        """How far everything is, as the agent has said last."""
+        self.stopping: Stop | None = None
+        self.wire: WireRank | None = None
+        self.raising = False
+        """A rehearsal: the next operator is to raise."""
+        self.on_advance: Callable[[Advance], None] | None = None
+        self.on_wire: Callable[[WireRank], None] | None = None
+        self.on_raise: Callable[[], None] | None = None
+
+    def __call__(self, message: AgentToRank) -> None:
+        """Take note of `message`, and call whoever is to be told."""
+        match message:
+            case Advance():
+                self.advance = message
+                self.granted = max(self.granted, message.granted)
+                if self.on_advance is not None:
+                    self.on_advance(message)
+            case WireRank():
+                self.wire = message
+                if self.on_wire is not None:
+                    self.on_wire(message)
+            case Fault(kind="exit"):
+                os._exit(FAULT_EXIT_CODE)
+            case Fault():
+                self.raising = True
+                if self.on_raise is not None:
+                    self.on_raise()
+            case Stop():
+                self.stopping = message

@@ -1,0 +1,402 @@
+"""A rank's one place for everything that comes in, and its ways out: peers, and the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import zmq
+
+from rolemesh.api.transport import Payload, Sender, Site, Stamp, Transport
+from rolemesh.errors import TransportError
+from rolemesh_durable.dataplane.codec import Buffer, decode, flat_buffers, unflatten
+from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.dataplane.shm import SlotPool
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.dataplane.transport import (
+    ASK,
+    ASKS,
+    CONTROL,
+    CONTROL_TAG,
+    CREDIT,
+    CREDITS,
+    DATA,
+    END,
+    GATE,
+    GATES,
+    HEAD,
+    IN_FRAMES,
+    IN_SLOT,
+    INLINE,
+    Inbox,
+)
+from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
+from rolemesh_durable.rank.control import Stopping
+
+__all__ = ["Arrived", "Endpoint", "encode_control"]
+
+IDLE_MS = 50
+"""How long a wait may last before what has been put off (metrics) is sent."""
+LINGER_MS = 500
+"""What is queued for a peer when the rank leaves has this long; all that matters has been acknowledged before."""
+
+
+def encode_control(message: bytes) -> list[bytes]:
+    """The frames in which an agent pushes an encoded `AgentToRank` message to ``addresses["control"]`` of a rank."""
+    return [CONTROL_TAG + message]
+
+
+class Arrived:
+    """A chunk as it came, not decoded yet."""
+
+    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot")
+
+    def __init__(
+        self,
+        header: Buffer,
+        buffers: Sequence[Buffer] | None,
+        reader: SlotReader,
+        slot: str = "",
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self._header = header
+        self._buffers = buffers
+        self._reader = reader
+        self._slot = slot
+        self._sizes = sizes
+
+    def value(self) -> object:
+        """The value, its arrays as views."""
+        buffers = self._buffers
+        return decode(self._header, self._reader.read(self._slot, self._sizes) if buffers is None else buffers)
+
+
+class Taker(Protocol):
+    """The consumer's end of an edge."""
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """A chunk has come."""
+
+    def flush(self) -> None:
+        """Tell the producers what has been released."""
+
+
+class Giver(Protocol):
+    """The producer's end of an edge."""
+
+    def acked(self, consumer: int, generation: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
+
+
+class Gatherer(Protocol):
+    """Who takes what the ranks of the collective group say at its gate."""
+
+    def word(self, rank: int, generation: int, word: int, position: int) -> None:
+        """`rank` says `word` about the call at `position`."""
+
+
+class Endpoint:
+    """Opens the inbox, connects to peers when they are first needed, and hands what comes to the ports.
+
+    Not thread-safe: all calls come from the rank's main thread.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        transports: Mapping[str, Transport],
+        local: str,
+        remote: str | None = None,
+        on_control: Callable[[AgentToRank], None] | None = None,
+        agent_address: str = "",
+    ) -> None:
+        """`transports` by name; `local` is used between ranks of one node, `remote` (if the job has several nodes)
+        otherwise. `agent_address`: the zmq address that `report` pushes to. Raises `TransportError`."""
+        self.site = site
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # one per peer; by default 1023
+        self._inbox = Inbox(self._context, site.ipc_path("inbox"))
+        self._local, self._remote = local, remote
+        names = [local] if remote is None or remote == local else [local, remote]
+        self._transports = {name: transports[name] for name in names}
+        try:
+            self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
+            """Where peers and the agent (``control``) reach this rank: for `RankHello`."""
+        except BaseException:
+            # An open socket would keep the context, and with it the process, from ending.
+            self._inbox.close()
+            self._context.destroy(linger=0)
+            raise
+        self.addresses["control"] = self._inbox.address
+        self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
+        self.reader = SlotReader(site.shm_dir)
+        self._on_control = on_control
+        self.stopping = False
+        """The agent has asked the rank to stop: every wait raises `Stopping`."""
+        self.on_idle: Callable[[], None] | None = None
+        """Called before the rank blocks, and every 50 ms while it does."""
+        self.on_refused: Callable[[int], None] | None = None
+        """Called when the transports have refused more connections, with how many there are in all."""
+        self._refused = 0
+        self._dropped = Dropped(f"{site.role}/{site.rank}")
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._senders: dict[tuple[str, int], Sender] = {}
+        self._takers: dict[int, Taker] = {}
+        self._givers: dict[int, Giver] = {}
+        self._gate: Gatherer | None = None
+        self._early: list[tuple[bytes, list[Buffer]]] = []
+        self._early_words: list[bytes] = []
+        self.keep_slots = False
+        """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
+        self._dirty: list[Taker] = []
+        socket = self._inbox.socket
+        socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
+        self._socket = socket
+        self._receive = socket.recv
+        self._agent: zmq.Socket[bytes] | None = None
+        if agent_address:
+            self._agent = self._context.socket(zmq.PUSH)
+            self._agent.set_hwm(0)
+            self._agent.connect(agent_address)
+
+    # ------------------------------------------------------------------------------------------------- the ways out
+
+    def connect(self, peers: Sequence[Peer]) -> None:
+        """These are the peers' addresses. One of a new generation is connected to anew; for the dead one, nothing stays
+        queued."""
+        for peer in peers:
+            key = (peer.role, peer.rank)
+            known = self._peers.get(key)
+            if known is not None and (known.generation > peer.generation or known == peer):
+                continue
+            if key in self._senders:
+                self._senders.pop(key).close(0)
+            self._peers[key] = peer
+
+    def generation(self, role: str, rank: int) -> int:
+        """The newest generation of a peer that has been heard of; -1 if none has."""
+        if (role, rank) == (self.site.role, self.site.rank):
+            return self.site.generation
+        peer = self._peers.get((role, rank))
+        return peer.generation if peer is not None else -1
+
+    def sender(self, role: str, rank: int) -> Sender:
+        """The way to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
+        if (sender := self._senders.get((role, rank))) is not None:
+            return sender
+        where = f"role {self.site.role}, rank {self.site.rank}"
+        if (role, rank) == (self.site.role, self.site.rank):
+            return self._senders.setdefault((role, rank), _Loopback(self))
+        peer = self._peers.get((role, rank))
+        if peer is None:
+            raise TransportError(f"no address for role {role}, rank {rank}", where=where)
+        name = self._local if peer.node == self.site.node else self._remote
+        if name is None or name not in peer.addresses:
+            raise TransportError(
+                f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
+                where=where,
+                remedy="edges.local and edges.remote of the job file must be the same for all ranks",
+            )
+        return self._senders.setdefault((role, rank), self._transports[name].connect(peer.addresses[name]))
+
+    def report(self, message: RankToAgent) -> None:
+        """Tell the agent; returns at once."""
+        if self._agent is not None:
+            self._agent.send(encode(message))
+
+    # ------------------------------------------------------------------------------------------------ what comes in
+
+    def register_taker(self, edge: int, taker: Taker) -> None:
+        """What comes along `edge` goes to `taker`, including what came before."""
+        self._takers[edge] = taker
+        early, self._early = self._early, []
+        for frame, more in early:
+            self._data(frame, more)
+
+    def register_giver(self, edge: int, giver: Giver) -> None:
+        """Asks and acknowledgements of `edge` go to `giver`, including what came before."""
+        self._givers[edge] = giver
+        self._repeat_early()
+
+    def register_gate(self, gate: Gatherer) -> None:
+        """What the ranks of the group say at the gate goes to `gate`, including what came before."""
+        self._gate = gate
+        self._repeat_early()
+
+    def _repeat_early(self) -> None:
+        early, self._early_words = self._early_words, []
+        for frame in early:
+            self._handle(frame)
+
+    def put_off(self, taker: Taker) -> None:
+        """`taker` has something to flush before the rank blocks."""
+        self._dirty.append(taker)
+
+    def wait(self) -> None:
+        """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
+        if self.stopping:
+            raise Stopping
+        try:
+            frame = self._receive(zmq.NOBLOCK)
+        except zmq.Again:
+            frame = self._block()
+        self._handle(frame)
+        if self.stopping:
+            raise Stopping
+
+    def _block(self) -> bytes:
+        while True:
+            self.flush()
+            if self.on_idle is not None:
+                self.on_idle()
+            try:
+                return self._receive()
+            except zmq.Again:
+                self._count_refused()
+
+    def pump(self, timeout_s: float = 0.0) -> bool:
+        """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.
+
+        Does not raise `Stopping`: look at the control object.
+        """
+        if timeout_s > 0:
+            self.flush()
+            if not self._socket.poll(int(timeout_s * 1000) or 1):
+                return False
+        self._count_refused()
+        found = False
+        while True:
+            try:
+                frame = self._receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return found
+            found = True
+            self._handle(frame)
+
+    def flush(self) -> None:
+        """Send the acknowledgements that were put off."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for taker in dirty:
+                taker.flush()
+
+    def deliver(self, frame: bytes) -> None:
+        """Take a frame that this rank has sent to itself."""
+        self._handle(frame)
+
+    def _handle(self, frame: bytes) -> None:
+        tag = frame[0] if frame else 0
+        if tag == DATA and len(frame) >= HEAD.size:
+            self._data(frame, None)
+        elif tag == CREDIT and len(frame) == CREDITS.size:
+            _, edge, consumer, generation, step = CREDITS.unpack(frame)
+            giver = self._givers.get(edge)
+            if giver is not None:
+                giver.acked(consumer, generation, step)
+            else:
+                self._early_words.append(frame)
+        elif tag == CONTROL:
+            try:
+                message = decode_agent_to_rank(memoryview(frame)[1:])
+            except UNREADABLE as error:
+                self._drop(error)
+                return
+            if isinstance(message, Stop):
+                self.stopping = True
+            if self._on_control is not None:
+                self._on_control(message)
+        elif tag == ASK and len(frame) == ASKS.size:
+            _, edge, consumer, generation, from_step, released = ASKS.unpack(frame)
+            giver = self._givers.get(edge)
+            if giver is not None:
+                giver.asked(consumer, generation, from_step, released)
+            else:
+                self._early_words.append(frame)
+        elif tag == GATE and len(frame) == GATES.size:
+            _, word, rank, generation, position = GATES.unpack(frame)
+            if self._gate is not None:
+                self._gate.word(rank, generation, word, position)
+            else:
+                self._early_words.append(frame)
+        else:
+            self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
+
+    def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
+        _, form, last, edge, rank, generation, step, chunk, hlen, count = HEAD.unpack_from(frame)
+        if form == IN_FRAMES and more is None:
+            more = []
+            while self._socket.getsockopt(zmq.RCVMORE):
+                more.append(self._socket.recv(copy=False).buffer.toreadonly())
+        taker = self._takers.get(edge)
+        if taker is None:
+            self._early.append((frame, more or []))
+            return
+        try:
+            item = None if form == END else self._item(form, frame, hlen, count, more)
+        except (TransportError, *UNREADABLE) as error:
+            self._drop(error)
+        else:
+            taker.arrived(rank, generation, step, chunk, bool(last), item)
+
+    def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
+        header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
+        if form == INLINE:
+            return Arrived(header, flat_buffers(frame, rest, sizes), self.reader)
+        if form == IN_SLOT:
+            return Arrived(header, None, self.reader, frame[rest:].decode(), sizes)
+        if form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
+            return Arrived(header, more, self.reader)
+        raise ValueError(f"a data frame of form {form} does not fit its sizes")
+
+    def _drop(self, what: object) -> None:
+        """No rank of this job has sent it: nobody waits for it, and the next message may be a good one."""
+        self._dropped(what)
+        while self._socket.getsockopt(zmq.RCVMORE):
+            self._socket.recv()
+
+    def refused(self) -> int:
+        """Connections that the transports have refused, and messages that nobody could read."""
+        return self._dropped.count + sum(transport.refused() for transport in self._transports.values())
+
+    def _count_refused(self) -> None:
+        if self.on_refused is not None and (refused := self.refused()) != self._refused:
+            self._refused = refused
+            self.on_refused(refused)
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Close everything and remove the rank's socket and slots. Idempotent.
+
+        Reports to the agent may take `linger_ms` to leave, and so may frames to peers, unless the job is stopping.
+        """
+        if self._context.closed:
+            return
+        for sender in self._senders.values():
+            sender.close(0 if self.stopping else linger_ms)
+        if self._agent is not None:
+            self._agent.close(linger=linger_ms)
+        for transport in self._transports.values():
+            transport.close()
+        self._inbox.close()
+        self.reader.close()
+        self.pool.close(keep=self.keep_slots)
+        self._context.destroy(linger=linger_ms)
+
+
+class _Loopback(Sender):
+    """From a rank to itself, without a socket."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def send(self, frame: bytes) -> None:
+        self._endpoint.deliver(frame)
+
+    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
+        self._endpoint.deliver(payload.descriptor(stamp))
+
+    def close(self, linger_ms: int) -> None:
+        pass

@@ -1,0 +1,185 @@
+"""The consumer's end of an edge in a rank: waits for values, decodes and combines them, returns credits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic_ns
+from typing import Any
+
+from rolemesh.graph.chunks import join_chunks
+from rolemesh.graph.logical import Edge
+from rolemesh.graph.routes import Combine, Concat, Take
+from rolemesh.graph.values import combine
+from rolemesh.runs.meter import Meter
+from rolemesh_durable.dataplane.transport import ASK, ASKS, CREDIT, CREDITS
+from rolemesh_durable.protocol.edge import InEdgeState
+from rolemesh_durable.rank.endpoint import Arrived, Endpoint
+from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, Board
+
+__all__ = ["InPort"]
+
+
+class InPort:
+    """One input of an operator call."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        role: str,
+        sources: Sequence[int],
+        how: Combine,
+        *,
+        endpoint: Endpoint,
+        board: Board,
+        meter: Meter,
+        first: int = 0,
+    ) -> None:
+        """`sources` are the ranks of `role` that send one part each, `how` makes the value of them. Values made before
+        step `first` are not needed."""
+        self.edge = edge
+        self.first = first
+        self.state: InEdgeState[Arrived] = InEdgeState(sources, first)
+        self._accept = self.state.accept
+        self._endpoint, self._board, self._meter = endpoint, board, meter
+        self._lag = edge.lag
+        self._how = how
+        self._single = len(sources) == 1 and isinstance(how, (Take, Concat))
+        self._peers = [(role, source) for source in sources]
+        self._batch = max(1, edge.window // 2)
+        self._released = first - 1
+        self._pending = 0
+        self._put_off = False
+        self._asked = dict.fromkeys(sources, -1)
+        self._not_before = 0
+        self._given: dict[int, Any] = {}
+        endpoint.register_taker(edge.id, self)
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """Take a chunk."""
+        self._accept(source, generation, step, chunk, last, item)
+
+    def give(self, values: Mapping[int, Any], upto: int) -> None:
+        """`values`, by the step they were made at, are known from elsewhere; producers are asked for what follows
+        step `upto`. To be called before `ask`."""
+        self._given.update(values)
+        self._not_before = upto + 1
+
+    def ask(self) -> None:
+        """Ask each producer whose generation is new for all that has not come from it."""
+        site = self._endpoint.site
+        for role, source in self._peers:
+            generation = self._endpoint.generation(role, source)
+            if generation > self._asked[source]:
+                self._asked[source] = generation
+                first = max(self.state.restart_source(source, generation), self._not_before)
+                frame = ASKS.pack(ASK, self.edge.id, site.rank, site.generation, first, self._released)
+                self._endpoint.sender(role, source).send(frame)
+
+    def take(self, step: int) -> Any:
+        """The whole value for `step`; waits for it."""
+        made = step - self._lag
+        state = self.state
+        if made in self._given:
+            return self._given.pop(made)
+        if not state.ready(made):
+            self._wait_ready(made)
+        chunks = state.take(made)
+        if self._single and len(chunks[0]) == 1:
+            return chunks[0][0].value()
+        return combine([join_chunks([chunk.value() for chunk in part]) for part in chunks], self._how)
+
+    def await_all(self, step: int) -> None:
+        """Wait until the value for `step` has come, however many chunks it has."""
+        made = step - self._lag
+        if made not in self._given and not self.state.ready(made):
+            self._wait_ready(made)
+
+    def stream(self, step: int) -> Iterator[Any]:
+        """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on.
+
+        Where parts only make sense together (sums, shards), the producers' chunks of one number are combined.
+        """
+        made, index = step - self._lag, 0
+        if made in self._given:
+            yield self._given[made]
+            return
+        apart = isinstance(self._how, Take) or (isinstance(self._how, Concat) and self._how.axis == 0)
+        positions = range(len(self.state.sources))
+        while True:
+            found: list[Any] = []
+            for position in positions:
+                item = self._wait_chunk(made, position, index)
+                if item is None:
+                    continue
+                if apart:
+                    yield item.value()
+                found.append(item)
+            if not found:
+                return
+            if not apart:
+                if len(found) != len(positions):
+                    raise ValueError(f"producers of {self.edge.param!r} yield different numbers of chunks")
+                yield combine([item.value() for item in found], self._how)
+            index += 1
+
+    def release(self, step: int) -> None:
+        """The operator has ended: its credit goes back, now or with the next ones."""
+        self._released = step - self._lag
+        self._owe()
+
+    def _owe(self) -> None:
+        self._pending += 1
+        if self._pending >= self._batch:
+            self.flush()
+        elif not self._put_off:
+            self._put_off = True
+            self._endpoint.put_off(self)
+
+    def release_stream(self, step: int) -> None:
+        """As `release`, for a value that was streamed: what the operator left is skipped."""
+        made = step - self._lag
+        self.await_all(step)
+        if made in self._given:
+            del self._given[made]
+        else:
+            self.state.take(made)
+        self.release(step)
+
+    def flush(self) -> None:
+        """Tell the producers up to which step everything has been released."""
+        self._put_off = False
+        if self._pending:
+            self._pending = 0
+            site = self._endpoint.site
+            frame = CREDITS.pack(CREDIT, self.edge.id, site.rank, site.generation, self._released)
+            for role, rank in self._peers:
+                self._endpoint.sender(role, rank).send(frame)
+
+    def _wait_ready(self, made: int) -> None:
+        before, began = self._begin_wait()
+        endpoint, ready = self._endpoint, self.state.ready
+        while not ready(made):
+            endpoint.wait()
+        self._end_wait(before, began)
+
+    def _wait_chunk(self, made: int, position: int, index: int) -> Arrived | None:
+        state = self.state
+        item = state.chunk(made, position, index)
+        if item is not None or state.ended(made, position):
+            return item
+        before, began = self._begin_wait()
+        while (item := state.chunk(made, position, index)) is None and not state.ended(made, position):
+            self._endpoint.wait()
+        self._end_wait(before, began)
+        return item
+
+    def _begin_wait(self) -> tuple[int, int]:
+        fields, now = self._board.fields, monotonic_ns()
+        before = fields[PHASE]
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, self.edge.id, now
+        return before, now
+
+    def _end_wait(self, before: int, began: int) -> None:
+        fields, now = self._board.fields, monotonic_ns()
+        self._meter.waiting += now - began
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now

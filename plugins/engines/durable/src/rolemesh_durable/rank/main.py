@@ -1,0 +1,223 @@
+"""A rank's process after its fork: import the plugin, open the inbox, meet the peers, set up, run, report, leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.failures import Failure
+from rolemesh.api.import_ref import import_paths
+from rolemesh.api.transport import Site, Transport, TransportKeys
+from rolemesh.api.workload import RankContext, Rendezvous, Workload
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.drivers import load_exact
+from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import PluginUse, RankStart
+from rolemesh_durable.protocol.turns import Positions
+from rolemesh_durable.rank.barrier import GroupGate
+from rolemesh_durable.rank.call_start import Admission
+from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.life import Life
+from rolemesh_durable.rank.signals import on_sigterm
+from rolemesh_durable.rank.status_page import GENERATION, PID, REFUSED, STOPPING, Board
+from rolemesh_durable.rank.turn_page import TurnPage
+from rolemesh_durable.title import entitle
+
+__all__ = ["main"]
+
+ENGINE = str(Path(__file__).parents[1]) + "/"
+"""Where frames are no business of who reads a traceback."""
+
+
+def main(start: bytes) -> int:
+    """Run the rank that `start`, an encoded `RankStart`, describes; the process's exit code."""
+    decoded = msgspec.msgpack.decode(start, type=RankStart)
+    entitle(decoded.job.name, f"{decoded.launch.role}/{decoded.launch.rank}")
+    return _Rank(decoded).run()
+
+
+def _load(use: PluginUse, base: str) -> Any:
+    cls = load_exact(msgspec.convert(use.record, PluginRecord))
+    return cls(cls.Options.model_validate(use.options, context={"base": base}))
+
+
+class _Rank:
+    def __init__(self, start: RankStart) -> None:
+        self.start, self.job, self.launch = start, start.job, start.launch
+        launch = start.launch
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        import_paths(self.job.base)
+        self.board = Board.open(start.board)
+        self.board.fields[PID] = os.getpid()
+        self.board.fields[GENERATION] = launch.generation
+        self.control = Control()
+        # One plugin for both ways is one transport: it opens its addresses once.
+        apart = self.job.several_nodes and self.job.remote != self.job.local
+        uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
+        transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
+        site = Site(
+            launch.role,
+            launch.rank,
+            start.node,
+            launch.generation,
+            start.host,
+            start.socket_dir,
+            start.shm_dir,
+            msgspec.convert(self.job.keys, TransportKeys, from_attributes=True),
+        )
+        self.endpoint = Endpoint(
+            site,
+            transports=transports,
+            local="local",
+            remote=("remote" if apart else "local") if self.job.several_nodes else None,
+            on_control=self.control,
+            agent_address=start.agent_address,
+        )
+        self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
+        self.step = -1
+        self.operator = ""
+        on_sigterm(lambda: self.board.fields[STOPPING], self._stop)
+
+    def _stop(self) -> None:
+        """The job ends and the operator takes long: leave it, unless that has been done."""
+        if self.operator != "teardown":
+            self.endpoint.stopping = True
+            self.control(m.Stop(0, 0.0))
+            raise Stopping
+
+    def run(self) -> int:
+        try:
+            try:
+                return self._life()
+            except Stopping:
+                return 0
+            except OperatorFailed as failed:
+                self._report(failed.error, failed.label, failed.step)
+            except BaseException as error:
+                self._report(error, self.operator, self.step)
+            return 1
+        finally:
+            self.endpoint.close()
+
+    def _life(self) -> int:
+        launch = self.launch
+        listener = self._listen() if launch.collective and launch.rank == 0 else None
+        port = listener.getsockname()[1] if listener is not None else None
+        self.endpoint.report(
+            m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
+        )
+        workload, ctx, admission = self._set_up(listener)
+        try:
+            self.operator = "restore"
+            life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx, admission)
+            self.operator = ""
+            self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
+            life.run()
+            self.operator = "snapshot"
+            sha256 = life.digest()
+            self.operator = ""
+            self.endpoint.report(m.RankDone(launch.role, launch.rank, launch.generation, self.job.steps - 1, sha256))
+            while True:
+                self.endpoint.wait()
+        except Stopping:
+            self.operator = "teardown"
+            workload.teardown()
+            return 0
+
+    def _listen(self) -> socket.socket:
+        listener = socket.create_server((self.start.host, 0), backlog=1024)
+        os.set_inheritable(listener.fileno(), False)
+        return listener
+
+    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any], Admission | None]:
+        launch, job = self.launch, self.job
+        wire = self._wait_for_wire()
+        self.endpoint.connect(wire.peers)
+        rendezvous = None
+        if launch.collective and wire.rendezvous is not None:
+            at = wire.rendezvous
+            fd = listener.detach() if listener is not None else None
+            rendezvous = Rendezvous(at.address, at.port, at.generation, fd)
+        admission = self._admission()
+        begun = time.monotonic()
+        self.operator = "setup"
+        use = PluginUse(launch.plugin, launch.options)
+        cls = load_exact(msgspec.convert(use.record, PluginRecord))
+        options = cls.Options.model_validate(use.options, context={"base": job.base})
+        ctx: RankContext[Any] = RankContext(
+            options=options,
+            job=job.name,
+            role=launch.role,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            local_rank=launch.local_rank,
+            local_world_size=launch.local_world_size,
+            node=self.start.node,
+            seed=job.seed,
+            steps=job.steps,
+            gpus=tuple(range(len(launch.gpus))),
+            cpus=launch.cpus,
+            share=launch.share,
+            turns=bool(launch.turns),
+            peers=launch.peers,
+            rendezvous=rendezvous,
+            generation=launch.generation,
+            run_dir=job.run_dir,
+            tmp_dir=self.start.tmp_dir,
+            base=job.base,
+        )
+        workload: Workload = cls()
+        workload.setup(ctx)
+        if admission is not None:
+            admission.set_up(workload)
+        self.setup_s = time.monotonic() - begun
+        self.operator = ""
+        return workload, ctx, admission
+
+    def _admission(self) -> Admission | None:
+        """Of a rank that takes turns or has a group. The set-up needs it already: it takes memory that others may
+        have, and ranks of a group meet in it."""
+        launch, start = self.launch, self.start
+        if not launch.turns and not launch.collective:
+            return None
+        page = TurnPage(start.turns, launch.turns) if launch.turns else None
+        gate = GroupGate(self.endpoint, launch.world_size) if launch.collective else None
+        admission = Admission((launch.role, launch.rank), self.endpoint, self.board, page, gate)
+        admission.next(Positions(self.job.graph).setup(launch.role))
+        admission.take()
+        return admission
+
+    def _wait_for_wire(self) -> m.WireRank:
+        """The first one in which this generation is: an older one may say where the group met before."""
+        me = (self.launch.role, self.launch.rank, self.launch.generation)
+        while True:
+            wire = self.control.wire
+            if wire is not None and any((peer.role, peer.rank, peer.generation) == me for peer in wire.peers):
+                return wire
+            self.endpoint.wait()
+
+    def _report(self, error: BaseException, operator: str, step: int) -> None:
+        text = user_traceback(error, ENGINE)
+        print(text or "".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+        failure = Failure(
+            "exception",
+            self.launch.role,
+            self.launch.rank,
+            self.start.node,
+            operator,
+            step,
+            summarize(error),
+            text,
+            generation=self.launch.generation,
+        )
+        self.endpoint.report(m.RankFailed(failure))

@@ -1,0 +1,280 @@
+"""The producer's end of a call's edges in a rank: waits for credits, encodes once, sends, retains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from rolemesh.graph.chunks import check_returned, join_chunks
+from rolemesh.graph.logical import Edge
+from rolemesh.graph.routes import Part, Selection, Whole
+from rolemesh.graph.schedule import Activity
+from rolemesh.graph.values import select
+from rolemesh.runs.meter import Meter
+from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
+from rolemesh_durable.protocol.edge import OutEdgeState
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SINCE_NS, Board
+
+__all__ = ["INLINE_BYTES", "OutPort", "Rank", "Way"]
+
+FOREVER = 1 << 62
+INLINE_BYTES = 32 * 1024
+"""Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
+
+
+class Rank(Protocol):
+    """What an out-port shares with the rank's others (`rolemesh_durable.rank.edges.Ports`)."""
+
+    endpoint: Endpoint
+    board: Board
+    meter: Meter
+    activity: Activity
+    steps: int
+    retention: bool
+    log: OutLog | None
+    ways: list[Way]
+
+    def waits_for_room(self, step: int) -> bool:
+        """Whether a value of `step` must wait for a commit that frees what is kept."""
+
+
+class Way:
+    """One edge out of an operator call, as this producer rank sees it."""
+
+    __slots__ = (
+        "_endpoint",
+        "_generation",
+        "_id",
+        "_log",
+        "_pending",
+        "_rank",
+        "_role",
+        "_sender",
+        "always",
+        "beyond",
+        "edge",
+        "on",
+        "sends",
+        "state",
+    )
+
+    def __init__(
+        self, ports: Rank, edge: Edge, role: str, sends: list[tuple[Selection, tuple[int, ...]]], hold: int
+    ) -> None:
+        self.edge, self.sends = edge, sends
+        self._id, self._role, self._endpoint, self._sender = edge.id, role, ports.endpoint, ports.endpoint.sender
+        self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
+        consumers = [consumer for _, group in sends for consumer in group]
+        self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention, hold=hold)
+        self._log = ports.log
+        self._pending: dict[int, tuple[int, int, int]] = {}
+        self.on = self.beyond = False
+        self.always = edge.lag == 0 and ports.activity.always(edge.dst)
+        ports.ways.append(self)
+
+    def put(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Log and keep a chunk (None: the mark that no more come), then send it to those who listen."""
+        if self.beyond:
+            self._log_only(payload, step, chunk, last, consumers)
+            return
+        if self.state.unheard:
+            self._endpoint.pump()
+        if self._log is not None:
+            self._write(self._log, payload, step, chunk, last, consumers)
+        now = self.keep(payload, step, chunk, last, consumers)
+        if now:
+            self.send(payload, step, chunk, last, now)
+
+    def _log_only(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """What would be taken after the job's last step: a longer job that resumes from that one takes it."""
+        assert self._log is not None
+        self._write(self._log, payload, step, chunk, last, consumers)
+        if payload is not None:
+            payload.users += 1
+
+    def keep(
+        self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Keep what is in the log already; who listens now is returned."""
+        if payload is None:
+            return self.state.sent(step, chunk, last, consumers, None, 0)
+        payload.users += 1
+        return self.state.sent(step, chunk, last, consumers, payload, len(payload.body))
+
+    def _write(
+        self, log: OutLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> None:
+        if payload is None:
+            log.end(self._id, step, chunk, self.state.hold, consumers)
+            return
+        slot = payload.slot.name if payload.slot is not None else ""
+        body, hlen, count, first = payload.body, payload.hlen, len(payload.sizes), payload.log
+        at = log.chunk(
+            self._id, step, chunk, last, self.state.hold, consumers, body, hlen, count, payload=first, slot=slot
+        )
+        if first < 0:
+            payload.log = at
+
+    def log_again(self, log: OutLog) -> None:
+        """Write what is kept to a log that has been begun again."""
+        for kept in self.state.kept:
+            self._write(log, kept.item, kept.step, kept.chunk, kept.last, kept.consumers)
+
+    def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Send a chunk (None: the mark that no more come) to `consumers`."""
+        stamp = (last, self._id, self._rank, self._generation, step, chunk)
+        if payload is not None and payload.slot is not None:
+            for consumer in consumers:
+                self._sender(self._role, consumer).send_payload(payload, stamp)
+            return
+        frame = HEAD.pack(DATA, END, *stamp, 0, 0) if payload is None else payload.frame(stamp)
+        for consumer in consumers:
+            self._sender(self._role, consumer).send(frame)
+
+    def open(self) -> None:
+        """Answer asks from now on, those that have come already among them."""
+        self._endpoint.register_giver(self._id, self)
+
+    def acked(self, consumer: int, generation: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+        waiting = self._pending.get(consumer)
+        if waiting is not None and waiting[0] == generation:
+            self._pending[consumer] = (generation, waiting[1], max(waiting[2], step))
+            return
+        free(self.state.acked(consumer, generation, step))
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        """A consumer lacks everything from `from_step` on: send what is kept of it, then what comes, as it comes.
+
+        An ask of a generation whose address is not known yet waits for it.
+        """
+        if generation > self._endpoint.generation(self._role, consumer):
+            self._pending[consumer] = (generation, from_step, released)
+            return
+        for kept in self.state.ask(consumer, generation, from_step, released):
+            self.send(kept.item, kept.step, kept.chunk, kept.last, (consumer,))
+
+    def rewire(self) -> None:
+        """Addresses have changed: consumers of a new generation get nothing before they ask."""
+        for group in self.sends:
+            for consumer in group[1]:
+                self.state.restarted(consumer, self._endpoint.generation(self._role, consumer))
+        pending, self._pending = self._pending, {}
+        for consumer, ask in pending.items():
+            self.asked(consumer, *ask)
+
+
+def free(payloads: Iterable[Payload]) -> None:
+    """Nobody needs these any more."""
+    for payload in payloads:
+        payload.free()
+
+
+class OutPort:
+    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
+
+    def __init__(self, ports: Rank) -> None:
+        self._ports, self._pool = ports, ports.endpoint.pool
+        self._ways: list[Way] = []
+        self._groups: dict[Selection, list[tuple[Way, tuple[int, ...]]]] = {}
+        self._admitted = -1
+
+    def add(self, way: Way) -> None:
+        """One more edge that starts here."""
+        self._ways.append(way)
+        for selection, consumers in way.sends:
+            self._groups.setdefault(selection, []).append((way, consumers))
+
+    def await_credits(self, step: int) -> None:
+        """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
+        self._begin(step)
+        self._admitted = step
+
+    def put(self, step: int, value: Any) -> None:
+        """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
+        if self._begin(step):
+            check_returned((value,))
+            for selection in self._groups:
+                self._send(selection, step, 0, True, value)
+
+    def put_chunks(self, step: int, chunks: Iterable[Any]) -> None:
+        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
+
+        Raises `ValueError` if nothing is yielded.
+        """
+        count, live = 0, False
+        kept: list[Any] = []
+        keep = any(isinstance(selection, Part) for selection in self._groups)
+        for value in chunks:
+            live = self._begin(step) if count == 0 else live
+            if live:
+                check_returned((value,))
+                for selection in self._groups:
+                    if not isinstance(selection, Part):
+                        self._send(selection, step, count, False, value)
+                if keep:
+                    kept.append(value)
+            count += 1
+        if not count:
+            raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
+        for selection in self._groups if live else ():
+            if isinstance(selection, Part):
+                self._send(selection, step, 0, True, join_chunks(kept))
+            else:
+                self._end(selection, step, count)
+
+    def _begin(self, step: int) -> bool:
+        """Wait for the credits of all edges that want the value of `step`; whether there are any."""
+        live = False
+        ports = self._ports
+        for way in self._ways:
+            way.on = way.always or ports.activity.consumed(way.edge, step, ports.steps)
+            way.beyond = not way.on and ports.log is not None and ports.activity.consumed(way.edge, step, FOREVER)
+            if way.beyond:
+                way.on = live = True
+            elif way.on:
+                live = True
+                if not way.state.credit and step != self._admitted:
+                    self._wait_credit(way)
+        if live and ports.retention and step != self._admitted and ports.waits_for_room(step):
+            self._wait_commit(step)
+        return live
+
+    def _send(self, selection: Selection, step: int, chunk: int, last: bool, value: Any) -> None:
+        payload: Payload | None = None
+        for way, consumers in self._groups[selection]:
+            if not way.on:
+                continue
+            if payload is None:
+                part = value if type(selection) is Whole else select(value, selection)
+                payload = Payload(part, self._pool, INLINE_BYTES)
+            way.put(payload, step, chunk, last, consumers)
+
+    def _end(self, selection: Selection, step: int, chunk: int) -> None:
+        for way, consumers in self._groups[selection]:
+            if way.on:
+                way.put(None, step, chunk, True, consumers)
+
+    def _wait_credit(self, way: Way) -> None:
+        began = self._begin_wait(way.edge.id)
+        while not way.state.credit:
+            self._ports.endpoint.wait()
+        self._end_wait(began)
+
+    def _wait_commit(self, step: int) -> None:
+        ports = self._ports
+        began = self._begin_wait(-1)
+        while ports.waits_for_room(step):
+            ports.endpoint.wait()
+        self._end_wait(began)
+
+    def _begin_wait(self, edge: int) -> int:
+        fields, now = self._ports.board.fields, monotonic_ns()
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = BLOCKED, edge, now
+        return now
+
+    def _end_wait(self, began: int) -> None:
+        self._ports.meter.blocked += monotonic_ns() - began

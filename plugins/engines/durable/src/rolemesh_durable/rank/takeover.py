@@ -1,0 +1,158 @@
+"""What a restarted rank takes over from its former generations: values that may still be asked for, slots, lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint.send_log import CHUNK, LINE, PARTIAL, LogRecord, OutLog
+from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_durable.dataplane.codec import flatten
+from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
+from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.rank.out_port import INLINE_BYTES
+
+__all__ = ["Inheritance", "carry_over", "take_over"]
+
+_decode_line = msgspec.msgpack.Decoder(Metrics).decode
+
+
+class Inheritance:
+    """What is left of former generations.
+
+    A ghost is what one of them sent after the step that its successor was restored to. The successor makes it again;
+    but who has got it already does not look at it twice, so a ghost's slot stays until no consumer can need it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.lines: list[Metrics] = []
+        """Lines of metrics that the agent may lack."""
+        self.partial: Metrics | None = None
+        """The line that had been begun when the snapshot was taken."""
+        self.nbytes = 0
+        """What the ghosts' slots take."""
+        self._directory = directory
+        self._ghosts: dict[str, tuple[int, int]] = {}
+
+    def haunt(self, slot: str, until: int) -> None:
+        """`slot` stays until step `until` is committed."""
+        known = self._ghosts.get(slot)
+        if known is None:
+            try:
+                size = (self._directory / slot).stat().st_size
+            except FileNotFoundError:
+                return
+            self.nbytes += size
+            known = until, size
+        self._ghosts[slot] = max(until, known[0]), known[1]
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step` would remove some of them."""
+        return any(until <= step for until, _ in self._ghosts.values())
+
+    @property
+    def ghosts(self) -> frozenset[str]:
+        """Slots that belong to ghosts."""
+        return frozenset(self._ghosts)
+
+    def committed(self, step: int) -> None:
+        """`step` is committed: remove the slots of ghosts that nobody can need."""
+        for slot in [slot for slot, (until, _) in self._ghosts.items() if until <= step]:
+            self.nbytes -= self._ghosts.pop(slot)[1]
+            (self._directory / slot).unlink(missing_ok=True)
+
+
+def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
+    """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
+
+    `anew`: the rank was restored from elsewhere, so all that the log has are ghosts. Slot files that nobody can ask
+    for are removed. To be called before ``ports.open``.
+    """
+    records, log.found = log.found, []
+    pool = ports.endpoint.pool
+    ports.orphans = found = Inheritance(pool.directory)
+    # A slot that had been freed was written again: its last payload is the one that lies in it.
+    lies_in = {record.slot: record.payload for record in records if record.slot}
+    ways = {way.edge.id: way for way in ports.ways}
+    payloads: dict[int, Payload] = {}
+    for record in records:
+        ghost = log.is_ghost(record)
+        if record.kind == LINE:
+            if not ghost:
+                found.lines.append(_decode_line(record.body))
+        elif record.kind == PARTIAL:
+            if not ghost and record.step == resume:
+                found.partial = _decode_line(record.body)
+        elif ghost or anew:
+            if record.slot and lies_in[record.slot] == record.payload:
+                found.haunt(record.slot, record.step + record.hold)
+        else:
+            payload = None
+            if record.kind == CHUNK:
+                payload = payloads.get(record.payload) or _payload(record, pool, lies_in)
+                if payload is None:
+                    continue
+                payloads[record.payload] = payload
+            way = ways[record.edge]
+            if record.step + way.edge.lag >= ports.steps:
+                # Logged for a longer job only: nobody asks for it in this one.
+                if record.slot:
+                    found.haunt(record.slot, record.step + record.hold)
+                continue
+            way.keep(payload, record.step, record.chunk, record.last, record.consumers)
+    taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.ghosts
+    site = ports.endpoint.site
+    for path in pool.directory.glob(f"slot-{site.role}-{site.rank}-*"):
+        if path.name not in taken:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payload | None:
+    """The payload of a chunk; None if it has been freed, so that its slot holds something else or is gone."""
+    slot = None
+    if record.slot:
+        slot = pool.adopt(record.slot) if lies_in[record.slot] == record.payload else None
+        if slot is None:
+            return None
+    return Payload.logged(record.body, record.hlen, record.sizes, slot, pool, record.payload)
+
+
+def carry_over(
+    origin: str, graph: LogicalGraph, world_sizes: Mapping[str, int], ports: Ports, *, trusted: bool = False
+) -> None:
+    """Put into the log what the rank had sent when the snapshot in the folder `origin` was persisted.
+
+    Nobody asks for it here, since consumers read it from there themselves; but the next snapshot to be persisted must
+    have it too; so a pickled object is refused here as well, unless it is `trusted`. Edges between roles of another
+    size now are left out. To be called before ``ports.open``.
+    """
+    site, pool = ports.endpoint.site, ports.endpoint.pool
+    manifest = disk.read_manifest(origin)
+    before = manifest.world_sizes
+    name = disk.edges_file(site.role, site.rank, before.get(site.role, 0))
+    if name not in manifest.files:
+        return
+    same = {role for role, size in world_sizes.items() if before.get(role) == size}
+    ways = {way.edge.id: way for way in ports.ways if {site.role, graph.ops[way.edge.dst].role} <= same}
+    for record in read_edges(Path(origin), name, f"{site.role}/{site.rank}", graph, trusted=trusted):
+        if (way := ways.get(record.edge)) is not None:
+            payload = None if record.end else _stored(record, pool)
+            way.put(payload, record.step, record.chunk, record.last, record.consumers)
+
+
+def _stored(record: crossing.Crossing, pool: SlotPool) -> Payload:
+    header, buffers = record.header, record.buffers
+    sizes = [len(buffer) for buffer in buffers]
+    if sum(sizes) <= INLINE_BYTES:
+        return Payload.logged(flatten(header, sizes, buffers), len(header), sizes, None, pool, -1)
+    slot = pool.acquire(aligned_size(sizes))
+    slot.write(buffers)
+    return Payload.logged(flatten(header, sizes, ()), len(header), sizes, slot, pool, -1)

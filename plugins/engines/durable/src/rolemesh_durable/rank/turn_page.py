@@ -1,0 +1,69 @@
+"""The page on which the ranks of a slot see whose turn it is."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from rolemesh_durable.protocol.turns import STARTING, Row
+
+__all__ = ["TurnPage"]
+
+
+class TurnPage:
+    """The rows of a slot's ranks in mapped memory. Each rank writes its own; its agent, while it has no process."""
+
+    def __init__(self, path: str, members: Sequence[tuple[str, int]]) -> None:
+        """Map what is at `path`. `members` are the ranks in the order of their rows."""
+        self.path: Final = path
+        self._rows: Final = {member: row for row, member in enumerate(members)}
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(fd, 16 * len(members))
+        finally:
+            os.close(fd)
+        self._fields = memoryview(self._map).cast("q")
+
+    @classmethod
+    def create(cls, members: Sequence[tuple[str, int]]) -> TurnPage:
+        """A new page in memory of this process, with everybody starting; others map it by its path while this process
+        has it. Raises `OSError`."""
+        fd = os.memfd_create("rolemesh-turns", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, 16 * len(members))  # a hole that cannot be filled later would be a SIGBUS
+            page = cls(f"/proc/{os.getpid()}/fd/{fd}", members)
+        except BaseException:
+            os.close(fd)
+            raise
+        page._fd = fd
+        for member in members:
+            page.write(member, Row(STARTING))
+        return page
+
+    _fd = -1
+    """Of who has made the page."""
+
+    def row(self, member: tuple[str, int]) -> int:
+        """The number of a rank's row."""
+        return self._rows[member]
+
+    def write(self, member: tuple[str, int], row: Row) -> None:
+        """Write a rank's row."""
+        at = 2 * self._rows[member]
+        self._fields[at + 1] = row.loaded
+        self._fields[at] = row.position
+
+    def read(self) -> list[Row]:
+        """All rows."""
+        fields = self._fields
+        return [Row(fields[at], bool(fields[at + 1])) for at in range(0, len(fields), 2)]
+
+    def close(self) -> None:
+        """Unmap. Who has mapped the page keeps it, and nobody else can."""
+        self._fields.release()
+        self._map.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

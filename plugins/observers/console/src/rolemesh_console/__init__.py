@@ -1,0 +1,1 @@
+"""The observer of rolemesh that shows a job on a terminal."""

@@ -1,0 +1,171 @@
+"""The `console` observer: a live view on a terminal, a line per step elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
+from rolemesh.hookspecs import hookimpl
+from rolemesh_console.live_view import live_view, starting_line
+from rolemesh_console.statistics import Tally
+from rolemesh_console.summary import summary
+from rolemesh_durable.control.event_text import sentence
+from rolemesh_durable.control.text import clock, duration, number, percent
+
+__all__ = ["ConsoleObserver", "ConsoleOptions"]
+
+PLAIN_WIDTH = 120
+PLAIN_INTERVAL_S = 1.0
+_NUMBERS = re.compile(r"\d+")
+
+
+class ConsoleOptions(BaseModel, extra="forbid"):
+    """Options of the console."""
+
+    metrics: list[str] = Field(default_factory=list, description="Metrics to feature, in this order; default: all.")
+    records: list[str] = Field(
+        default_factory=list, description="Records to show at the end, their first value beside their last."
+    )
+    refresh_hz: float = Field(default=4.0, gt=0, le=30, description="Most redraws of the live view per second.")
+
+
+class ConsoleObserver(Observer):
+    """Shows a job to the person who runs it.
+
+    On a terminal it keeps a live view; in a pipe or CI it prints at most a line per second. Either way the job's
+    summary is printed at its end. `console` and `now` (seconds since 1970) are for tests.
+    """
+
+    Options: ClassVar[type[BaseModel]] = ConsoleOptions
+    side: ClassVar[Literal["master", "driver"]] = "driver"
+
+    def __init__(
+        self, options: ConsoleOptions, console: Console | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(options)
+        self._console = console or _console()
+        self._now = now
+        self._tally = Tally(tuple(options.metrics), tuple(options.records))
+        self._status: JobStatus | None = None
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._printed_step = 0
+        self._printed = 0.0
+        self._step_printed = 0.0
+        self._said = ""
+        self._warned: frozenset[str] = frozenset()
+
+    @hookimpl
+    def job_started(self, run: RunInfo) -> None:
+        """Open the view."""
+        self._tally.run = run
+        # In a run in one process the terminal may be a debugger's.
+        if self._console.is_terminal and run.backend != "inline":
+            self._live = Live(
+                get_renderable=self._view,
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+            )
+            # A watcher that is interrupted gets no more hooks, and the terminal its cursor back.
+            atexit.register(self._close)
+            self._live.start()
+        else:
+            ranks = sum(run.roles.values())
+            self._say(f"{run.name}: {run.steps} steps, {ranks} ranks of {len(run.roles)} roles, in {run.run_dir}")
+
+    @hookimpl
+    def event(self, event: Event) -> None:
+        """Note a transition, and say the ones that matter: above the live view, if there is one."""
+        self._tally.event(event)
+        said = sentence(event)
+        if said is not None:
+            self._say(said)
+        elif event.kind == "job_running" and self._status is not None and self._live is None:
+            self._say(f"every rank is ready after {duration(event.time - self._status.started)}")
+
+    @hookimpl
+    def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
+        """Take the metrics in and show them."""
+        self._tally.steps(metrics)
+        if self._live is not None:
+            self._draw()
+        elif self._now() >= self._step_printed + PLAIN_INTERVAL_S:
+            self._print_step()
+
+    @hookimpl
+    def status(self, status: JobStatus) -> None:
+        """Take the present picture and show it, and what is wrong in it."""
+        self._status = status
+        self._warn(status.warnings)
+        if self._live is not None:
+            self._draw()
+        elif status.state == "starting" and self._now() >= self._printed + 5 * PLAIN_INTERVAL_S:
+            self._say(starting_line(self._tally, status, self._now()))
+
+    @hookimpl
+    def job_ended(self, result: dict[str, Any]) -> None:
+        """Close the view and print the summary."""
+        if self._live is None and self._printed_step < self._tally.finished:
+            self._print_step()
+        self._close()
+        self._console.print(summary(self._tally, result))
+
+    def _view(self) -> RenderableType:
+        # The terminal's "^C" needs two cells: in a line that is full it would push the view down, and it stayed there.
+        return live_view(self._tally, self._status, self._now(), self._console.width - 2)
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if self._live is not None and now >= self._drawn + 1 / self.options.refresh_hz:
+            self._drawn = now
+            self._live.refresh()
+
+    def _close(self) -> None:
+        atexit.unregister(self._close)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._printed = self._now()
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Say what is new: a warning that only counts on is the same one."""
+        found = {_NUMBERS.sub("", warning): warning for warning in warnings}
+        for key, warning in found.items():
+            if key not in self._warned and self._live is None:
+                self._say(f"warning: {warning}")
+        if self._live is None and self._warned and not found:
+            self._say("what was warned of is over")
+        self._warned = frozenset(found)
+
+    def _print_step(self) -> None:
+        tally = self._tally
+        total = tally.run.steps if tally.run else tally.finished
+        words = [f"step {tally.finished:>{len(str(total))}}/{total}", percent(tally.finished / total if total else 1.0)]
+        words += [f"{name} {number(tally.series[name].latest)}" for name in tally.featured()]
+        words += [f"{name}/s {number(rate)}" for name, rate in tally.rates().items()]
+        left = tally.seconds_left(total, self._now())
+        if left is not None and tally.finished < total:
+            words.append(f"{clock(left)} left")
+        self._printed_step, self._step_printed = tally.finished, self._now()
+        self._say("  ".join(words))
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # A pipe has no width; rich would take 80 columns, too few for the summary's tables.
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)

@@ -1,0 +1,212 @@
+"""What a watcher remembers of a job: series of metrics, rates, where the time went, the time left. No output."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolemesh.api.observer import Event, RoleTimes, RunInfo, StepMetrics
+
+__all__ = ["Series", "Tally", "Thirds"]
+
+MAX_BUCKETS = 4096
+RECENT = 32
+DEFAULT_METRICS = 8
+
+
+@dataclass(frozen=True)
+class Thirds:
+    """Means of the first and the last third of the steps that have a value."""
+
+    first: float
+    last: float
+
+
+class Series:
+    """A metric over the steps. Beyond `MAX_BUCKETS` values neighbours are averaged, so it never grows large."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+        """Step and value of the first finite value."""
+        self.last: tuple[int, float] | None = None
+        self.latest = math.nan
+        """The latest value, finite or not."""
+        self.seen = 0
+        """Number of finite values."""
+        self._sums: list[float] = []
+        self._counts: list[int] = []
+        self._width = 1
+
+    def add(self, step: int, value: float) -> None:
+        """Take the value of a step; what is not finite is shown, but counts nowhere."""
+        self.latest = value
+        if not math.isfinite(value):
+            return
+        self.first = self.first or (step, value)
+        self.last = (step, value)
+        self.seen += 1
+        if self._counts and self._counts[-1] < self._width:
+            self._sums[-1] += value
+            self._counts[-1] += 1
+            return
+        if len(self._sums) == MAX_BUCKETS:
+            self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
+            self._counts = [a + b for a, b in zip(self._counts[::2], self._counts[1::2], strict=True)]
+            self._width *= 2
+        self._sums.append(value)
+        self._counts.append(1)
+
+    def thirds(self) -> Thirds | None:
+        """None with fewer than three values."""
+        if self.seen < 3:
+            return None
+        k = len(self._sums) // 3
+        return Thirds(sum(self._sums[:k]) / sum(self._counts[:k]), sum(self._sums[-k:]) / sum(self._counts[-k:]))
+
+    def points(self, n: int) -> list[float]:
+        """At most `n` means of equal stretches, for a sparkline."""
+        size = max(1, math.ceil(len(self._sums) / n))
+        starts = range(0, len(self._sums), size)
+        return [sum(self._sums[i : i + size]) / sum(self._counts[i : i + size]) for i in starts]
+
+
+@dataclass
+class _Line:
+    time: float
+    steps: int
+    amounts: dict[str, float]
+    roles: dict[str, RoleTimes]
+
+
+@dataclass
+class Tally:
+    """Fed by an observer's hooks. `wanted` are the metrics to feature, all if empty; `kept` the records to keep."""
+
+    wanted: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    run: RunInfo | None = None
+    series: dict[str, Series] = field(default_factory=dict)
+    staleness: dict[str, float] = field(default_factory=dict)
+    records: dict[str, tuple[tuple[int, Any], tuple[int, Any]]] = field(default_factory=dict)
+    """Name → (step, value) of the first and of the last one."""
+    role_totals: dict[str, RoleTimes] = field(default_factory=dict)
+    amounts: dict[str, float] = field(default_factory=dict)
+    """Totals of the quantities that are shown per second: those whose names end in ``tokens``."""
+    finished: int = 0
+    """Steps that every role has finished."""
+    running_since: float | None = None
+    rank_up: dict[tuple[str, int], float] = field(default_factory=dict)
+    last_time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._recent: deque[_Line] = deque(maxlen=RECENT + 1)
+
+    def event(self, event: Event) -> None:
+        """Note when ranks came up and when the job began to step."""
+        if event.kind == "rank_up":
+            self.rank_up[str(event.data.get("role")), int(event.data.get("rank", -1))] = event.time
+        elif event.kind == "job_running" and self.running_since is None:
+            self.running_since = event.time
+
+    def steps(self, lines: Iterable[StepMetrics]) -> None:
+        """Take lines of metrics."""
+        for line in lines:
+            self.finished = max(self.finished, line.step + 1)
+            self.last_time = line.time
+            for name, value in line.values.items():
+                self.series.setdefault(name, Series()).add(line.step, float(value))
+            self.staleness |= line.staleness
+            for name in self.kept:
+                if name in line.records:
+                    now = (line.step, line.records[name])
+                    self.records[name] = (self.records.get(name, (now, now))[0], now)
+            for role, times in line.roles.items():
+                _add(self.role_totals.setdefault(role, RoleTimes()), times)
+            amounts = _amounts(line)
+            for name, amount in amounts.items():
+                self.amounts[name] = self.amounts.get(name, 0.0) + amount
+            self._recent.append(_Line(line.time, line.steps, amounts, line.roles))
+
+    def featured(self) -> list[str]:
+        """The metrics to show: the wanted ones, or the first few that say how it goes rather than how long it took."""
+        if self.wanted:
+            return [name for name in self.wanted if name in self.series]
+        names = [n for n in self.series if not n.endswith(("tokens", "_s"))]
+        names.sort(key=lambda name: {"reward": 0, "loss": 1}.get(name, 2))
+        return names[:DEFAULT_METRICS]
+
+    def seconds_per_step(self) -> float | None:
+        """Over the recent steps, or over all of them where the recent ones came in one batch; None before the first."""
+        lines = self._window()
+        elapsed = lines[-1].time - lines[0].time if lines else 0.0
+        if elapsed > 0:
+            return elapsed / sum(line.steps for line in lines[1:])
+        if self.running_since is None or not self.finished or self.last_time <= self.running_since:
+            return None
+        return (self.last_time - self.running_since) / self.finished
+
+    def seconds_left(self, total: int, now: float) -> float | None:
+        """The time until `total` steps are finished, at the recent speed; None if nothing can be said."""
+        pace = self.seconds_per_step()
+        if pace is None:
+            return None
+        return max(0.0, (total - self.finished) * pace - max(0.0, now - self.last_time))
+
+    def rates(self) -> dict[str, float]:
+        """Recent tokens per second by name."""
+        lines = self._window()
+        elapsed = lines[-1].time - lines[0].time if lines else 0.0
+        if elapsed <= 0:
+            return self.mean_rates()
+        names = {name: None for line in lines[1:] for name in line.amounts}
+        return {name: sum(line.amounts.get(name, 0.0) for line in lines[1:]) / elapsed for name in names}
+
+    def mean_rates(self) -> dict[str, float]:
+        """Tokens per second by name, over the whole run."""
+        elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
+        return {name: amount / elapsed for name, amount in self.amounts.items()} if elapsed > 0 else {}
+
+    def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
+        """Role → shares of computing, waiting for input, blocked on credit, and idle; they add up to 1.
+
+        They are shares of the time that has passed: a role that is ahead, or done, is idle.
+        """
+        totals = self.role_totals
+        elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
+        lines = self._window()
+        if recent and lines and lines[-1].time > lines[0].time:
+            totals, elapsed = {}, lines[-1].time - lines[0].time
+            for line in lines[1:]:
+                for role, times in line.roles.items():
+                    _add(totals.setdefault(role, RoleTimes()), times)
+        shares = {}
+        for role, times in totals.items():
+            busy = times.computing_s + times.waiting_s + times.blocked_s
+            if busy > 0:
+                whole = max(busy, elapsed)
+                parts = times.computing_s / whole, times.waiting_s / whole, times.blocked_s / whole
+                shares[role] = (*parts, 1 - busy / whole)
+        return shares
+
+    def _window(self) -> list[_Line]:
+        """Recent lines; the first one only says when the others began. Leaves out the first steps of the job."""
+        lines = list(self._recent)
+        return lines if len(lines) > 1 else []
+
+
+def _add(total: RoleTimes, part: RoleTimes) -> None:
+    total.computing_s += part.computing_s
+    total.waiting_s += part.waiting_s
+    total.blocked_s += part.blocked_s
+
+
+def _amounts(line: StepMetrics) -> dict[str, float]:
+    amounts: dict[str, float] = {}
+    for metrics in line.operators.values():
+        for name, value in metrics.items():
+            if name.endswith("tokens") and math.isfinite(value):
+                amounts[name] = amounts.get(name, 0.0) + value
+    return amounts

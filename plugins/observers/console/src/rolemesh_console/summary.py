@@ -1,0 +1,142 @@
+"""The console's last words about a job: how it ended, what came of it, where everything is. Builds renderables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from rolemesh.runs.run import EVENTS_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE
+from rolemesh_console.statistics import Tally
+from rolemesh_durable.control.text import duration, number, percent, relative, state_style
+
+__all__ = ["before_and_after", "summary"]
+
+MAX_ROWS = 8
+MAX_CELL = 160
+MARKS = {"done": "✔", "failed": "✘", "interrupted": "■"}
+
+
+def summary(tally: Tally, result: dict[str, Any]) -> RenderableType:
+    """Everything that is worth keeping on the screen when a job has ended. `result` is ``result.json``.
+
+    Why a job has failed is not here: the verb that watched it says that, on stderr, whoever else observes.
+    """
+    parts: list[RenderableType] = [_head(tally, result)]
+    if (metrics := _metrics(tally)) is not None:
+        parts += ["", metrics]
+    if (times := _times(tally)) is not None:
+        parts += ["", times]
+    for name, (first, last) in tally.records.items():
+        parts += ["", before_and_after(name, first, last)]
+    if (files := _files(tally, result)) is not None:
+        parts += ["", files]
+    return Group(*parts)
+
+
+def _head(tally: Tally, result: dict[str, Any]) -> RenderableType:
+    status = str(result.get("status", "ended"))
+    name = str(result.get("name") or (tally.run.name if tally.run else "job"))
+    done, total = result.get("committed_steps", tally.finished), result.get("steps", "?")
+    words = Text.assemble((f"{MARKS.get(status, '•')} {name} {status}", f"bold {state_style(status)}"))
+    words.append(f" · {done} of {total} steps")
+    if isinstance(wall := result.get("wall_s"), int | float):
+        words.append(f" · {duration(wall)}")
+    parts: list[RenderableType] = [Rule(style="dim"), words]
+    if status == "interrupted" and result.get("message"):
+        parts.append(Text(f"  {result['message']}", style="yellow"))
+    return Group(*parts)
+
+
+def _metrics(tally: Tally) -> RenderableType | None:
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("metric", no_wrap=True)
+    for heading in ("first", "last", "mean of first third", "of last third"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name in tally.featured():
+        series = tally.series[name]
+        if series.first is None or series.last is None:
+            table.add_row(Text(name), Text(number(series.latest)), "", "", "")
+            continue
+        thirds = series.thirds()
+        means = (number(thirds.first), number(thirds.last)) if thirds else ("", "")
+        last = number(series.last[1]) if series.seen > 1 else ""
+        table.add_row(Text(name), Text(number(series.first[1])), Text(last, style="bold"), *map(Text, means))
+    return table if table.row_count else None
+
+
+def _times(tally: Tally) -> RenderableType | None:
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("role", "computing", "waiting for input", "blocked on credit", "idle"):
+        table.add_column(heading, justify="left" if heading == "role" else "right", no_wrap=True)
+    for role, shares in tally.shares(recent=False).items():
+        table.add_row(Text(role), *(Text(percent(share)) for share in shares))
+    parts: list[RenderableType] = [table] if table.row_count else []
+    rates = tally.mean_rates()
+    if rates:
+        words = " · ".join(f"{name} {number(rate)}/s ({number(tally.amounts[name])})" for name, rate in rates.items())
+        parts += [""] * bool(parts) + [Text(words)]
+    return Group(*parts) if parts else None
+
+
+def before_and_after(name: str, first: tuple[int, Any], last: tuple[int, Any]) -> RenderableType:
+    """A record's first and last value (each with its step): lists of mappings side by side, row by row."""
+    title = Text.assemble((name, "bold"), (f"  before (step {first[0]}) and after (step {last[0]})", "dim"))
+    before, after = _rows(first[1]), _rows(last[1])
+    if before is None or after is None or len(before) != len(after):
+        both = Group(Text(f"before: {_cell(first[1])}"), Text(f"after:  {_cell(last[1])}"))
+        return Group(title, Padding(both, (0, 0, 0, 2)))
+    columns = list(dict.fromkeys(key for row in [*before, *after] for key in row))
+    same = [c for c in columns if all(b.get(c) == a.get(c) for b, a in zip(before, after, strict=True))]
+    changed = [c for c in columns if c not in same]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in same:
+        table.add_column(Text(str(column)), overflow="fold")
+    for column in changed:
+        table.add_column(Text(f"{column} before"), overflow="fold")
+        table.add_column(Text(f"{column} after"), overflow="fold", style="bold")
+    for old, new in list(zip(before, after, strict=True))[:MAX_ROWS]:
+        cells = [_cell(new.get(c)) for c in same]
+        for column in changed:
+            cells += [_cell(old.get(column)), _cell(new.get(column))]
+        table.add_row(*map(Text, cells))
+    more = len(before) - MAX_ROWS
+    note = [Text(f"  … and {more} more in {METRICS_FILE}", style="dim")] if more > 0 else []
+    return Group(title, table, *note)
+
+
+def _rows(value: Any) -> list[dict[str, Any]] | None:
+    if isinstance(value, list | tuple) and value and all(isinstance(row, dict) for row in value):
+        return list(value)
+    return None
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return number(value)
+    text = str(value).strip().replace("\n", " ⏎ ")
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def _files(tally: Tally, result: dict[str, Any]) -> RenderableType | None:
+    where = result.get("run_dir") or (tally.run.run_dir if tally.run else None)
+    if not where:
+        return None
+    folder = Path(where)
+    plots = sorted(path.name for path in folder.glob("*.png"))
+    names = [n for n in (*plots, METRICS_FILE, EVENTS_FILE, RESULT_FILE) if n == RESULT_FILE or (folder / n).exists()]
+    if (folder / LOGS_DIR).is_dir():
+        names.append(f"{LOGS_DIR}/")
+    lines = [Text.assemble((f"{relative(folder)}/", "bold"), "  ", " · ".join(names))]
+    digests = {role: digest for role, digest in (result.get("state_sha256") or {}).items() if digest}
+    if digests:
+        shown = " · ".join(f"{role} {digest[:12]}" for role, digest in digests.items())
+        lines.insert(0, Text.assemble(("state sha256  ", "dim"), shown))
+    return Group(*lines)

@@ -1,0 +1,7 @@
+"""Journals in PostgreSQL, MySQL or MariaDB, with SQLAlchemy Core."""
+
+from __future__ import annotations
+
+from rolemesh_sql.store import SqlStore
+
+__all__ = ["SqlStore"]

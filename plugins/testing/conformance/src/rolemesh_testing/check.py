@@ -1,0 +1,194 @@
+"""Running the kit against an installed plugin, or a plugin's folder, in a process of its own: the certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import distribution, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlparse
+
+import msgspec
+
+from rolemesh.errors import PluginError
+from rolemesh.kinds import kind_named, kinds
+from rolemesh.plugins.discovery import PluginRecord
+
+__all__ = ["GROUP", "Certificate", "Checked", "check_folder", "check_plugin"]
+
+GROUP = "rolemesh.conformance"
+"""Entry-point group in which a distribution may name the conformance class of a plugin, under the plugin's name."""
+
+Progress: TypeAlias = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    """Nobody watches."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A standard test: its outcome, and why it failed, was skipped or was replaced."""
+
+    test: str
+    outcome: str
+    message: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """What the kit found in one plugin. `requires` is what its distribution says of kernels it fits."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    requires: str
+    kernel: str
+    fits: bool
+    tests: tuple[Checked, ...]
+
+    def count(self, outcome: str) -> int:
+        """How many tests ended so: passed, failed, overridden or skipped."""
+        return sum(test.outcome == outcome for test in self.tests)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed, and something was tested."""
+        return self.fits and not self.count("failed") and bool(self.count("passed"))
+
+
+def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Certificate]:
+    """Run the kit against an installed plugin; `progress` is told each test that has ended.
+
+    Its conformance class is the one that its distribution names in `GROUP`; that in the tests of the folder from which
+    it is installed (``pip install -e``); or, if there is none, the bare class of its kind, which cannot know what to do
+    with a workload's operators.
+
+    Raises `PluginError` where there is no kit for its kind, or the kit is not installed.
+    """
+    _check_kit()
+    kind = kind_named(record.kind)
+    if not kind.conformance:
+        tested = sorted(known.name for known in kinds().values() if known.conformance)
+        raise PluginError(
+            f"there is no conformance kit for a {kind.singular}",
+            where=str(record),
+            remedy=f"the kinds that have one are {', '.join(tested)}",
+        )
+    named = [
+        point
+        for point in entry_points(group=GROUP, name=record.name)
+        if point.dist is not None and point.dist.name == record.distribution
+    ]
+    folder = _editable(record)
+    if named:
+        module, _, name = named[0].value.partition(":")
+        return _certificates(_run_class(f"from {module} import {name} as Base", "pass", progress), (record,))
+    if folder is not None and (found := _run([str(folder), "--conformance-plugin", record.name], progress)):
+        return _certificates(found, (record,))
+    module, _, name = kind.conformance.partition(":")
+    start = f"from {module} import {name} as Base"
+    return _certificates(
+        _run_class(start, f"plugin = {record.distribution + ':' + record.name!r}", progress), (record,)
+    )
+
+
+def check_folder(path: Path, records: Sequence[PluginRecord], progress: Progress = _silent) -> list[Certificate]:
+    """Run the conformance classes in the tests below `path`; `records` are the installed plugins.
+
+    Raises `PluginError` if there are none, or if pytest could not collect them.
+    """
+    _check_kit()
+    found = _run([str(path), "--conformance-only"], progress)
+    if not found:
+        raise PluginError(
+            "there is no conformance class in its tests",
+            where=str(path),
+            remedy="subclass one of rolemesh_testing, e.g. class TestMine(WorkloadConformance): plugin = 'mine'",
+        )
+    return _certificates(found, records)
+
+
+def _check_kit() -> None:
+    if find_spec("pytest") is None or find_spec("hypothesis") is None:
+        raise PluginError("the conformance kit needs pytest and hypothesis", remedy="pip install 'rolemesh[test]'")
+
+
+def _editable(record: PluginRecord) -> Path | None:
+    """The project's folder, if the distribution is installed from one (PEP 610); the kernel has tests of its own."""
+    told = distribution(record.distribution).read_text("direct_url.json")
+    about = json.loads(told) if told else {}
+    if not about.get("dir_info", {}).get("editable") or record.distribution == "rolemesh":
+        return None
+    folder = Path(unquote(urlparse(about["url"]).path))
+    return folder if folder.is_dir() else None
+
+
+def _run_class(start: str, body: str, progress: Progress) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="rolemesh-check-") as folder:
+        test = Path(folder, "test_conformance.py")
+        test.write_text(f"{start}\n\n\nclass TestConformance(Base):\n    {body}\n", encoding="utf-8")
+        return _run([str(test), "--rootdir", folder, "--conformance-only"], progress)
+
+
+def _run(arguments: Sequence[str], progress: Progress) -> list[dict[str, Any]]:
+    """pytest in a process of its own; what the kit's plugin has reported."""
+    with tempfile.TemporaryDirectory(prefix="rolemesh-check-") as folder:
+        report = Path(folder, "report.json")
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--conformance-report={report}"]
+        environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        lines = []
+        with subprocess.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ
+        ) as process:
+            for line in process.stdout or ():
+                lines.append(line.rstrip())
+                if "::" in line and line.rstrip().endswith("%]"):
+                    progress(line.partition(" ")[0].rpartition("::")[2])
+        results: list[dict[str, Any]] = json.loads(report.read_text()) if report.exists() else []
+    if process.returncode not in (0, 1, 5) or (not results and process.returncode != 5):
+        raise PluginError(
+            "the conformance tests could not be run:\n" + "\n".join(lines[-25:]),
+            where=arguments[0],
+            remedy="run pytest on them, and mend what it says",
+        )
+    return results
+
+
+def _certificates(results: Sequence[dict[str, Any]], records: Sequence[PluginRecord]) -> list[Certificate]:
+    """A certificate for each plugin that has results, in the order in which they came."""
+    by_plugin: dict[tuple[str, str], list[Checked]] = {}
+    for result in results:
+        test = Checked(result["test"], result["outcome"], result["message"], result["reason"], result["seconds"])
+        by_plugin.setdefault((result["kind"], result["plugin"]), []).append(test)
+    return [_certificate(kind, name, tests, records) for (kind, name), tests in by_plugin.items()]
+
+
+def _certificate(kind: str, name: str, tests: Sequence[Checked], records: Sequence[PluginRecord]) -> Certificate:
+    from packaging.specifiers import SpecifierSet
+
+    from rolemesh_testing.fitting import kernel_requirements
+
+    record = next((r for r in records if r.kind == kind and r.name == name), None)
+    kernel, requires = version("rolemesh"), ""
+    if record is not None and record.distribution != "rolemesh":
+        requires = ",".join(str(need.specifier) for need in kernel_requirements(record.distribution))
+    elif record is not None:
+        requires = f"=={kernel}"
+    return Certificate(
+        kind,
+        name,
+        record.distribution if record is not None else "",
+        record.version if record is not None else "",
+        requires,
+        kernel,
+        SpecifierSet(requires).contains(kernel, prereleases=True),
+        tuple(tests),
+    )

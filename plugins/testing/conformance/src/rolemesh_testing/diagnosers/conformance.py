@@ -1,0 +1,125 @@
+"""Conformance of a diagnoser: it says what it makes of a failure, or nothing; it never raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from rolemesh.api.failures import Failure, JobView, NodeState, RankView, Verdict, describe
+from rolemesh.errors import RolemeshError
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.elsewhere import Subject, ask_elsewhere
+from rolemesh_testing.failover.troubles import NOW, Trouble, each_kind, trouble
+from rolemesh_testing.pools import Pool, pooled
+
+__all__ = ["DiagnoserConformance"]
+
+
+class _Asked:
+    """One instance of the diagnoser, asked as the master asks it."""
+
+    def __init__(self, record: PluginRecord, cls: type[Any], options: Any) -> None:
+        self._made_of, self._name = (record, cls, options), record.name
+        self._plugins = JobPlugins()
+        self._plugins.create(record.name, record, cls, options)
+
+    def renewed(self) -> _Asked:
+        return _Asked(*self._made_of)
+
+    def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
+        return self._plugins.asked(self._name, "diagnose", Verdict, failure=failure, view=view)
+
+
+class DiagnoserConformance(PluginConformance):
+    """Subclass it with `plugin` and `options`.
+
+    It is asked about the drawn jobs in trouble that failover levels are asked about.
+    """
+
+    kind = "diagnosers"
+    examples: ClassVar[int] = 150
+    """How many jobs in trouble are drawn."""
+    simplify: ClassVar[bool] = True
+    """Whether to look for the simplest trouble where a test fails, which takes seconds."""
+
+    @pytest.fixture
+    def diagnoser(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> _Asked:
+        """The diagnoser."""
+        return _Asked(record, cls, checked_options)
+
+    def pool(self) -> Pool[Trouble]:
+        """What is drawn for all tests of the class."""
+        return pooled(Trouble, trouble, self.examples)
+
+    def test_it_has_the_hook_that_diagnoses(self, cls: type[object]) -> None:
+        """``diagnose``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        assert "diagnose" in hooks_of(cls), "no method diagnose is marked with @hookimpl, so it is never called"
+
+    def test_it_judges_every_kind_of_failure(self, diagnoser: _Asked) -> None:
+        """A verdict, or None if it cannot tell: every cause, of everybody."""
+        for kind, each in each_kind():
+            _answer(kind, lambda each=each: diagnoser.diagnose(each.failure, each.view))  # type: ignore[misc]
+
+    def test_it_judges_in_every_situation(self, diagnoser: _Asked) -> None:
+        """Whatever state ranks are in, whatever has been tried before, also who the job does not have."""
+        self._for_all(lambda at: _answer(describe(at.failure), lambda: diagnoser.diagnose(at.failure, at.view)))
+
+    def test_its_verdicts_have_a_reason(self, diagnoser: _Asked) -> None:
+        """It is what the person reads who wonders why the job was not brought back."""
+
+        def check(at: Trouble) -> None:
+            verdict = diagnoser.diagnose(at.failure, at.view)
+            assert verdict is None or verdict.reason.strip(), f"{describe(at.failure)}: a verdict without a reason"
+
+        self._for_all(check)
+
+    def test_it_answers_in_time_for_ten_thousand_ranks(self, diagnoser: _Asked) -> None:
+        """The whole job waits for the answer."""
+        ranks = tuple(RankView("sandbox", rank, f"node-{rank // 8}", "running", 3, 0, 2) for rank in range(10_000))
+        nodes = tuple(NodeState(f"node-{number}", f"node-{number}/0", number != 7) for number in range(1250))
+        view = JobView("large", 1, 2, ranks, (), (), nodes, 1, now=NOW)
+        failure = Failure("signal", "sandbox", 60, signal=9)
+        _answer("a job of 10,000 ranks", lambda: diagnoser.diagnose(failure, view))
+
+    def test_the_same_failure_has_the_same_verdict(self, diagnoser: _Asked) -> None:
+        """A master that was killed asks again after its restart: no randomness, no clock but `view.now`, no memory."""
+        used, fresh = diagnoser.renewed(), diagnoser.renewed()
+        troubles = list(self.pool())
+        first = [used.diagnose(at.failure, at.view) for at in troubles]
+        for at, verdict in zip(reversed(troubles), reversed(first), strict=True):
+            what = f"{describe(at.failure)}: the verdict depends on what it has been asked before, or on chance"
+            assert fresh.diagnose(at.failure, at.view) == verdict == used.diagnose(at.failure, at.view), what
+
+    def test_another_process_has_the_same_verdict(self, record: PluginRecord, diagnoser: _Asked) -> None:
+        """With another order of hashes: it must not depend on the order of a set."""
+        payload = msgspec.json.encode(list(self.pool())[:50])
+        subject = Subject(record, dict(self.options), "")
+        one, other = (ask_elsewhere(_diagnose_there, subject, payload, hash_seed=seed) for seed in (1, 2))
+        assert one == other, "the verdict depends on the order of hashes: sort your sets"
+
+    def _for_all(self, check: Callable[[Trouble], None]) -> None:
+        self.pool().check(check, simplify=self.simplify)
+
+
+class _Question(msgspec.Struct):
+    failure: Failure
+    view: JobView
+
+
+def _diagnose_there(subject: Subject, troubles: bytes) -> bytes:
+    asked = _Asked(subject.record, *subject.loaded())
+    questions = msgspec.json.decode(troubles, type=list[_Question])
+    return msgspec.json.encode([asked.diagnose(question.failure, question.view) for question in questions])
+
+
+def _answer(what: str, ask: Callable[[], object]) -> None:
+    try:
+        ask()
+    except RolemeshError as error:
+        raise AssertionError(f"{what}: {error.what}; return None where it cannot tell") from error

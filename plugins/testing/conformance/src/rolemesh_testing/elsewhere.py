@@ -1,0 +1,100 @@
+"""Asks a plugin in another process, so that nothing of this one can have a part in the answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_testing.hanging import Hung
+
+__all__ = ["Subject", "ask_elsewhere", "still_running"]
+
+_MAIN = """
+import sys
+sys.path[:] = {path!r}
+from rolemesh_testing.elsewhere import _answer
+_answer({module!r}, {name!r})
+"""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A plugin that another process can load: its record, its options as in a job file, and the job file's folder."""
+
+    record: PluginRecord
+    options: dict[str, Any]
+    base: str
+
+    def loaded(self) -> tuple[type[Any], Any]:
+        """Its class, and its options as the class takes them."""
+        found: type[Any] = self.record.entry_point.load()
+        return found, found.Options.model_validate(self.options, context={"base": self.base})
+
+
+class _Question(msgspec.Struct):
+    subject: Subject
+    payload: bytes
+
+
+def ask_elsewhere(
+    function: Callable[[Subject, bytes], bytes],
+    subject: Subject,
+    payload: bytes = b"",
+    *,
+    hash_seed: int = 0,
+    cwd: str | Path | None = None,
+    timeout_s: float = 120.0,
+) -> bytes:
+    """What a module's function answers in a fresh process with the hash seed `hash_seed`, in the folder `cwd`.
+
+    Raises `AssertionError`, with what it printed, if the process fails; `Hung` if it does not end within `timeout_s`.
+    """
+    main = _MAIN.format(path=[*filter(None, sys.path)], module=function.__module__, name=function.__qualname__)
+    process = subprocess.Popen(
+        [sys.executable, "-c", main],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    try:
+        answer, said = process.communicate(msgspec.msgpack.encode(_Question(subject, payload)), timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = process.communicate()[1]
+        raise Hung(f"a process with the plugin does not end within {timeout_s:g} s; {_tail(said)}") from None
+    assert process.returncode == 0, f"a process with the plugin ends with {process.returncode}; {_tail(said)}"
+    return answer
+
+
+def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Threads that would keep this process from ending, and its child processes with their own."""
+    threads = tuple(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
+    children = psutil.Process().children(recursive=True)
+    return threads, tuple(" ".join(child.cmdline()) or child.name() for child in children)
+
+
+def _tail(said: bytes) -> str:
+    text = said.decode(errors="replace").strip()
+    return f"it said: {text[-2000:]}" if text else "it said nothing"
+
+
+def _answer(module: str, name: str) -> None:
+    """The other process. What the plugin prints goes to stderr: stdout is for the answer alone."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question)
+    answer = getattr(import_module(module), name)(question.subject, question.payload)
+    with os.fdopen(answers, "wb") as file:
+        file.write(answer)
+    os._exit(0)  # also if the plugin has left a thread that would not end

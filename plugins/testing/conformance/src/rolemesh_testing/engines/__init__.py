@@ -1,0 +1,1 @@
+"""The standard tests of engines, and the job that they run."""

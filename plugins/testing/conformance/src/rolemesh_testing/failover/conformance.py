@@ -1,0 +1,278 @@
+"""Conformance of a failover level: it proposes what can be executed, or passes the failure on; it never raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import isfinite
+from typing import Any, ClassVar, get_args
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from rolemesh.api.failover import Budget
+from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Scope, describe
+from rolemesh.errors import PluginError, RolemeshError
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.manager import hooks_of
+from rolemesh_durable.protocol.master.ladder import propose
+from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.elsewhere import Subject, ask_elsewhere
+from rolemesh_testing.failover.rung import Level, recover_there
+from rolemesh_testing.failover.troubles import NOW, Trouble, each_kind, trouble
+from rolemesh_testing.pools import Pool, pooled
+
+__all__ = ["FailoverConformance"]
+
+
+class FailoverConformance(PluginConformance):
+    """Subclass it with `plugin` and `options`.
+
+    A level is asked about drawn jobs in trouble: every cause, of ranks, agents and nodes, also of such that the job
+    does not have; with collective and stateful roles, dead nodes, ranks in every state, and a history of recoveries.
+    """
+
+    kind = "failover"
+    examples: ClassVar[int] = 150
+    """How many jobs in trouble are drawn."""
+    simplify: ClassVar[bool] = True
+    """Whether to look for the simplest trouble where a test fails, which takes seconds."""
+
+    @pytest.fixture
+    def level(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Level:
+        """The level."""
+        return Level(record, cls, checked_options)
+
+    @pytest.fixture
+    def subject(self, record: PluginRecord) -> Subject:
+        """The level, for another process."""
+        return Subject(record, dict(self.options), "")
+
+    def pool(self) -> Pool[Trouble]:
+        """What is drawn for all tests of the class."""
+        return pooled(Trouble, trouble, self.examples)
+
+    # --------------------------------------------------------------------------------------------------- declaration
+
+    def test_it_has_the_hook_that_recovers(self, cls: type[object]) -> None:
+        """``recover``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        assert "recover" in hooks_of(cls), "no method recover is marked with @hookimpl, so it is never called"
+
+    def test_its_options_are_a_budget(self, cls: type[Any]) -> None:
+        """The coordinator reads from them how often the level may be tried."""
+        assert issubclass(cls.Options, Budget), f"{cls.Options.__name__} does not derive from rolemesh.Budget"
+
+    def test_its_budget_is_what_the_job_file_says(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel
+    ) -> None:
+        """`max_attempts` and `window_s`: after so many recoveries of a rank in so many seconds the next level's turn
+        comes."""
+        given = checked_options.model_dump(mode="json") | {"max_attempts": 3, "window_s": 23.0}
+        level = Level(record, cls, cls.Options.model_validate(given))
+        options = level.instance.options
+        found = getattr(options, "max_attempts", None), getattr(options, "window_s", None)
+        assert found == (3, 23.0), f"with max_attempts: 3 and window_s: 23 its options say {found}; keep self.options"
+        for at in self.pool():
+            spent = Attempt(level.name, NOW - 22.0, at.view.lost_with(at.failure), "")
+            if spent.restart:
+                view = msgspec.structs.replace(at.view, attempts=(spent,) * 3)
+                assert propose([at.failure], view, [level.rung], []).plan is None
+
+    def test_its_scope_is_one_of_the_ladders(self, cls: type[Any]) -> None:
+        """process, node or job: a failure of a node starts at the first level whose scope is at least node."""
+        assert cls.scope in get_args(Scope), f"scope is {cls.scope!r}, none of {', '.join(get_args(Scope))}"
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def test_it_answers_every_kind_of_failure(self, level: Level) -> None:
+        """With a plan, or with None. What it raises would stop its own job's recovery, not only itself."""
+        for kind, each in each_kind():
+            _answer(kind, lambda each=each: level.recover(each.failure, each.view))  # type: ignore[misc]
+
+    def test_it_answers_in_every_situation(self, level: Level) -> None:
+        """Whatever state ranks are in, whatever has been tried before; with a plan or None, and never by raising."""
+        self._for_all(lambda at: _answer(describe(at.failure), lambda: level.recover(at.failure, at.view)))
+
+    def test_what_it_does_not_know_is_passed_on(self, level: Level) -> None:
+        """A failure of a rank or a node that the job does not have is for the next level; or for a level that restarts
+        the whole job."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            if at.unknown and set(plan.restart) != {(r.role, r.rank) for r in at.view.ranks}:
+                yield "has a plan for it, though the job does not have whoever failed; return None"
+
+        self._find(level, problems)
+
+    def test_it_judges_every_kind_of_failure(self, level: Level) -> None:
+        """`diagnose`, if it has one: a verdict, or None if it cannot tell."""
+        if not level.diagnoses:
+            pytest.skip("it has no hook diagnose()")
+        for kind, each in each_kind():
+            _answer(kind, lambda each=each: level.diagnose(each.failure, each.view), "diagnose")  # type: ignore[misc]
+        self._for_all(lambda at: _answer(describe(at.failure), lambda: level.diagnose(at.failure, at.view), "diagnose"))
+
+    def test_it_answers_in_time_for_ten_thousand_ranks(self, level: Level) -> None:
+        """The whole job waits for the answer."""
+        ranks = tuple(
+            RankView(role, rank, f"node-{rank // 8}", "running", 3, 0, 2)
+            for role in ("actor", "rollout")
+            for rank in range(5000)
+        )
+        nodes = tuple(NodeState(f"node-{number}", f"node-{number}/0", number != 7) for number in range(625))
+        view = JobView("large", 1, 2, ranks, ("actor",), ("actor",), nodes, 1, now=NOW)
+        for failure in (Failure("signal", "rollout", 60, signal=9), Failure("node_lost", node="node-7")):
+            _answer("a job of 10,000 ranks", lambda failure=failure: level.recover(failure, view))  # type: ignore[misc]
+
+    # --------------------------------------------------------------------------------------------------------- plans
+
+    def test_it_restarts_ranks_of_the_job(self, level: Level) -> None:
+        """At least one, each once, and none that there is not."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            ranks = {(r.role, r.rank) for r in at.view.ranks}
+            if not plan.restart:
+                yield "has a plan that restarts nobody; return None"
+            if len(set(plan.restart)) != len(plan.restart):
+                yield "restarts a rank twice"
+            for role, rank in plan.restart:
+                if (role, rank) not in ranks and not at.unknown:
+                    yield f"restarts {role}/{rank}, which the job does not have"
+
+        self._find(level, problems)
+
+    def test_it_restarts_all_that_the_failure_takes(self, level: Level) -> None:
+        """`JobView.lost_with`: the rank that failed, its group; with an agent or a node everybody there."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            lost = () if at.unknown else at.view.lost_with(at.failure)
+            for role, rank in lost:
+                if (role, rank) not in plan.restart and (role, rank) not in _mates(at.view, plan):
+                    yield f"does not restart {role}/{rank}, which the failure takes down; see JobView.lost_with"
+
+        self._find(level, problems)
+
+    def test_it_restarts_whole_groups(self, level: Level) -> None:
+        """Ranks of a collective role live and die together."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            for role, rank in _mates(at.view, plan):
+                if (role, rank) not in plan.restart:
+                    yield f"restarts a part of the collective role {role}, without rank {rank}; see JobView.group"
+
+        self._find(level, problems)
+
+    def test_it_avoids_nodes_that_the_job_knows(self, level: Level) -> None:
+        """Another name is a mistake that nobody would notice."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            known = {node.node for node in at.view.nodes} | {r.node for r in at.view.ranks}
+            yield from (f"avoids {node!r}, which the job does not know" for node in plan.avoid if node not in known)
+
+        self._find(level, problems)
+
+    def test_who_is_on_a_node_that_it_avoids_restarts(self, level: Level) -> None:
+        """They get new places; a plan that leaves them running cannot be executed."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            for r in at.view.ranks:
+                if r.node in plan.avoid and (r.role, r.rank) not in plan.restart:
+                    yield f"avoids {r.node}, and does not restart {r.role}/{r.rank}, which is there"
+
+        self._find(level, problems)
+
+    def test_its_plans_are_within_its_scope(self, level: Level) -> None:
+        """process: where they are, from memory; node: from memory; job: anything. The ladder relies on that."""
+        scope = level.instance.scope
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            if scope == "process" and plan.avoid:
+                yield f"has scope process, and moves ranks away from {', '.join(plan.avoid)}"
+            if scope != "job" and plan.source == "disk":
+                yield f"has scope {scope}, and restarts from disk, which means every rank of the job"
+
+        self._find(level, problems)
+
+    def test_from_disk_everybody_restarts(self, level: Level) -> None:
+        """The newest persisted snapshot is older than what ranks have in memory, and they must agree."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            if plan.source == "disk":
+                left = [r for r in at.view.ranks if (r.role, r.rank) not in plan.restart]
+                yield from (f"restarts from disk, and leaves {r.role}/{r.rank} running" for r in left)
+
+        self._find(level, problems)
+
+    def test_it_waits_for_a_finite_time(self, level: Level) -> None:
+        """`wait_s` and `delay_s`: seconds from 0, for which the job may stand still."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            if not (isfinite(plan.wait_s) and plan.wait_s >= 0):
+                yield f"waits for {plan.wait_s} s"
+            if not (isfinite(plan.delay_s) and plan.delay_s >= 0):
+                yield f"asks for a delay of {plan.delay_s} s"
+
+        self._find(level, problems)
+
+    def test_plans_have_a_reason(self, level: Level) -> None:
+        """It is what the person reads who finds the job restarted in the morning."""
+        self._find(level, lambda at, plan: () if plan.reason.strip() else ("gives no reason",))
+
+    # -------------------------------------------------------------------------------------------------------- purity
+
+    def test_the_same_failure_has_the_same_answer(self, level: Level) -> None:
+        """A master that was killed asks again after its restart."""
+        one, other = level.renewed(), level.renewed()
+
+        def check(at: Trouble) -> None:
+            same = one.answers(at.failure, at.view) == other.answers(at.failure, at.view)
+            assert same, f"{describe(at.failure)}: two instances answer differently; no randomness, no clock: view.now"
+
+        self._for_all(check)
+
+    def test_it_keeps_nothing_from_failure_to_failure(self, level: Level) -> None:
+        """What has happened before is in `JobView.failures` and `JobView.attempts`, also after a restart."""
+        used = level.renewed()
+        troubles = list(self.pool())
+        answers = [level.answers(at.failure, at.view) for at in troubles]
+        for at, first in zip(reversed(troubles), reversed(answers), strict=True):
+            same = used.answers(at.failure, at.view) == first
+            assert same, f"{describe(at.failure)}: the answer depends on what it has been asked before"
+
+    def test_another_process_has_the_same_answer(self, level: Level, subject: Subject) -> None:
+        """With another order of hashes: plans must not depend on the order of a set."""
+        payload = msgspec.json.encode(list(self.pool())[:50])
+        one, other = (
+            msgspec.json.decode(ask_elsewhere(recover_there, subject, payload, hash_seed=seed)) for seed in (1, 2)
+        )
+        for at, here, there in zip(self.pool(), one, other, strict=False):
+            assert here == there, f"{describe(at.failure)}: the answer depends on the order of hashes: sort your sets"
+
+    def _for_all(self, check: Callable[[Trouble], None]) -> None:
+        self.pool().check(check, simplify=self.simplify)
+
+    def _find(self, level: Level, problems: Callable[[Trouble, RecoveryPlan], Iterable[str]]) -> None:
+        """Fail with the first of the problems that a plan has."""
+
+        def check(at: Trouble) -> None:
+            try:
+                plan = level.recover(at.failure, at.view)
+            except RolemeshError:
+                return
+            found = next(iter(problems(at, plan)), None) if plan is not None else None
+            assert found is None, f"{describe(at.failure)} [{at.failure.cause}]: it {found}"
+
+        self._for_all(check)
+
+
+def _answer(what: str, ask: Callable[[], object], hook: str = "recover") -> None:
+    try:
+        ask()
+    except PluginError as error:
+        raise AssertionError(f"{what}: {error.what}") from error
+    except RolemeshError as error:
+        raise AssertionError(f"{what}: {hook}() raises {error.what!r}; return None to pass it on") from error
+
+
+def _mates(view: JobView, plan: RecoveryPlan) -> dict[tuple[str, int], None]:
+    """All ranks of the collective roles that a plan restarts a part of."""
+    return {mate: None for role, rank in plan.restart if role in view.collective for mate in view.group(role, rank)}

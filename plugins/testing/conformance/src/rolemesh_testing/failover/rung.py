@@ -1,0 +1,72 @@
+"""A failover level as the master asks it: through its hooks, each call with the time limit that it has there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.failures import Failure, JobView, RecoveryPlan, Verdict
+from rolemesh.errors import RolemeshError
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_testing.elsewhere import Subject
+
+__all__ = ["Level", "recover_there"]
+
+
+class Level:
+    """One instance of the level. `renewed` makes another with the same options."""
+
+    def __init__(self, record: PluginRecord, cls: type[Any], options: Any) -> None:
+        self._made_of = record, cls, options
+        self._plugins = JobPlugins()
+        self.instance = self._plugins.create(record.name, record, cls, options)
+        self.name = record.name
+
+    @property
+    def diagnoses(self) -> bool:
+        """Whether it has the hook `diagnose`."""
+        return "diagnose" in hooks_of(self._made_of[1])
+
+    @property
+    def rung(self) -> Rung:
+        """As the only level of a job's ladder."""
+        options = self.instance.options
+        return Rung(self.name, self.instance.scope, options.max_attempts, options.window_s, self.recover)
+
+    def renewed(self) -> Level:
+        """A fresh instance."""
+        return Level(*self._made_of)
+
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        """What the hook `recover` answers. Raises `PluginError` if that is neither a plan nor None, or if it raises."""
+        return self._plugins.asked(self.name, "recover", RecoveryPlan, failure=failure, view=view)
+
+    def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
+        """What the hook `diagnose` answers; None also if there is no such hook. Raises as `recover`."""
+        return self._plugins.asked(self.name, "diagnose", Verdict, failure=failure, view=view)
+
+    def answers(self, failure: Failure, view: JobView) -> tuple[Any, Any]:
+        """What both hooks say, or the text of what they raise."""
+        return self._said(self.recover, failure, view), self._said(self.diagnose, failure, view)
+
+    @staticmethod
+    def _said(hook: Any, failure: Failure, view: JobView) -> Any:
+        try:
+            return hook(failure, view)
+        except RolemeshError as error:
+            return error.what
+
+
+class _Question(msgspec.Struct):
+    failure: Failure
+    view: JobView
+
+
+def recover_there(subject: Subject, troubles: bytes) -> bytes:
+    """In another process: the answers to all troubles (their `failure` and `view`), as JSON."""
+    level = Level(subject.record, *subject.loaded())
+    asked = msgspec.json.decode(troubles, type=list[_Question])
+    return msgspec.json.encode([level.answers(question.failure, question.view) for question in asked])

@@ -1,0 +1,124 @@
+"""Jobs in trouble, as a failover level sees them: drawn at random, or of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import get_args
+
+import msgspec
+
+from rolemesh.api.failures import Attempt, Cause, Failure, JobView, NodeState, RankView
+
+__all__ = ["CAUSES", "WHO", "Trouble", "each_kind", "failed", "job", "trouble"]
+
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+WHO = ("a rank", "an agent", "a node", "a rank that the job does not have", "a node that the job does not have")
+STATES = ("starting", "up", "ready", "running", "done", "failed", "halting")
+ROLES = ("actor", "critic", "data")
+NOW = 1000.0
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A failure, and the job that has it."""
+
+    failure: Failure
+    view: JobView
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it is of a rank or node that the job does not have."""
+        failure, view = self.failure, self.view
+        if failure.rank >= 0:
+            return all((r.role, r.rank) != (failure.role, failure.rank) for r in view.ranks)
+        return all(r.node != failure.node for r in view.ranks)
+
+
+def job(random: Random, most: int = 4) -> JobView:
+    """A job of 1 to 3 roles, collective or not, stateful or not, on 1 to `most` nodes, in the middle of anything."""
+    nodes = [f"node-{number}" for number in range(random.randint(1, most))]
+    sizes = {role: random.randint(1, most) for role in ROLES[: random.randint(1, len(ROLES))]}
+    persisted, calm = random.choice((-1, 0, 7)), random.choice((True, False))
+    ranks = tuple(
+        RankView(
+            role,
+            rank,
+            random.choice(nodes),
+            "running" if calm else random.choice(STATES),
+            finished := random.randint(-1, 12),
+            random.randint(0, 3),
+            random.randint(-1, finished),
+        )
+        for role, size in sizes.items()
+        for rank in range(size)
+    )
+    homes = dict.fromkeys(rank.node for rank in ranks)
+    return JobView(
+        "job",
+        random.randint(1, 3),
+        min(rank.finished for rank in ranks),
+        ranks,
+        tuple(role for role in sizes if random.choice((True, False))),
+        tuple(role for role in sizes if random.choice((True, False))),
+        tuple(NodeState(node, f"{node}/0", random.randint(0, 3) > 0) for node in homes),
+        persisted,
+        now=NOW,
+    )
+
+
+def failed(random: Random, view: JobView, cause: Cause, who: str) -> Failure:
+    """A failure of `cause` in `view`, of one of `WHO`."""
+    victim = random.choice(view.ranks)
+    message = random.choice(("", "boom", "CUDA error: uncorrectable ECC error", "Connection reset by peer\n" * 3))
+    step = random.randint(-1, 12)
+    match who:
+        case "a rank":
+            role, rank, node = victim.role, victim.rank, random.choice((victim.node, ""))
+        case "an agent" | "a node":
+            role, rank, node = "", -1, victim.node
+        case "a rank that the job does not have":
+            role, rank, node = (*random.choice((("nobody", 0), (victim.role, 99))), "")
+        case _:
+            role, rank, node = "", -1, random.choice(("elsewhere", ""))
+    return Failure(
+        cause,
+        role,
+        rank,
+        node,
+        random.choice(("", "train")),
+        step,
+        message,
+        random.choice(("", f'  File "flow.py", line 3, in train\nRuntimeError: {message}')),
+        random.choice((0, 1, 137)) if cause == "exit" else None,
+        random.choice((6, 9, 11, 64)) if cause == "signal" else None,
+        victim.generation,
+    )
+
+
+def trouble(random: Random) -> Trouble:
+    """Any failure in any job, with what has failed and been tried before."""
+    view = job(random)
+    earlier = tuple(failed(random, view, random.choice(CAUSES), "a rank") for _ in range(random.randint(0, 3)))
+    attempts = tuple(
+        Attempt(
+            random.choice(("process", "node", "job")),
+            NOW - random.choice((1.0, 100.0, 900.0)),
+            view.group(failure.role, failure.rank),
+            "before",
+            random.choice(("recovered", "failed", "")),
+        )
+        for failure in earlier
+    )
+    view = msgspec.structs.replace(view, failures=earlier, attempts=attempts)
+    who = random.choice((*WHO[:1] * 3, *WHO[1:3] * 2, *WHO[3:]))
+    return Trouble(failed(random, view, random.choice(CAUSES), who), view)
+
+
+def each_kind() -> Iterator[tuple[str, Trouble]]:
+    """Every cause, of everybody, in a few jobs; with what it is in words."""
+    for cause in CAUSES:
+        for who in WHO:
+            for seed in range(3):
+                random = Random(seed)
+                view = job(random)
+                yield f"{cause} of {who}", Trouble(failed(random, view, cause, who), view)

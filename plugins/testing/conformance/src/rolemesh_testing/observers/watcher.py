@@ -1,0 +1,142 @@
+"""An observer as the master or the driver calls it; what it raises is collected, and what it does to its process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from time import monotonic, sleep
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import pytest
+
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh_testing.elsewhere import Subject, still_running
+from rolemesh_testing.observers.lives import Told, whole_life
+
+__all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
+
+Trouble: TypeAlias = Literal["", "vanished", "no folder", "full"]
+"""What befalls the run's folder: it is removed after the start, was never one, or takes no more bytes."""
+
+CACHES = ("~/.cache", "~/.config", "/dev", "/proc")
+"""Where anybody may write."""
+
+
+class Watcher(logging.Handler):
+    """One instance of the observer. `raised` has what its hooks have raised, `fatal` what would have ended a master."""
+
+    def __init__(self, record: PluginRecord, cls: type[Any], options: Any) -> None:
+        super().__init__()
+        self._plugins = JobPlugins()
+        self._plugins.create(record.name, record, cls, options)
+        self.raised: list[str] = []
+        self.fatal: list[str] = []
+        self._hook = ""
+
+    def tell(self, told: Iterable[Told]) -> None:
+        """Call hooks in order, as `JobPlugins.broadcast` does it."""
+        log = logging.getLogger("rolemesh.plugins")
+        log.addHandler(self)
+        propagates, log.propagate = log.propagate, False
+        try:
+            for self._hook, arguments in told:
+                try:
+                    self._plugins.broadcast(self._hook, **arguments)
+                except pytest.fail.Exception:
+                    raise  # the time limit of the test: the hook hangs
+                except BaseException as error:
+                    self.fatal.append(f"{self._hook}() raises {type(error).__name__}, which ends the process")
+        finally:
+            log.propagate = propagates
+            log.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take what `broadcast` has logged instead of raising it."""
+        error = record.exc_info[1] if record.exc_info else None
+        self.raised.append(f"{self._hook}() raises {type(error).__name__}: {error}")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A life to watch in another process: in the folder `run_dir`, and what befalls that."""
+
+    run_dir: str
+    trouble: Trouble = ""
+
+
+class Seen(msgspec.Struct):
+    """What a life has done to its process: `wrote` has paths outside of the run's folder."""
+
+    raised: list[str] = []
+    fatal: list[str] = []
+    wrote: list[str] = []
+    threads: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+
+
+def watch_there(subject: Subject, order: bytes) -> bytes:
+    """In another process: watch a whole life, and tell what came of it."""
+    asked = msgspec.msgpack.decode(order, type=Order)
+    watcher = Watcher(subject.record, *subject.loaded())
+    seen = Seen()
+    run_dir = Path(asked.run_dir)
+    life = whole_life(asked.run_dir)
+    sys.addaudithook(_Guard(run_dir, seen.wrote))
+    limits = getrlimit(RLIMIT_FSIZE)
+    if asked.trouble == "no folder":
+        run_dir.write_bytes(b"")
+    else:
+        run_dir.mkdir()
+        watcher.tell(life[:2])
+        life = life[2:]
+    if asked.trouble == "vanished":
+        shutil.rmtree(run_dir)
+    elif asked.trouble == "full":
+        setrlimit(RLIMIT_FSIZE, (0, limits[1]))
+    watcher.tell(life)
+    setrlimit(RLIMIT_FSIZE, limits)
+    seen.threads, seen.children = _left()
+    seen.raised, seen.fatal = watcher.raised, watcher.fatal
+    return msgspec.msgpack.encode(seen)
+
+
+def _left(patience_s: float = 2.0) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Threads that keep the process alive, and its children, once those that are about to end have ended."""
+    deadline = monotonic() + patience_s
+    while True:
+        threads, children = still_running()
+        if not (threads or children) or monotonic() > deadline:
+            return threads, children
+        sleep(0.02)
+
+
+class _Guard:
+    """An audit hook that notes every path outside of `inside` that is written to, made, renamed or removed."""
+
+    _EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate")
+
+    def __init__(self, inside: Path, wrote: list[str]) -> None:
+        self._allowed = tuple(Path(path).expanduser().resolve() for path in (str(inside), *CACHES))
+        self._wrote = wrote
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            writes = (
+                any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & 3 or flags & os.O_CREAT
+            )
+            paths = [path] if writes and isinstance(path, (str, bytes, os.PathLike)) else []
+        elif event in self._EVENTS:
+            paths = [path for path in arguments[:2] if isinstance(path, (str, bytes, os.PathLike))]
+        else:
+            return
+        for path in map(os.fsdecode, paths):
+            whole = Path(os.path.abspath(path))
+            if not any(whole.is_relative_to(allowed) for allowed in self._allowed):
+                self._wrote.append(str(whole))

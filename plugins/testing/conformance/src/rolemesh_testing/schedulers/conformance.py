@@ -1,0 +1,298 @@
+"""Conformance of a placement strategy: its plans are possible, the same everywhere, and leave alone what is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import PluginError
+from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe
+from rolemesh.placement.chain import stranded_in
+from rolemesh.placement.validation import misplaced, overcommitted, undone
+from rolemesh.plugins.manager import hooks_of
+from rolemesh_testing.elsewhere import Subject, ask_elsewhere
+from rolemesh_testing.schedulers.losses import LossConformance
+from rolemesh_testing.schedulers.planner import Case, Planner, Refused, plan_there
+from rolemesh_testing.schedulers.situations import Situation, answered, multiplied, planned
+
+__all__ = ["SchedulerConformance"]
+
+
+class SchedulerConformance(LossConformance):
+    """Subclass it with `plugin` and `options`; with `roles` and `labels` where the options name some.
+
+    A strategy may refuse a request, by an error with a remedy, but not `asked`.
+    """
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def test_it_has_the_hook_that_places(self, cls: type[object]) -> None:
+        """``place``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        assert "place" in hooks_of(cls), "no method place is marked with @hookimpl, so it is never called"
+
+    def test_it_answers_with_a_plan_or_refuses(self, planner: Planner) -> None:
+        """A plan, None to pass, or an error that is made for people; any other exception names no remedy."""
+
+        def check(at: Situation) -> None:
+            try:
+                found = planner.place(at.request, at.cluster, at.before)
+            except Refused:
+                return
+            assert found is None or isinstance(found, PlacementPlan), f"place() returns {found!r}, which is no plan"
+
+        self.for_all(check)
+
+    def test_it_answers_on_every_kind_of_cluster(
+        self, planner: Planner, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
+    ) -> None:
+        """Also where there is no node, nothing free, no GPU, no label, or one label that no other node has."""
+        for shape, cluster in shapes.items():
+            for request in multiplied(asked, (1, 4)):
+                try:
+                    planner.place(request, cluster)
+                except Refused:
+                    pass
+                except PluginError as error:
+                    raise AssertionError(f"on a cluster with {shape}: {error.what}") from error
+
+    def test_a_refusal_says_what_to_do(
+        self, planner: Planner, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
+    ) -> None:
+        """The error has a `remedy`: the author of the job file has nothing else to go by."""
+
+        def check(at: Situation) -> None:
+            said = None
+            try:
+                planner.place(at.request, at.cluster, at.before)
+            except Refused as refused:
+                said = refused.error
+            except PluginError:
+                pass
+            assert said is None or said.remedy, f"it refuses without a remedy: {said.what}"
+
+        self.for_all(check)
+        for cluster in shapes.values():
+            for missing in asked.roles:
+                check(Situation(PlacementRequest(tuple(role for role in asked.roles if role != missing)), cluster))
+
+    def test_all_have_a_place_where_there_is_room(
+        self, planner: Planner, asked: PlacementRequest, roomy: ClusterView
+    ) -> None:
+        """By this strategy or, if it leaves them, by `pack` after it. Replace the fixture `asked`, if it cannot."""
+        for request in multiplied(asked, (1, 2, 3)):
+            try:
+                planner.place(request, roomy)
+            except Refused as refused:
+                raise AssertionError(
+                    f"it refuses what it is asked, {_told(request)}: {refused.error}; the fixtures `asked` and `roomy` "
+                    "say what it must be able to plan"
+                ) from refused
+            plan = planned(planner, request, roomy)
+            if plan is not None:
+                without = {f"{u.role}/{u.rank}: {u.reason}": None for u in plan.unplaced}
+                assert not without, f"there is room for {_told(request)}, but no place for {next(iter(without))}"
+
+    def test_a_thousand_nodes_are_planned_in_time(self, planner: Planner, asked: PlacementRequest) -> None:
+        """Within the time limit of the hook: a strategy that tries all combinations ends for small jobs only."""
+        cluster = ClusterView(tuple(self._node(number, cpu=4.0, gpu=2) for number in range(1000)))
+        factor = 2000 // sum(role.world_size for role in asked.roles)
+        (request, *_) = multiplied(asked, (factor,))
+        try:
+            planner.place(request, cluster)
+        except Refused:
+            pass
+        except PluginError as error:
+            raise AssertionError(f"{_told(request)} on 1,000 nodes: {error.what}") from error
+
+    # --------------------------------------------------------------------------------------------------------- plans
+
+    def test_plans_stay_within_capacity(self, planner: Planner) -> None:
+        """Cores, devices one by one, shares of a device, and every other resource, after what is taken already."""
+        self._find(planner, lambda at, plan: overcommitted(at.cluster, plan))
+
+    def test_ranks_have_what_they_ask_for(self, planner: Planner) -> None:
+        """A rank's slot has at least what the rank asks for, and the rank a share of it between 0 and 1."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> list[str]:
+            before = set(at.before.assignments)
+            needs = {role.role: role.needs for role in at.request.roles}
+            found = []
+            for a in plan.assignments:
+                if a in before:
+                    continue
+                slot = plan.slots[a.slot]
+                has = {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
+                found += [
+                    f"put {a.role}/{a.rank}, which asks for {name} {need:g}, on a slot with {has.get(name, 0.0):g}"
+                    for name, need in needs[a.role].items()
+                    if has.get(name, 0.0) < need - 1e-6
+                ]
+                if not 0 < a.share <= 1:
+                    found.append(f"gave {a.role}/{a.rank} a share of {a.share:g} of its slot")
+            return found
+
+        self._find(planner, problems)
+
+    def test_no_rank_has_two_places(self, planner: Planner) -> None:
+        """And there are no ranks, roles or slots in a plan that there are not in the job."""
+
+        def check(at: Situation) -> None:
+            plan = answered(planner, at)
+            found = next(misplaced(at.request, plan), None) if plan is not None else None
+            assert found is None, f"for {_told(at.request)}, it {found}"
+
+        self.for_all(check)
+
+    def test_no_slot_is_for_nobody(self, planner: Planner) -> None:
+        """What a slot takes is reserved on its node, also if no rank sits on it."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> list[str]:
+            taken = {a.slot for a in plan.assignments}
+            return [
+                f"made a slot on {s.node} for nobody" for s in plan.slots[len(at.before.slots) :] if s.id not in taken
+            ]
+
+        self._find(planner, problems)
+
+    def test_who_has_no_place_is_told_with_a_reason(self, planner: Planner) -> None:
+        """`Unplaced` names a rank of the job that has no place, and says what is missing."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> list[str]:
+            ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
+            given_up = [u for u in plan.unplaced if u not in at.before.unplaced]
+            found = [
+                f"said that {u.role}/{u.rank} has no place, and no reason" for u in given_up if not u.reason.strip()
+            ]
+            for u in given_up:
+                if (u.role, u.rank) not in ranks:
+                    found.append(f"said that {u.role}/{u.rank} has no place, which is no rank of the job")
+                elif (u.role, u.rank) in plan.placed():
+                    found.append(f"placed {u.role}/{u.rank}, and said that it has no place")
+            return found
+
+        self._find(planner, problems)
+
+    def test_places_have_a_reason(self, planner: Planner) -> None:
+        """`Assignment.rule`, "who: why", is what `rolemesh plan --explain` prints for each rank."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> list[str]:
+            before = set(at.before.assignments)
+            return [
+                f"gave {a.role}/{a.rank} no rule" for a in plan.assignments if a not in before and not a.rule.strip()
+            ]
+
+        self._find(planner, problems)
+
+    def test_peers_are_ranks_of_the_job(self, planner: Planner) -> None:
+        """A rank finds them in `RankContext.peers`, and asks for their addresses."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> list[str]:
+            ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
+            return [
+                f"gave {a.role}/{a.rank} the peer {'/'.join(map(str, peer))}, which is no rank of the job"
+                for a in plan.assignments
+                for peer in a.peers
+                if tuple(peer) not in ranks
+            ]
+
+        self._find(planner, problems)
+
+    def test_what_was_decided_before_stays(self, planner: Planner) -> None:
+        """Slots, places and constraints of strategies before it; what it adds comes after them."""
+        self._find(planner, lambda at, plan: undone(at.before, plan))
+
+    def test_constraints_hold(self, planner: Planner) -> None:
+        """Those of strategies before it, wherever it puts a rank; and its own.
+
+        Where its own contradict what was decided before, the kernel names both strategies.
+        """
+
+        def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
+            found = broken(plan, at.cluster)
+            if found is not None and found[1] not in at.before.assignments:
+                yield f"put {found[1].role}/{found[1].rank} where it may not be: {describe(found[0])}"
+
+        self._find(planner, problems)
+
+    def test_plans_survive_json(self, planner: Planner) -> None:
+        """They go to the master, and into the journal and the run's folder, as JSON."""
+
+        def check(at: Situation) -> None:
+            plan = answered(planner, at)
+            if plan is not None:
+                again = msgspec.json.decode(msgspec.json.encode(plan), type=PlacementPlan)
+                assert again == plan, "a plan that was written as JSON and read again is another one; types are wrong"
+
+        self.for_all(check)
+
+    # --------------------------------------------------------------------------------------------------------- purity
+
+    def test_the_same_question_has_the_same_answer(self, planner: Planner) -> None:
+        """The driver and every later run ask anew, and a resumed job must find its ranks where they were."""
+        one, other = planner.renewed(), planner.renewed()
+
+        def check(at: Situation) -> None:
+            same = one.answer(at.case) == other.answer(at.case)
+            assert same, f"for {_told(at.request)}, two instances answer differently; no randomness, no clock"
+
+        self.for_all(check)
+
+    def test_it_keeps_nothing_from_call_to_call(self, planner: Planner) -> None:
+        """One instance is asked for many plans, as elastic jobs are tried in many sizes; only the question counts."""
+        used = planner.renewed()
+        answers = [planner.answer(at.case) for at in self.pool()]
+        for at, first in zip(reversed(list(self.pool())), reversed(answers), strict=True):
+            same = used.answer(at.case) == first
+            assert same, f"for {_told(at.request)}, the answer depends on what it has been asked before"
+
+    def test_another_process_has_the_same_answer(
+        self, planner: Planner, subject: Subject, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
+    ) -> None:
+        """With another order of hashes: plans must not depend on the order of a set."""
+        cases = [Case(request, cluster) for cluster in shapes.values() for request in multiplied(asked, (1, 3))]
+        if planner.replaces:
+            lost = ("node-0",)
+            for case in [Case(asked, cluster) for cluster in shapes.values()]:
+                plan = planned(planner, case.request, case.cluster)
+                stranded = stranded_in(plan, lost, plan.without(lost)) if plan is not None else None
+                if stranded is not None:
+                    cases.append(Case(asked, case.cluster.without(lost), stranded, lost))
+        payload = msgspec.json.encode(cases)
+        one, other = (
+            msgspec.json.decode(ask_elsewhere(plan_there, subject, payload, hash_seed=seed)) for seed in (1, 2)
+        )
+        for case, here, there in zip(cases, one, other, strict=True):
+            what = "replace()" if case.lost else "place()"
+            assert here == there, f"{what} depends on the order of hashes, for {_told(case.request)}: sort your sets"
+
+    def test_what_it_is_given_stays_as_it_is(self, planner: Planner) -> None:
+        """Request, cluster and plan are shared with other strategies; dictionaries in them can be written to."""
+
+        def check(at: Situation) -> None:
+            before = msgspec.json.encode(at)
+            planner.answer(at.case)
+            assert msgspec.json.encode(at) == before, "it writes into its request, its cluster or the plan before it"
+
+        self.for_all(check)
+
+    def _find(self, planner: Planner, problems: Callable[[Situation, PlacementPlan], Iterable[str]]) -> None:
+        """Fail with the first of the problems that a drawn plan has; of those that can be read at all."""
+
+        def check(at: Situation) -> None:
+            plan = answered(planner, at)
+            if plan is None or any(misplaced(at.request, plan)):
+                return
+            found = next(iter(problems(at, plan)), None)
+            assert found is None, f"for {_told(at.request)}, it {found}"
+
+        self.for_all(check)
+
+
+def _told(request: PlacementRequest) -> str:
+    """The request in a few words."""
+    return "a job of " + " and ".join(
+        f"{role.world_size} {role.role} ({', '.join(f'{name} {need:g}' for name, need in role.needs.items())})"
+        for role in request.roles
+    )

@@ -1,0 +1,187 @@
+"""What a placement strategy does when nodes are lost: where it has the hook `replace`, and where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import pytest
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import PluginError, RolemeshError
+from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh.placement.chain import replan, stranded_in
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
+from rolemesh_testing.schedulers.planner import Planner, Refused
+from rolemesh_testing.schedulers.situations import PACK, PlacementConformance, Situation, planned
+
+__all__ = ["LossConformance"]
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What `replace` is asked: `stranded` is the plan with survivors first, `lost` the nodes, `alive` what is left."""
+
+    request: PlacementRequest
+    stranded: PlacementPlan
+    survivors: PlacementPlan
+    lost: tuple[str, ...]
+    alive: ClusterView
+
+
+class LossConformance(PlacementConformance):
+    """The part of `SchedulerConformance` that takes nodes away."""
+
+    def test_a_job_goes_on_after_the_loss_of_a_node(
+        self, planner: Planner, asked: PlacementRequest, roomy: ClusterView
+    ) -> None:
+        """In the cluster that has room: each node in turn, and who was on it has a place again."""
+        plan = planned(planner, asked, roomy)
+        if plan is None or plan.unplaced:
+            pytest.skip("it has no plan, which is another test's finding")
+        for node in roomy.nodes:
+            alive = roomy.without((node.id,))
+            after = replan(asked, plan, (node.id,), alive, [planner.strategy, PACK])
+            left = [f"{u.role}/{u.rank} ({u.reason})" for u in after.unplaced]
+            assert not left, f"after the loss of {node.id} there is room for all, but no place for {left[0]}"
+
+    def test_survivors_stay_where_they_are(self, planner: Planner) -> None:
+        """A rank that moves has to start again; those on living nodes would lose what they have done."""
+        self._find_moved(planner, lambda loss, moved: undone(loss.survivors, moved.without(loss.lost)))
+
+    def test_what_has_moved_is_on_living_nodes(self, planner: Planner) -> None:
+        """If it leaves all to `place`, it says None; a plan is taken for what it says."""
+
+        def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
+            for a in moved.assignments:
+                if moved.slots[a.slot].node in loss.lost:
+                    yield f"left {a.role}/{a.rank} on {moved.slots[a.slot].node}, which is lost; return None for that"
+
+        self._find_moved(planner, problems)
+
+    def test_what_has_moved_is_within_capacity(self, planner: Planner) -> None:
+        """Beside those who are there already."""
+        self._find_moved(planner, lambda loss, moved: overcommitted(loss.alive, moved.without(loss.lost)))
+
+    def test_constraints_hold_after_a_loss(self, planner: Planner) -> None:
+        """Those of all strategies, which are in the plan."""
+
+        def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
+            settled = moved.without(loss.lost)
+            if not any(undone(loss.survivors, settled)):
+                yield from forbidden(loss.alive, loss.survivors, settled)
+
+        self._find_moved(planner, problems)
+
+    def test_who_shared_a_slot_shares_one_again(self, planner: Planner, roomy: ClusterView) -> None:
+        """Ranks that take turns on devices have memory for one of them only; shares and peers are kept, too."""
+        _needs_replace(planner)
+        first, second = self.roles[0], self.roles[-1]
+        request = PlacementRequest(tuple(RoleRequest(role, 1, 2.0, 1.0) for role in dict.fromkeys((first, second))))
+        node = roomy.nodes[0].id
+        seats = tuple(
+            Assignment(role.role, 0, 0, 0.5, "kit: turns", tuple((r.role, 0) for r in request.roles if r is not role))
+            for role in request.roles
+        )
+        plan = PlacementPlan((Slot(0, node, 2.0, 1.0, ((0, 1.0),), turns=True),), seats)
+        moved = self._moved(planner, Loss(request, plan, PlacementPlan(), (node,), roomy.without((node,))))
+        if moved is None:
+            pytest.skip("it leaves this to place()")
+        settled = moved.without((node,))
+        on = {a.slot for a in settled.assignments}
+        told = f"{first}/0 and {second}/0, which took turns on a slot,"
+        assert len(settled.assignments) == len(seats), f"{told} are not both placed; return None for that"
+        assert len(on) == 1, f"{told} have slots of their own"
+        assert settled.slots[on.pop()].turns, f"{told} share one now without turns; keep Slot.turns"
+        kept = {(a.role, a.rank, a.share, a.peers) for a in settled.assignments}
+        assert kept == {(a.role, a.rank, a.share, a.peers) for a in seats}, f"{told} have lost their shares or peers"
+
+    def test_the_loss_of_all_nodes_is_survived(self, planner: Planner) -> None:
+        """There is no place then; the master waits for nodes, and asks again."""
+        _needs_replace(planner)
+
+        def check(at: Situation) -> None:
+            plan = planned(planner, at.request, at.cluster)
+            if plan is None or not plan.slots:
+                return
+            everything = tuple(sorted(node.id for node in at.cluster.nodes))
+            try:
+                moved = planner.replace(plan, everything, ClusterView(()))
+            except Refused:
+                return
+            except PluginError as error:
+                raise AssertionError(f"all nodes are lost: {error.what}") from error
+            left = moved.without(everything).assignments if isinstance(moved, PlacementPlan) else ()
+            assert not left, "all nodes are lost, and it still has places"
+
+        self.for_all(check)
+
+    def test_a_loss_has_the_same_answer_each_time(self, planner: Planner) -> None:
+        """The master may have to ask twice, and a new master for the old one."""
+        _needs_replace(planner)
+        other = planner.renewed()
+
+        def check(at: Situation) -> None:
+            loss = _loss(planner, at)
+            if loss is not None:
+                given = msgspec.json.encode(loss)
+                first = self._answer(planner, loss)
+                assert self._answer(other, loss) == first, "replace() answers differently when asked again"
+                assert msgspec.json.encode(loss) == given, "replace() writes into the plan or the cluster"
+
+        self.for_all(check)
+
+    def _answer(self, planner: Planner, loss: Loss) -> PlacementPlan | str | None:
+        try:
+            return planner.replace(loss.stranded, loss.lost, loss.alive)
+        except (RolemeshError, Refused) as error:
+            return str(error)
+
+    def _moved(self, planner: Planner, loss: Loss) -> PlacementPlan | None:
+        """What it answers; None where it leaves ranks to `place`, or answers what is no plan."""
+        answer = self._answer(planner, loss)
+        if not isinstance(answer, PlacementPlan) or any(misplaced(loss.request, answer)):
+            return None
+        return answer
+
+    def _find_moved(self, planner: Planner, problems: Callable[[Loss, PlacementPlan], Iterable[str]]) -> None:
+        _needs_replace(planner)
+
+        def check(at: Situation) -> None:
+            loss = _loss(planner, at)
+            moved = self._moved(planner, loss) if loss is not None else None
+            if loss is None or moved is None:
+                return
+            found = next(iter(problems(loss, moved)), None)
+            assert found is None, f"{', '.join(loss.lost)} lost: replace() {found}"
+
+        self.for_all(check)
+
+
+def _loss(planner: Planner, at: Situation) -> Loss | None:
+    """A job's plan, and one or two of its nodes lost; None where the strategy has no plan, or nothing on such nodes.
+
+    Half of the time as many nodes have joined, with the sizes of those that are lost and labels of another node.
+    """
+    plan = planned(planner, at.request, at.cluster, PlacementPlan(constraints=at.before.constraints))
+    used = sorted({slot.node for slot in plan.slots}) if plan is not None else []
+    if plan is None or not used:
+        return None
+    one, other = at.dice
+    lost = tuple(sorted({used[number % len(used)] for number in ((one, other) if one < 6 else (other,))}))
+    alive = at.cluster.without(lost)
+    if other % 2:
+        nodes = at.cluster.nodes
+        joined = (
+            msgspec.structs.replace(nodes[number], id=f"joined-{number}", labels=dict(nodes[number - 1].labels))
+            for number in range(len(nodes))
+            if nodes[number].id in lost
+        )
+        alive = ClusterView((*alive.nodes, *joined))
+    survivors = plan.without(lost)
+    stranded = stranded_in(plan, lost, survivors)
+    return Loss(at.request, stranded, survivors, lost, alive) if stranded is not None else None
+
+
+def _needs_replace(planner: Planner) -> None:
+    if not planner.replaces:
+        pytest.skip("it has no hook replace(), so place() is asked")

@@ -1,0 +1,203 @@
+"""Conformance of a store: what a journal relies on, with writers that race, are killed, and wait for each other."""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from rolemesh.api.store import StateUnavailableError, Store
+from rolemesh_testing.conformance import PluginConformance
+
+__all__ = ["StoreConformance"]
+
+Open = Callable[..., Store]
+WAIT_S = 30.0
+"""How long a store may take to say that it is not answered."""
+
+
+class StoreConformance(PluginConformance):
+    """Subclass it with `plugin`, and with a `url` of a database that the tests may write; or replace the fixture
+    ``database``."""
+
+    kind = "stores"
+    url: ClassVar[str] = ""
+    """What `state` in a job file would say; the plugin's name if it is empty."""
+
+    # ------------------------------------------------------------------------------------------------------ fixtures
+
+    @pytest.fixture
+    def database(self) -> str:
+        """The URL."""
+        return self.url or str(self.plugin)
+
+    @pytest.fixture
+    def open_store(self, cls: type[Store], database: str, tmp_path: Path) -> Iterator[Open]:
+        """``open_store(job="…")``: one more connected store; of the test's own job if none is named."""
+        made: list[Store] = []
+        mine = f"job-{secrets.token_hex(4)}"
+
+        def make(job: str = mine) -> Store:
+            made.append(cls(database, tmp_path, job))
+            made[-1].connect()
+            return made[-1]
+
+        yield make
+        for store in made:
+            store.close()
+
+    @pytest.fixture
+    def store(self, open_store: Open) -> Store:
+        """A prepared store."""
+        store = open_store()
+        store.prepare()
+        return store
+
+    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+        """There is nothing beyond the model."""
+
+    # --------------------------------------------------------------------------------------------------------- tests
+
+    def test_before_anything_is_written_there_is_nothing_and_nothing_is_made(
+        self, open_store: Open, tmp_path: Path
+    ) -> None:
+        """Whoever looks for the journal of a job that never began must not leave one."""
+        store = open_store()
+        assert store.root() is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_preparing_twice_changes_nothing(self, store: Store, open_store: Open) -> None:
+        """Each master of a job prepares the store."""
+        assert store.write(None, "root", records=[(1, "one")])
+        other = open_store()
+        other.prepare()
+        assert (other.root(), other.records(1, 9)) == ("root", [(1, "one")])
+
+    def test_what_was_written_is_there_for_the_next(self, store: Store, open_store: Open) -> None:
+        """Root, records in the order of their numbers, head: text of any content and length."""
+        long, odd = "x" * (1 << 20), "ü\\u0000 '\"%s:name\n"
+        assert store.write(None, odd, records=[(1, long), (2, odd)], head=odd)
+        store.close()
+        other = open_store()
+        assert (other.root(), other.head()) == (odd, odd)
+        assert other.records(1, 2) == [(1, long), (2, odd)]
+
+    def test_only_who_knows_the_root_writes(self, store: Store, open_store: Open) -> None:
+        """With another root, or none where there is one, nothing of it happens."""
+        assert store.write(None, "first", records=[(1, "one")], head="h")
+        other = open_store()
+        assert not other.write(None, "second", records=[(2, "two")])
+        assert not other.write("no", "second", records=[(2, "two")], first=2, head="other")
+        assert not other.write("FIRST", "second")
+        found = other.root(), other.records(1, 9), other.head()
+        assert found == ("first", [(1, "one")], "h")
+        assert other.write("first", "second", records=[(2, "two")])
+        assert not store.write("first", "third")
+
+    def test_records_are_dropped_together_with_what_stands_for_them(self, store: Store) -> None:
+        """`first` and `head` are of one write."""
+        store.write(None, "a", records=[(n, str(n)) for n in range(1, 8)])
+        assert store.write("a", "b", first=6, head="five")
+        assert (store.records(1, 100), store.head()) == ([(6, "6"), (7, "7")], "five")
+        assert store.records(7, 7) == [(7, "7")]
+        assert store.records(8, 9) == []
+
+    def test_jobs_do_not_see_each_other(self, store: Store, open_store: Open) -> None:
+        """Several jobs may share a database."""
+        other = open_store(job=f"other-{secrets.token_hex(4)}")
+        store.write(None, "mine", records=[(1, "mine")], head="mine")
+        other.write(None, "other", records=[(1, "other")], head="other")
+        store.write("mine", "again", first=2)
+        assert (other.root(), other.records(1, 1), other.head()) == ("other", [(1, "other")], "other")
+        assert (store.root(), store.records(1, 1)) == ("again", [])
+
+    def test_of_those_who_write_at_the_same_moment_one_comes_through(self, store: Store, open_store: Open) -> None:
+        """For each root there is one next."""
+        store.write(None, "0")
+        stores, start, won = [open_store() for _ in range(4)], threading.Barrier(4), []
+
+        def race(mine: Store, name: int) -> None:
+            for turn in range(5):
+                start.wait()
+                if mine.write(str(turn), str(turn + 1), records=[(turn + 1, f"{name}")]):
+                    won.append(turn)
+                start.wait()
+
+        threads = [threading.Thread(target=race, args=each) for each in zip(stores, range(4), strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(won) == [0, 1, 2, 3, 4]
+        assert [seq for seq, _ in store.records(1, 9)] == [1, 2, 3, 4, 5]
+
+    def test_what_was_acknowledged_survives_sigkill_of_the_writer(
+        self, cls: type[Store], database: str, tmp_path: Path, open_store: Open
+    ) -> None:
+        """And nothing is there in part."""
+        spawn = multiprocessing.get_context("spawn")
+        acknowledged, job = spawn.Value("q", 0), f"job-{secrets.token_hex(4)}"
+        writer = spawn.Process(target=_write_forever, args=(cls, database, tmp_path, job, acknowledged))
+        writer.start()
+        while acknowledged.value < 20:
+            assert writer.is_alive()
+            time.sleep(0.001)
+        writer.kill()
+        writer.join()
+        store = open_store(job=job)
+        root, found = int(store.root() or 0), store.records(1, 1 << 30)
+        assert root >= acknowledged.value
+        assert [seq for seq, _ in found] == list(range(1, 3 * root + 1))
+
+    def test_a_writer_that_stands_still_does_not_hold_the_others_for_ever(
+        self, cls: type[Store], store: Store, open_store: Open
+    ) -> None:
+        """They hear that the store is not available, and try again; when it stands no more they succeed."""
+        if cls.block is Store.block:
+            pytest.skip("it cannot be made to stand still")
+        store.write(None, "0")
+        blocker = open_store()
+        blocking = threading.Thread(target=_block, args=(blocker, 6.0))
+        blocking.start()
+        time.sleep(0.5)
+        began, refused = time.monotonic(), list[StateUnavailableError]()
+        try:
+            while True:
+                try:
+                    assert open_store().write("0", "1")
+                    break
+                except StateUnavailableError as error:
+                    refused.append(error)
+                    if time.monotonic() - began > WAIT_S:
+                        raise
+        finally:
+            blocking.join()
+        assert open_store().root() == "1"
+        assert all(error.remedy for error in refused)
+
+    def test_its_place_is_told(self, store: Store) -> None:
+        """In messages, so that people find it."""
+        assert store.place
+
+
+def _block(store: Store, seconds: float) -> None:
+    with suppress(StateUnavailableError):  # the server has ended it
+        store.block(seconds)
+
+
+def _write_forever(cls: type[Store], url: str, run_dir: Path, job: str, acknowledged: Any) -> None:
+    store = cls(url, run_dir, job)
+    store.connect()
+    store.prepare()
+    turn = 0
+    while store.write(str(turn) if turn else None, str(turn + 1), records=[(3 * turn + n, "x") for n in (1, 2, 3)]):
+        turn += 1
+        acknowledged.value = turn

@@ -1,0 +1,397 @@
+"""Conformance of a workload: its ranks are run in processes of their own, cut, killed, brought back and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.workload import OperatorSpec, Workload
+from rolemesh.errors import OptionsError
+from rolemesh.graph.tracer import SETTINGS
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after
+from rolemesh_testing.workloads.journey import Journey, Kill, differences, travel
+from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
+
+__all__ = ["WorkloadConformance"]
+
+NEVER = 1 << 30
+"""Steps between two snapshots that leave none."""
+
+
+class WorkloadConformance(PluginConformance):
+    """Subclass it with `plugin`, `options` and `step`; see `rolemesh_testing`.
+
+    Ranks are forked from a process with the workload's `preload` and `env`, as in a job; `step` calls operators with
+    whole values, which are cut and joined as between roles.
+    """
+
+    kind = "workloads"
+    steps: ClassVar[int] = 3
+    world_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
+    """Tried where `Workload.check` accepts them; the first one is that of the tests for which one is enough."""
+    seed: ClassVar[int] = 7
+
+    def step(self, role: Any, step: int) -> None:
+        """What a flow asks of the role in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------------ fixtures
+
+    @pytest.fixture
+    def subject(self, cls: type[Workload], record: PluginRecord, base: Path) -> Subject:
+        """What the ranks run."""
+        return Subject(cls, record.target, dict(self.options), base)
+
+    @pytest.fixture
+    def stage(self, rolemesh_stages: Stages, cls: type[Workload]) -> Stage:
+        """The process that ranks are forked from."""
+        return rolemesh_stages.get(cls)
+
+    @pytest.fixture
+    def operators(self, cls: type[Workload], checked_options: BaseModel) -> Mapping[str, OperatorSpec]:
+        """The operators of the workload with these options."""
+        return cls.operators(checked_options)
+
+    @pytest.fixture
+    def stateful(self, cls: type[Workload], checked_options: BaseModel) -> bool:
+        """Whether ranks keep state."""
+        return cls.stateful(checked_options)
+
+    @pytest.fixture
+    def sizes(self, cls: type[Workload], checked_options: BaseModel) -> tuple[int, ...]:
+        """Those of `world_sizes` that the workload accepts with these options."""
+        refusals = {size: _refusal(cls, checked_options, size) for size in self.world_sizes}
+        accepted = tuple(size for size, refusal in refusals.items() if refusal is None)
+        assert accepted, f"check() accepts none of the world sizes {self.world_sizes}: {refusals[self.world_sizes[0]]}"
+        return accepted
+
+    @pytest.fixture
+    def travelled(
+        self, rolemesh_stages: Stages, subject: Subject, operators: Mapping[str, OperatorSpec], stateful: bool
+    ) -> Travelled:
+        """Makes journeys: some steps on fresh ranks."""
+        if type(self).step is WorkloadConformance.step:
+            pytest.skip("the test class has no step(), so nothing is known of how the operators are used")
+        return Travelled(self, rolemesh_stages, subject, operators, stateful)
+
+    # --------------------------------------------------------------------------------------------------- declaration
+
+    def test_its_attributes_are_what_the_kernel_reads(self, cls: type[Workload]) -> None:
+        """`group`, `deterministic`, `preload` and `env`, of the types that they are declared with."""
+        assert cls.group in ("independent", "collective")
+        assert isinstance(cls.deterministic, bool)
+        assert not isinstance(cls.preload, str), f"preload is a sequence of modules: ({cls.preload!r},)"
+        assert all(isinstance(module, str) for module in cls.preload)
+        assert all(isinstance(text, str) for item in cls.env.items() for text in item)
+
+    def test_it_has_operators_that_a_flow_can_call(self, operators: Mapping[str, OperatorSpec]) -> None:
+        """At least one, each a method, with parameters that a flow may use."""
+        assert operators, "no method is marked with @operator"
+        for name, spec in operators.items():
+            assert name.isidentifier(), f"{name!r} is not a name that a flow can call"
+            assert not name.startswith("_"), f"{name!r} is not a name that a flow can call"
+            taken = set(SETTINGS) & spec.inputs.keys()
+            assert not taken, f"{name}: the parameters {sorted(taken)} belong to the flow's own arguments"
+
+    def test_every_operator_is_described(self, operators: Mapping[str, OperatorSpec]) -> None:
+        """Names, partitions and docstrings are all that the author of a flow sees."""
+        nameless = [name for name, spec in operators.items() if not spec.doc]
+        assert not nameless, f"no docstring: {', '.join(nameless)}"
+
+    def test_its_operators_are_always_the_same(
+        self, cls: type[Workload], checked_options: BaseModel, operators: Mapping[str, OperatorSpec]
+    ) -> None:
+        """The driver and every rank ask for them, and must get the same."""
+        assert dict(cls.operators(checked_options)) == dict(operators)
+
+    def test_checking_the_options_is_light(self, record: PluginRecord, base: Path, sizes: tuple[int, ...]) -> None:
+        """`check` and `operators` run in the driver, before anything starts."""
+        module, _, name = record.target.partition(":")
+        code = (
+            f"import importlib, json; cls = importlib.import_module({module!r})\n"
+            f"for part in {name.split('.')!r}: cls = getattr(cls, part)\n"
+            f"options = cls.Options.model_validate({self.options!r}, context={{'base': {str(base)!r}}})\n"
+            f"cls.check(options, {sizes[0]}); cls.operators(options); print(json.dumps(sorted(sys.modules)))"
+        )
+        heavy = set(HEAVY) & modules_after(code)
+        assert not heavy, f"check() and operators() import {', '.join(sorted(heavy))}; import them in setup()"
+
+    def test_what_is_preloaded_survives_a_fork(self, stage: Stage) -> None:
+        """A preload that starts threads, or CUDA, would hang or break the ranks that are forked after it."""
+        assert not stage.started.cuda, "a preload has initialised CUDA, which does not survive a fork"
+        extra = stage.started.threads
+        assert not extra, f"a preload has started the threads {', '.join(extra)}, which are not there after a fork"
+
+    # ---------------------------------------------------------------------------------------------------------- life
+
+    def test_set_up_and_torn_down_twice(self, stage: Stage, subject: Subject, sizes: tuple[int, ...]) -> None:
+        """In one process, without an operator in between; the second time finds nothing of the first in its way."""
+        with Ranks(stage, subject, 1 if 1 in sizes else sizes[0]) as ranks:
+            ranks.tear_down()
+            if not ranks.collective:
+                ranks.set_up(range(ranks.world_size))
+                ranks.tear_down()
+
+    def test_nothing_is_left_after_teardown(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """No process and no thread that would keep the rank's process from ending."""
+        with travelled.ranks(sizes[0]) as ranks:
+            travel(ranks, travelled.operators, self.step, range(1), stateful=False)
+            left = ranks.tear_down()
+        for rank, torn in left.items():
+            assert not torn.children, f"rank {rank} leaves processes behind: {', '.join(torn.children)}"
+            assert not torn.threads, f"rank {rank} leaves threads behind: {', '.join(torn.threads)}"
+
+    def test_a_kill_in_the_middle_leaves_nothing_that_disturbs_the_next(
+        self, travelled: Travelled, sizes: tuple[int, ...]
+    ) -> None:
+        """A rank that had no chance to tear down, and its successor on the same node and in the same folders."""
+        with travelled.ranks(sizes[0]) as ranks:
+            travel(ranks, travelled.operators, self.step, range(1), stateful=False)
+            ranks.kill(0)
+            ranks.tear_down()
+
+    # ------------------------------------------------------------------------------------------------ values, ranks
+
+    def test_its_operators_work_at_every_world_size(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """Odd ones too, where parts are uneven, and some ranks get nothing."""
+        for size in sizes:
+            travelled(size)
+
+    def test_every_operator_is_called(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """By `step`, so that nothing goes untested."""
+        journey = travelled(sizes[0])
+        idle = travelled.operators.keys() - {called.operator for called in journey.calls}
+        assert not idle, f"step() never calls {', '.join(sorted(idle))}"
+
+    def test_the_world_size_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """What operators return, joined over the ranks, belongs to the work and not to who did it."""
+        _deterministic(travelled.cls)
+        if len(sizes) == 1:
+            pytest.skip(f"it accepts one world size only, {sizes[0]}")
+        first, others = travelled(sizes[0]), sizes[1:]
+        for size in others:
+            for one, other in zip(first.calls, travelled(size).calls, strict=True):
+                assert one.value == other.value, (
+                    f"{one} returns something else on {size} ranks than on {sizes[0]}; seed by row and step "
+                    "(ctx.rng('row', index)), not by rank"
+                )
+
+    def test_what_ranks_return_lies_as_declared(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """`Broadcast`: the same on every rank."""
+        for size in sizes[1:] or sizes:
+            for called in travelled(size).calls:
+                if isinstance(travelled.operators[called.operator].returns, Broadcast):
+                    same = len(set(called.fingerprints.values())) == 1
+                    assert same, f"{called} declares returns=Broadcast(), and ranks return different values"
+
+    def test_inputs_are_not_written_to(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """They are views of shared memory, which other consumers read."""
+        for called in travelled(sizes[0]).calls:
+            written = {name for names in called.written.values() for name in names}
+            assert not written, f"{called} writes into its input {', '.join(sorted(written))}; clone it first"
+
+    def test_the_cut_into_chunks_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """A streaming operator gets chunks as their producer yields them, of any size."""
+        _deterministic(travelled.cls)
+        streaming = [spec for spec in travelled.operators.values() if spec.streaming]
+        if not any(isinstance(partition, Split) for spec in streaming for partition in spec.inputs.values()):
+            pytest.skip("no operator takes a stream of rows")
+        whole = travelled(sizes[0])
+        for rows in (1, 3):
+            cut = travelled(sizes[0], chunk_rows=rows)
+            found = differences(cut, whole)
+            assert not found, f"in chunks of {rows} rows: {found[0]}"
+
+    # ---------------------------------------------------------------------------------------------------- determinism
+
+    def test_the_same_seed_gives_the_same_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """Bit for bit, in other processes, and with another order of hashes: what `deterministic` promises."""
+        _deterministic(travelled.cls)
+        with Stage(travelled.cls, {"PYTHONHASHSEED": "20261"}) as stage:
+            for size in sizes[:2]:
+                found = differences(travelled(size), travelled.again(size, stage=stage))
+                assert not found, found[0]
+
+    def test_its_generation_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """How often a rank has been started again is nothing that its state may depend on."""
+        _deterministic(travelled.cls)
+        found = differences(travelled(sizes[0]), travelled.again(sizes[0], generation=3))
+        assert not found, found[0]
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def test_a_snapshot_changes_nothing(self, travelled: Travelled, sizes: tuple[int, ...], stateful: bool) -> None:
+        """With one after every step, or with none, the end is the same; two in a row are equal."""
+        _stateful(stateful)
+        _deterministic(travelled.cls)
+        found = differences(travelled(sizes[0]), travelled(sizes[0], every=NEVER))
+        assert not found, found[0]
+        with travelled.ranks(sizes[0]) as ranks:
+            travel(ranks, travelled.operators, self.step, range(1), stateful=True)
+            first, second = ranks.snapshot(), ranks.snapshot()
+        assert [t.digest for t in first.values()] == [t.digest for t in second.values()]
+
+    def test_its_state_has_the_same_names_from_the_start(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """What `snapshot` gives right after `setup` is the pattern for loading a state at another world size."""
+        _stateful(travelled.stateful)
+        with travelled.ranks(sizes[0]) as ranks:
+            before = ranks.snapshot()
+            after = travel(ranks, travelled.operators, self.step, range(1), stateful=True).states
+        for rank, taken in before.items():
+            assert (taken.state is None) == (after[rank].state is None), f"rank {rank} has a state only at times"
+            missing = taken.entries.keys() ^ after[rank].entries.keys()
+            assert not missing, f"{', '.join(sorted(missing))} is in the state only before or only after a step"
+
+    def test_it_goes_on_from_a_snapshot_as_if_nothing_had_happened(
+        self, travelled: Travelled, sizes: tuple[int, ...]
+    ) -> None:
+        """Half of the steps, a snapshot, new processes, `restore`, the other half: the same calls, the same end."""
+        _stateful(travelled.stateful)
+        half = max(1, self.steps // 2)
+        for size in sizes[:2]:
+            whole = travelled(size)
+            begun = travelled(size, steps=range(half))
+            resumed = travelled.again(size, steps=range(half, self.steps), begun=begun)
+            if travelled.cls.deterministic:
+                found = differences(whole, resumed, calls_from=len(begun.calls))
+                assert not found, f"{size} ranks, resumed at step {half}: {found[0]}"
+
+    def test_a_state_that_was_restored_is_the_state(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """Taken again at once, it has the same digest."""
+        _stateful(travelled.stateful)
+        begun = travelled(sizes[0], steps=range(1))
+        again = travelled.again(sizes[0], steps=range(0), begun=begun)
+        for rank, taken in begun.states.items():
+            same = again.states[rank].digest == taken.digest
+            assert same, f"rank {rank}: what snapshot() gives after restore() is not what was restored"
+
+    def test_a_kill_at_every_operator_boundary_changes_nothing(
+        self, travelled: Travelled, sizes: tuple[int, ...]
+    ) -> None:
+        """SIGKILL before each call and after the last one; a new process takes the snapshot and repeats the inputs."""
+        for size in sizes[:2]:
+            undisturbed = travelled(size, every=2)
+            for call in range(len(undisturbed.calls) + 1):
+                kill = Kill(call, call % size)
+                disturbed = travelled.again(size, every=2, kill=kill)
+                if travelled.cls.deterministic:
+                    found = differences(undisturbed, disturbed)
+                    assert not found, f"{size} ranks, rank {kill.rank} killed before call {call}: {found[0]}"
+
+    # ---------------------------------------------------------------------------------------------------------- turns
+
+    def test_giving_memory_back_changes_nothing(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """`offload` and `onload` between steps, where roles take turns on the same devices."""
+        size = 1 if 1 in sizes else sizes[0]
+        with travelled.ranks(size, turns=True) as ranks:
+
+            def turn() -> None:
+                ranks.offload()
+                ranks.onload()
+
+            turned = travel(
+                ranks,
+                travelled.operators,
+                self.step,
+                range(self.steps),
+                stateful=travelled.stateful,
+                every=NEVER,
+                between=turn,
+            )
+            ranks.offload()
+            ranks.tear_down()
+        if travelled.cls.deterministic:
+            found = differences(travelled(size, every=NEVER), turned)
+            assert not found, found[0]
+
+    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+        """`Workload.check`, in every world size that the test has."""
+        for size in self.world_sizes:
+            cls.check(options, size)
+
+
+class Travelled:
+    """Makes journeys of a test class: fresh ranks, some steps, and the states at the end."""
+
+    def __init__(
+        self,
+        test: WorkloadConformance,
+        stages: Stages,
+        subject: Subject,
+        operators: Mapping[str, OperatorSpec],
+        stateful: bool,
+    ) -> None:
+        self._test, self._stages, self._subject = test, stages, subject
+        self.cls, self.operators, self.stateful = subject.cls, operators, stateful
+
+    def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
+        """Fresh ranks."""
+        test = self._test
+        return Ranks(
+            stage or self._stages.get(self.cls),
+            self._subject,
+            size,
+            seed=test.seed,
+            steps=test.steps,
+            generation=generation,
+            turns=turns,
+        )
+
+    def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
+        """An undisturbed journey on `size` ranks, of all steps or of `steps`; made once for all tests that want it."""
+        key = (type(self._test), str(self._subject.base), size, every, chunk_rows, steps)
+        if key not in self._stages.journeys:
+            self._stages.journeys[key] = self.again(size, every=every, chunk_rows=chunk_rows, steps=steps)
+        journey: Journey = self._stages.journeys[key]
+        return journey
+
+    def again(
+        self,
+        size: int,
+        *,
+        steps: range | None = None,
+        begun: Journey | None = None,
+        kill: Kill | None = None,
+        every: int = 1,
+        chunk_rows: int = 0,
+        generation: int = 0,
+        stage: Stage | None = None,
+    ) -> Journey:
+        """A new journey, from the states at the end of `begun` if given, of ranks that `stage` forks if given."""
+        with self.ranks(size, generation=generation, stage=stage) as ranks:
+            if begun is not None:
+                ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})
+            return travel(
+                ranks,
+                self.operators,
+                self._test.step,
+                steps if steps is not None else range(self._test.steps),
+                stateful=self.stateful,
+                kill=kill,
+                every=every,
+                chunk_rows=chunk_rows,
+            )
+
+
+def _refusal(cls: type[Workload], options: BaseModel, size: int) -> OptionsError | None:
+    try:
+        cls.check(options, size)
+    except OptionsError as error:
+        return error
+    return None
+
+
+def _deterministic(cls: type[Workload]) -> None:
+    if not cls.deterministic:
+        pytest.skip("it does not say deterministic = True")
+
+
+def _stateful(stateful: bool) -> None:
+    if not stateful:
+        pytest.skip("its ranks keep no state")

@@ -1,0 +1,137 @@
+"""Some steps of a role, undisturbed or with a kill between two calls, and whether two of them were the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from rolemesh.api.workload import OperatorSpec
+from rolemesh.runs.digest import digest
+from rolemesh_testing.workloads.ranks import Ranks
+from rolemesh_testing.workloads.role import Called, Role
+from rolemesh_testing.workloads.wire import Taken, unpacked
+
+__all__ = ["Journey", "Kill", "differences", "travel"]
+
+Step = Callable[[Role, int], None]
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """SIGKILL of `rank` before call number `call` (from 0; the number of all calls: after the last one)."""
+
+    call: int
+    rank: int
+
+
+class Journey(msgspec.Struct):
+    """What was called, and every rank's state at the end."""
+
+    calls: list[Called]
+    states: dict[int, Taken]
+
+
+class _Traveller:
+    """Plays the part of a job's kernel: keeps snapshots and inputs, and brings back who was killed."""
+
+    def __init__(self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, kill: Kill | None) -> None:
+        self._ranks, self._operators, self._stateful, self._kill = ranks, operators, stateful, kill
+        self._states: dict[int, Taken] = {}
+        self._since = 0
+        self.role: Role | None = None
+
+    def boundary(self, step: int) -> None:
+        """Between two steps: take what a restarted rank would get back."""
+        assert self.role is not None
+        if self._stateful and step > 0:
+            self._states = self._ranks.snapshot()
+            self._since = len(self.role.calls)
+
+    def before_call(self, number: int) -> None:
+        """Kill, if it is time, and bring back."""
+        if self._kill is None or number != self._kill.call:
+            return
+        victims = self._ranks.kill(self._kill.rank)
+        states = {v: taken.state for v in victims if (taken := self._states.get(v)) and taken.state is not None}
+        self._ranks.restore(states)
+        for called in self._lost():
+            replies = self._ranks.call(
+                called.step, called.operator, {v: called.arguments[v] for v in victims}, called.streamed
+            )
+            for victim, reply in replies.items():
+                assert reply.fingerprint == called.fingerprints[victim], (
+                    f"{called}: rank {victim} was killed, started again and returned something else than before"
+                )
+
+    def _lost(self) -> Iterator[Called]:
+        """The calls that are repeated: those since the snapshot; without state, what the last loads were, first."""
+        assert self.role is not None
+        calls = self.role.calls
+        if not self._stateful:
+            step = self.role.current_step
+            earlier = [called for called in calls if called.step < step]
+            silent = {c.operator: c for c in earlier if self._operators[c.operator].returns is None}
+            yield from (called for called in earlier if silent.get(called.operator) is called)
+            yield from (called for called in calls if called.step == step)
+        else:
+            yield from calls[self._since :]
+
+
+def travel(
+    ranks: Ranks,
+    operators: Mapping[str, OperatorSpec],
+    step: Step,
+    steps: range,
+    *,
+    stateful: bool,
+    kill: Kill | None = None,
+    every: int = 1,
+    chunk_rows: int = 0,
+    between: Callable[[], None] | None = None,
+) -> Journey:
+    """Call `step` for all of `steps`, with a snapshot every `every` steps, and take the states at the end.
+
+    `between` is called between two steps. Raises `RankRaised` or `RankDied` where a rank did not do its part, and
+    `AssertionError` where a rank that was killed came back as somebody else.
+    """
+    traveller = _Traveller(ranks, operators, stateful, kill)
+    role = traveller.role = Role(ranks, operators, chunk_rows=chunk_rows, before=traveller.before_call)
+    for number in steps:
+        role.current_step = number
+        if number % every == 0:
+            traveller.boundary(number)
+        step(role, number)
+        if between is not None:
+            between()
+    traveller.before_call(len(role.calls))
+    return Journey(role.calls, ranks.snapshot() if stateful else {})
+
+
+def differences(one: Journey, other: Journey, calls_from: int = 0) -> list[str]:
+    """What is not the same in two journeys, of `one` only from call `calls_from` on; [] if nothing."""
+    found = []
+    mine = one.calls[calls_from:]
+    if len(mine) != len(other.calls):
+        return [f"{len(mine)} calls in one, {len(other.calls)} in the other"]
+    for here, there in zip(mine, other.calls, strict=True):
+        found += [
+            f"{here}: rank {rank} returned something else"
+            for rank, fingerprint in here.fingerprints.items()
+            if there.fingerprints.get(rank) != fingerprint
+        ]
+    found += [
+        f"the state of rank {rank} differs at the end{_entries(taken, other.states[rank])}"
+        for rank, taken in one.states.items()
+        if rank in other.states and other.states[rank].digest != taken.digest
+    ]
+    return found
+
+
+def _entries(one: Taken, other: Taken) -> str:
+    if one.state is None or other.state is None:
+        return ": one has none"
+    here, there = unpacked(one.state), unpacked(other.state)
+    if here.keys() != there.keys():
+        return f": the entries {sorted(here.keys() ^ there.keys())} are in one only"
+    names = [name for name in here if digest({"value": here[name]}) != digest({"value": there[name]})]
+    return f" in {', '.join(names)}"

@@ -1,0 +1,162 @@
+"""The process of one rank under test: makes the workload, does what it is told, and says what came of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from hashlib import blake2b
+from importlib.metadata import EntryPoint
+from multiprocessing.connection import Connection
+from types import GeneratorType
+from typing import Any, NoReturn
+
+import msgspec
+
+from rolemesh.api.workload import RankContext, Rendezvous, Workload
+from rolemesh.graph.chunks import join_chunks
+from rolemesh.runs.digest import digest
+from rolemesh_testing.elsewhere import still_running
+from rolemesh_testing.workloads.wire import (
+    Call,
+    Done,
+    Offload,
+    Onload,
+    Raised,
+    Reply,
+    Request,
+    Restore,
+    Returned,
+    SetUp,
+    Snapshot,
+    Taken,
+    TearDown,
+    TornDown,
+    packed,
+    unpacked,
+)
+
+__all__ = ["serve"]
+
+
+def serve(connection: Connection, meeting_fd: int | None) -> NoReturn:
+    """Answer requests until the other side is gone; `meeting_fd` is the group's socket, for rank 0."""
+    rank = _Rank(meeting_fd)
+    decode, code = msgspec.msgpack.Decoder(Request).decode, 0
+    try:
+        connection.send_bytes(str(os.getpid()).encode())
+        while True:
+            connection.send_bytes(msgspec.msgpack.encode(rank.answer(decode(connection.recv_bytes()))))
+    except (EOFError, OSError):
+        pass
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Rank:
+    def __init__(self, meeting_fd: int | None) -> None:
+        self._meeting_fd = meeting_fd
+        self._workload: Workload = Workload()
+        self._ctx: RankContext[Any] | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Do what is asked; what the workload raises is an answer too."""
+        try:
+            match request:
+                case SetUp():
+                    self._set_up(request)
+                case Call():
+                    return self._call(request)
+                case Snapshot():
+                    return self._taken()
+                case Restore():
+                    self._workload.restore(unpacked(request.state))
+                case Offload():
+                    self._workload.offload()
+                case Onload():
+                    self._workload.onload()
+                case TearDown():
+                    self._workload.teardown()
+                    return TornDown(*still_running())
+        except (Exception, SystemExit) as error:
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            return Raised(text, traceback.format_exc())
+        return Done()
+
+    def _set_up(self, order: SetUp) -> None:
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
+        cls: type[Any] = EntryPoint("it", order.target, "rolemesh.workloads").load()
+        rendezvous = None
+        if order.meeting is not None:
+            rendezvous = Rendezvous(*order.meeting, order.generation, self._meeting_fd)
+        self._ctx = RankContext(
+            options=cls.Options.model_validate(order.options, context={"base": order.base}),
+            job="conformance",
+            role="subject",
+            rank=order.rank,
+            world_size=order.world_size,
+            local_rank=order.rank,
+            local_world_size=order.world_size,
+            seed=order.seed,
+            steps=order.steps,
+            turns=order.turns,
+            rendezvous=rendezvous,
+            generation=order.generation,
+            run_dir=order.tmp_dir,
+            tmp_dir=order.tmp_dir,
+            base=order.base,
+        )
+        # What a killed rank leaves in the system's folder for such things goes with the kit's own.
+        os.environ["TMPDIR"] = tempfile.tempdir = order.tmp_dir
+        self._workload = cls()
+        self._workload.setup(self._ctx)
+
+    def _call(self, call: Call) -> Returned:
+        assert self._ctx is not None
+        self._ctx.step = call.step
+        before = {name: _checksum(data) for name, data in call.arguments.items()}
+        values = {name: unpacked(data) for name, data in call.arguments.items()}
+        arguments = {name: iter(value) if name in call.streamed else value for name, value in values.items()}
+        result = getattr(self._workload, call.operator)(**arguments)
+        if type(result) is GeneratorType:
+            chunks = list(result)
+            if not chunks:
+                raise ValueError(
+                    f"{call.operator} yielded nothing; yield at least one chunk, empty if there are no rows"
+                )
+            result = join_chunks(chunks)
+        written = tuple(name for name, data in call.arguments.items() if _checksum(data) != before[name])
+        return Returned(None if result is None else packed(result), _fingerprint(result), written)
+
+    def _taken(self) -> Taken:
+        state = self._workload.snapshot()
+        if state is None:
+            return Taken(None, "", {})
+        if not isinstance(state, Mapping):
+            raise TypeError(f"snapshot() returned a {type(state).__name__}, not a mapping of names to values")
+        return Taken(packed(dict(state)), digest(state), {name: _described(value) for name, value in state.items()})
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _fingerprint(value: Any) -> str:
+    """Equal for equal values; what has no canonical bytes is compared as it is encoded."""
+    try:
+        return digest({"value": value})
+    except TypeError:
+        return _checksum(packed(value)).hex()
+
+
+def _described(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    return type(value).__name__ if shape is None or dtype is None else f"{type(value).__name__} {dtype} {tuple(shape)}"

@@ -1,0 +1,314 @@
+"""The ranks of one role in processes of their own, without a job: started, called, killed, started again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+import psutil
+
+from rolemesh.api.workload import Workload
+from rolemesh_testing.hanging import Hung
+from rolemesh_testing.workloads.stage import Started
+from rolemesh_testing.workloads.wire import (
+    Call,
+    Done,
+    Offload,
+    Onload,
+    Raised,
+    Reply,
+    Request,
+    Restore,
+    Returned,
+    SetUp,
+    Snapshot,
+    Taken,
+    TearDown,
+    TornDown,
+)
+
+__all__ = ["RankDied", "RankRaised", "Ranks", "Stage", "Stages", "Subject"]
+
+R = TypeVar("R", bound=Reply)
+
+
+class RankRaised(AssertionError):
+    """The workload raised where it should not have; the message has its traceback."""
+
+
+class RankDied(AssertionError):
+    """A rank's process ended where it should have answered."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is tested: the class, where it is imported from, its options as in a job file, and the job's folder."""
+
+    cls: type[Workload]
+    target: str
+    options: dict[str, Any]
+    base: Path
+
+
+class Stage:
+    """The process from which ranks are forked; one for all the runs of a test, like the zygote of a node."""
+
+    def __init__(self, cls: type[Workload], env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> None:
+        """`env` goes over the workload's own. Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs."""
+        self.timeout_s = timeout_s
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "rolemesh_testing.workloads.stage", str(there.fileno()), str(os.getpid())]
+        environ = {**os.environ, **cls.env, **(env or {}), "PYTHONPATH": path}
+        self._process = subprocess.Popen([*command, *cls.preload], env=environ, pass_fds=[there.fileno()])
+        self._control = here
+        there.close()
+        here.settimeout(timeout_s)
+        try:
+            data = here.recv(1 << 12)
+        except TimeoutError:
+            self._process.kill()
+            self.close()
+            raise Hung(f"the imports of preload = {tuple(cls.preload)} have not ended within {timeout_s:g} s") from None
+        if not data:
+            code = self._process.wait()
+            raise RankDied(f"a process that imports preload = {tuple(cls.preload)} ended with {code}")
+        self.started = msgspec.msgpack.decode(data, type=Started)
+
+    def fork(self, meeting: socket.socket | None = None) -> Connection:
+        """A new rank's process; `meeting` is the socket that its group meets at."""
+        here, there = socket.socketpair()
+        fds = [there.fileno(), *([meeting.fileno()] if meeting is not None else [])]
+        socket.send_fds(self._control, [b"fork"], fds)
+        there.close()
+        return Connection(here.detach())
+
+    def close(self) -> None:
+        """End the process; what it has forked dies with it."""
+        self._control.close()
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Stages:
+    """The stages of a test session, one for each class; started when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._stages: dict[type[Workload], Stage] = {}
+        self.journeys: dict[tuple[Any, ...], Any] = {}
+        """Journeys that nothing disturbed, by what they were made of: several tests look at the same one."""
+
+    def get(self, cls: type[Workload]) -> Stage:
+        """The stage for a class."""
+        if cls not in self._stages:
+            self._stages[cls] = Stage(cls)
+        return self._stages[cls]
+
+    def close(self) -> None:
+        """End all stages."""
+        for stage in self._stages.values():
+            stage.close()
+
+
+class _Process:
+    """One rank's process: what it is asked, what it answers, and its end."""
+
+    def __init__(self, connection: Connection, name: str, timeout_s: float) -> None:
+        self._connection, self._name, self._timeout_s = connection, name, timeout_s
+        self._asked: Request | None = None
+        self._process = psutil.Process(int(self._received()))
+
+    def ask(self, request: Request) -> None:
+        """Send a request; `answer` takes what comes of it."""
+        self._asked = request
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode(request))
+        except OSError:
+            raise RankDied(f"{self._name} had ended before {_doing(request)}") from None
+
+    def answer(self, kind: type[R]) -> R:
+        """The answer to the last request. Raises `RankRaised`, `RankDied`, or `Hung` if none comes in time."""
+        reply = msgspec.msgpack.decode(self._received(), type=Reply)
+        if isinstance(reply, Raised):
+            raise RankRaised(f"{self._name} raised in {_doing(self._asked)}: {reply.error}\n{reply.trace}")
+        assert isinstance(reply, kind), f"{self._name} answered {reply} to {self._asked}"
+        return reply
+
+    def _received(self) -> bytes:
+        try:
+            if self._connection.poll(self._timeout_s):
+                return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            raise RankDied(f"the process of {self._name} ended in {_doing(self._asked)}; see its output") from None
+        self.kill()
+        raise Hung(f"{self._name} did not come back from {_doing(self._asked)} within {self._timeout_s:g} s")
+
+    def kill(self) -> None:
+        """SIGKILL the process and everything it has started."""
+        for process in [self._process, *self._children()]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait(10.0)
+        self._connection.close()
+
+    def _children(self) -> list[psutil.Process]:
+        try:
+            found: list[psutil.Process] = self._process.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return found
+
+
+def _doing(request: Request | None) -> str:
+    match request:
+        case None:
+            return "its start"
+        case Call():
+            return f"{request.operator}() at step {request.step}"
+        case SetUp() | TearDown():
+            return "setup()" if isinstance(request, SetUp) else "teardown()"
+        case _:
+            return f"{type(request).__name__.lower()}()"
+
+
+class Ranks:
+    """All ranks of the subject, set up. Ranks of a collective group are always asked together."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        subject: Subject,
+        world_size: int,
+        *,
+        seed: int = 0,
+        steps: int = 3,
+        generation: int = 0,
+        turns: bool = False,
+    ) -> None:
+        self._stage, self._subject, self.world_size = stage, subject, world_size
+        self._seed, self._steps, self._turns = seed, steps, turns
+        self.generations = [generation] * world_size
+        self.tmp_dir = Path(tempfile.mkdtemp(prefix="rolemesh-conformance-"))
+        self._meeting: socket.socket | None = None
+        self._processes: dict[int, _Process] = {}
+        try:
+            self.start(range(world_size))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def collective(self) -> bool:
+        """Whether the ranks are a group, which lives and dies together."""
+        return self._subject.cls.group == "collective" and self.world_size > 1
+
+    def start(self, ranks: Sequence[int]) -> None:
+        """Start processes for `ranks` and set the workload up in them."""
+        if self.collective:
+            if self._meeting is not None:
+                self._meeting.close()
+            self._meeting = socket.create_server(("127.0.0.1", 0))
+        for rank in ranks:
+            connection = self._stage.fork(self._meeting if rank == 0 else None)
+            self._processes[rank] = _Process(connection, f"rank {rank} of {self.world_size}", self._stage.timeout_s)
+        self.set_up(ranks)
+
+    def set_up(self, ranks: Sequence[int]) -> None:
+        """Make the workload in processes that run already, and set it up."""
+        subject = self._subject
+        meeting = self._meeting.getsockname() if self._meeting is not None else None
+        orders = {
+            rank: SetUp(
+                subject.target,
+                subject.options,
+                rank,
+                self.world_size,
+                self._seed,
+                self._steps,
+                str(subject.base),
+                str(self.tmp_dir),
+                self.generations[rank],
+                self._turns,
+                meeting,
+            )
+            for rank in ranks
+        }
+        self._ask(orders, Done)
+
+    def call(
+        self,
+        step: int,
+        operator: str,
+        arguments: Mapping[int, Mapping[str, bytes]],
+        streamed: tuple[str, ...] = (),
+    ) -> dict[int, Returned]:
+        """Call an operator on the ranks in `arguments`, at the same time."""
+        calls = {rank: Call(step, operator, dict(given), streamed) for rank, given in arguments.items()}
+        return self._ask(calls, Returned)
+
+    def snapshot(self) -> dict[int, Taken]:
+        """Every rank's state."""
+        return self._ask(dict.fromkeys(self._processes, Snapshot()), Taken)
+
+    def restore(self, states: Mapping[int, bytes]) -> None:
+        """Give states to ranks that are set up."""
+        self._ask({rank: Restore(state) for rank, state in states.items()}, Done)
+
+    def offload(self) -> None:
+        """Have every rank give device memory back."""
+        self._ask(dict.fromkeys(self._processes, Offload()), Done)
+
+    def onload(self) -> None:
+        """Have every rank take it again."""
+        self._ask(dict.fromkeys(self._processes, Onload()), Done)
+
+    def tear_down(self) -> dict[int, TornDown]:
+        """Tear the workload down everywhere; the processes stay."""
+        return self._ask(dict.fromkeys(self._processes, TearDown()), TornDown)
+
+    def kill(self, rank: int) -> tuple[int, ...]:
+        """SIGKILL a rank, and the others of a collective group; returns who has been started again, set up."""
+        victims = tuple(range(self.world_size)) if self.collective else (rank,)
+        for victim in victims:
+            self._processes.pop(victim).kill()
+            self.generations[victim] += 1
+        self.start(victims)
+        return victims
+
+    def close(self) -> None:
+        """End all processes and remove what they left in their folder."""
+        for process in self._processes.values():
+            process.kill()
+        self._processes.clear()
+        if self._meeting is not None:
+            self._meeting.close()
+        shutil.rmtree(self.tmp_dir, ignore_errors=True)
+
+    def _ask(self, requests: Mapping[int, Request], kind: type[R]) -> dict[int, R]:
+        for rank, request in requests.items():
+            self._processes[rank].ask(request)
+        return {rank: self._processes[rank].answer(kind) for rank in requests}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,141 @@
+"""A role with real values: what a flow calls, cut for the ranks and joined again, and every call remembered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.partition import Broadcast, Partial, Partition
+from rolemesh.api.workload import OperatorSpec
+from rolemesh.graph.routes import route
+from rolemesh.graph.values import combine, select
+from rolemesh_testing.workloads.ranks import Ranks
+from rolemesh_testing.workloads.wire import packed, unpacked
+
+__all__ = ["Called", "Role", "cut", "joined"]
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A call that was made: with which packed arguments on which rank, and what each rank returned."""
+
+    step: int
+    operator: str
+    arguments: dict[int, dict[str, bytes]]
+    streamed: tuple[str, ...]
+    fingerprints: dict[int, str]
+    written: dict[int, tuple[str, ...]]
+    value: bytes | None
+    """What the ranks' values are together, packed; None for an operator that returns nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.operator}() at step {self.step}"
+
+
+class Role:
+    """What `WorkloadConformance.step` is given: the operators as methods, which take and return whole values.
+
+    Each argument is cut for the ranks by the partition that its operator declares, and what the ranks return is joined,
+    along the same routes as in a job.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        operators: Mapping[str, OperatorSpec],
+        *,
+        chunk_rows: int = 0,
+        before: Callable[[int], None] | None = None,
+    ) -> None:
+        """`chunk_rows` above 0 cuts what streaming operators get. `before(n)` is called before call n, from 0."""
+        self._ranks, self._operators = ranks, operators
+        self._chunk_rows, self._before = chunk_rows, before
+        self.calls: list[Called] = []
+        self.current_step = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in self._operators:
+            raise AttributeError(f"the workload has no operator {name!r}; it has {', '.join(sorted(self._operators))}")
+        return functools.partial(self._call, self._operators[name])
+
+    def _call(self, spec: OperatorSpec, /, *positional: Any, **values: Any) -> Any:
+        if len(positional) > len(spec.inputs):
+            raise TypeError(f"{spec.name} takes {len(spec.inputs)} values, not {len(positional)}")
+        values = {**dict(zip(spec.inputs, positional, strict=False)), **values}
+        if unknown := values.keys() - spec.inputs.keys():
+            raise TypeError(f"{spec.name} has no parameter {sorted(unknown)}; it has {sorted(spec.inputs)}")
+        if missing := set(spec.required) - values.keys():
+            raise TypeError(f"{spec.name} needs {sorted(missing)}")
+        if self._before is not None:
+            self._before(len(self.calls))
+        size = self._ranks.world_size
+        streamed = tuple(values) if spec.streaming else ()
+        arguments: dict[int, dict[str, bytes]] = {rank: {} for rank in range(size)}
+        for name, value in values.items():
+            whole = unpacked(packed(value))
+            for rank, part in enumerate(cut(whole, spec.inputs[name], size)):
+                arguments[rank][name] = packed(_chunks(part, self._chunk_rows) if spec.streaming else part)
+        replies = self._ranks.call(self.current_step, spec.name, arguments, streamed)
+        value = None
+        if spec.returns is not None:
+            parts = [reply.value for _, reply in sorted(replies.items())]
+            silent = [rank for rank, part in enumerate(parts) if part is None]
+            assert not silent, (
+                f"{spec.name} declares that it returns {spec.returns} and returned None on rank {silent[0]} of {size}"
+            )
+            value = joined([unpacked(part) for part in parts if part is not None], spec.returns)
+        self.calls.append(
+            Called(
+                self.current_step,
+                spec.name,
+                arguments,
+                streamed,
+                {rank: reply.fingerprint for rank, reply in replies.items()},
+                {rank: reply.written for rank, reply in replies.items()},
+                None if value is None else packed(value),
+            )
+        )
+        return value
+
+
+def cut(value: Any, partition: Partition, size: int) -> list[Any]:
+    """A whole value as `size` ranks want it that take it as `partition`; of addends, the first rank gets all."""
+    if isinstance(partition, Partial):
+        return [value if rank == 0 or partition.op == "mean" else _nothing(value) for rank in range(size)]
+    way = route(Broadcast(), 1, partition, size)
+    parts = []
+    for rank in range(size):
+        selection = way.sends_to(0, rank)
+        assert selection is not None
+        parts.append(combine([select(value, selection)], way.combine))
+    return parts
+
+
+def joined(parts: list[Any], partition: Partition) -> Any:
+    """The whole value of what ranks hold as `partition`."""
+    way = route(partition, len(parts), Broadcast(), 1)
+    chosen = []
+    for source in way.sources[0]:
+        selection = way.sends_to(source, 0)
+        assert selection is not None
+        chosen.append(select(parts[source], selection))
+    return combine(chosen, way.combine)
+
+
+def _nothing(value: Any) -> Any:
+    if isinstance(value, Batch):
+        return Batch({name: _nothing(column) for name, column in value.items()}, rows=value.rows)
+    if isinstance(value, Mapping):
+        return {name: _nothing(item) for name, item in value.items()}
+    return value * 0
+
+
+def _chunks(value: Any, rows: int) -> list[Any]:
+    """At least one chunk; what has no rows is one."""
+    if not rows or (not isinstance(value, (Batch, Ragged, list)) and not getattr(value, "shape", ())):
+        return [value]
+    count = value.rows if isinstance(value, Batch) else len(value)
+    return [value[start : start + rows] for start in range(0, count, rows)] or [value]

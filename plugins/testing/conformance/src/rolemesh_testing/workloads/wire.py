@@ -1,0 +1,131 @@
+"""What the kit and the ranks that it starts say to each other, and values in one piece."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from rolemesh_durable.dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
+
+__all__ = [
+    "Call",
+    "Done",
+    "Offload",
+    "Onload",
+    "Raised",
+    "Reply",
+    "Request",
+    "Restore",
+    "Returned",
+    "SetUp",
+    "Snapshot",
+    "Taken",
+    "TearDown",
+    "TornDown",
+    "packed",
+    "unpacked",
+]
+
+
+class SetUp(msgspec.Struct, frozen=True, tag=True):
+    """Make the workload `target` (``module:name``) and set it up; `options` as in a job file.
+
+    `meeting` is host and port of the group's socket, None for a rank without a group.
+    """
+
+    target: str
+    options: dict[str, Any]
+    rank: int
+    world_size: int
+    seed: int
+    steps: int
+    base: str
+    tmp_dir: str
+    generation: int
+    turns: bool
+    meeting: tuple[str, int] | None
+
+
+class Call(msgspec.Struct, frozen=True, tag=True):
+    """Call an operator; `arguments` are packed values, those in `streamed` lists of chunks to iterate over."""
+
+    step: int
+    operator: str
+    arguments: dict[str, bytes]
+    streamed: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag=True):
+    """Give the state."""
+
+
+class Restore(msgspec.Struct, frozen=True, tag=True):
+    """Take a state back."""
+
+    state: bytes
+
+
+class Offload(msgspec.Struct, frozen=True, tag=True):
+    """Give device memory back."""
+
+
+class Onload(msgspec.Struct, frozen=True, tag=True):
+    """Take it again."""
+
+
+class TearDown(msgspec.Struct, frozen=True, tag=True):
+    """Release everything."""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """Nothing to tell."""
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """What an operator returned: the packed value (None for None), its fingerprint, and the inputs it wrote into."""
+
+    value: bytes | None
+    fingerprint: str
+    written: tuple[str, ...]
+
+
+class Taken(msgspec.Struct, frozen=True, tag=True):
+    """A state: packed, its digest, and what each entry is. `state` None: the rank keeps none."""
+
+    state: bytes | None
+    digest: str
+    entries: dict[str, str]
+
+
+class TornDown(msgspec.Struct, frozen=True, tag=True):
+    """What still lives in the rank's process: threads that are no daemons, and child processes."""
+
+    threads: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+class Raised(msgspec.Struct, frozen=True, tag=True):
+    """The workload raised: the error in one line, and its traceback."""
+
+    error: str
+    trace: str
+
+
+Request: TypeAlias = SetUp | Call | Snapshot | Restore | Offload | Onload | TearDown
+Reply: TypeAlias = Done | Returned | Taken | TornDown | Raised
+
+
+def packed(value: Any) -> bytes:
+    """A value in one piece, encoded as it travels between the ranks of a job."""
+    header, buffers = encode(value)
+    head = len(header).to_bytes(8, "little") + len(buffers).to_bytes(8, "little")
+    return head + flatten(header, [len(buffer) for buffer in buffers], buffers)
+
+
+def unpacked(data: bytes) -> Any:
+    """What was `packed`; arrays are read-only views of `data`, as what arrives in a job."""
+    hlen, count = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:16], "little")
+    body = memoryview(data)[16:]
+    header, sizes, at = unflatten(body, 0, hlen, count)
+    return decode(header, flat_buffers(body, at, sizes))

@@ -1,0 +1,44 @@
+"""What a rehearsal has shown, in words: failures, recoveries, goodput, and whether the end is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rolemesh_rehearsal.schedule import Fault
+
+__all__ = ["account", "differences"]
+
+
+def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) -> str:
+    """A few lines for a person: the failures that have hit, of those `asked` for; `result` is that of the job."""
+    count = f"{len(injected)}" if len(injected) == asked else f"{len(injected)} of {asked}"
+    lines = [f"rehearsal: {count} failures injected: " + ", ".join(f"{f.kind} {f.target}" for f in injected)]
+    for one in result.get("recoveries", ()):
+        seconds = f"{one['seconds']:.2f} s" if one["seconds"] is not None else "not finished"
+        regained = f", {one['regained_s']:.2f} s to be where they had been" if one["regained_s"] is not None else ""
+        restarted = ", ".join(one["restarted"])
+        lines.append(
+            f"  {one['level']:8} {'+'.join(one['causes']):12} {one['outcome'] or 'unfinished':10} {seconds}{regained}; "
+            f"restarted {restarted}"
+        )
+    goodput = result.get("goodput") or {}
+    if goodput.get("share") is not None:
+        lost = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in goodput["lost_s"].items())
+        lines.append(f"  goodput {goodput['share']:.1%} of {result['wall_s']:.1f} s; lost: {lost}")
+        lines.append(f"  without a master for {goodput['master_down_s']:.2f} s in all, in which ranks went on")
+    return "\n".join(lines)
+
+
+def differences(disturbed: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[str]:
+    """The roles whose final state is not the same in two results, and how the jobs ended if not alike."""
+    found = []
+    if disturbed["status"] != undisturbed["status"]:
+        found.append(f"one ended {disturbed['status']}, the other {undisturbed['status']}")
+    theirs = undisturbed["state_sha256"]
+    found += [
+        f"role {role}: {digest} with failures, {theirs.get(role)} without"
+        for role, digest in disturbed["state_sha256"].items()
+        if digest != theirs.get(role)
+    ]
+    return found

@@ -1,0 +1,114 @@
+"""``rolemesh run --chaos``: a run with failures and, if asked for, one without. Do they end alike?"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from rolemesh.api.command import RunOption
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFileError
+from rolemesh.job.engine import RunHandle
+from rolemesh.job.run import JobRun
+from rolemesh.placement.nodes import parse_nodes
+from rolemesh.runs.run import Run
+
+__all__ = ["Chaos", "ChaosOptions"]
+
+
+class ChaosOptions(BaseModel, extra="forbid"):
+    """Options of ``rolemesh run``."""
+
+    chaos: str | None = Field(
+        default=None,
+        description="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: "
+        "rank, agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock. A report follows at the end.",
+        json_schema_extra={"metavar": "SPEC"},
+    )
+    chaos_compare: bool = Field(
+        default=False, description="Afterwards run it undisturbed; fail unless both end exactly alike."
+    )
+
+
+class Chaos(RunOption):
+    """Rehearses a job's failures while it runs."""
+
+    Options: ClassVar[type[BaseModel]] = ChaosOptions
+    help: ClassVar[str] = "Rehearse failures."
+
+    def run(self, run: JobRun) -> int:
+        """The run with failures, and the one to compare it with."""
+        from rolemesh_rehearsal.account import account, differences
+        from rolemesh_rehearsal.injector import Injector
+        from rolemesh_rehearsal.spec import parse
+
+        if self.options.chaos is None:
+            what = "--chaos-compare compares a rehearsal with an undisturbed run"
+            raise JobFileError(what, remedy="add --chaos kills=5")
+        rehearsal = parse(self.options.chaos)
+        _check(run, rehearsal)
+        finish = run.finish
+
+        def with_failures(run: JobRun, handle: RunHandle) -> int:
+            injector = Injector(rehearsal, run.run_dir)
+            injector.start()
+            try:
+                code = finish(run, handle)
+            finally:
+                print(account(injector.stop(), rehearsal.kills, handle.result() or {}))
+            if code == EXIT_DONE:
+                injector.check()
+            return code
+
+        code = dataclasses.replace(run.asked(rehearsed=True), finish=with_failures).run()
+        result = Run(run.run_dir).result()
+        if not self.options.chaos_compare or code != EXIT_DONE or result is None:
+            return code
+        calm = run.asked([f"name={run.job.job.spec.name}-undisturbed"])
+        code = calm.run()
+        other = Run(calm.run_dir).result()
+        if code != EXIT_DONE or other is None:
+            return code
+        unequal = differences(result, other)
+        if unequal:
+            print("error: the run with failures ended differently:\n  " + "\n  ".join(unequal), file=sys.stderr)
+            return EXIT_FAILED
+        if not any(result["state_sha256"].values()):
+            print(
+                "warning: both runs have ended, and nothing was compared: no role keeps a state\n"
+                "  → give a class that does snapshot() and restore()",
+                file=sys.stderr,
+            )
+            return EXIT_DONE
+        print("the run with failures ended exactly as the undisturbed one: state_sha256 is equal for every role")
+        return EXIT_DONE
+
+
+def _check(run: JobRun, rehearsal: Any) -> None:
+    """Raise `JobFileError` for what cannot be rehearsed."""
+    job: Any = run.job.job
+    options: Any = run.options
+    if run.detached or "rehearsed" not in type(options).model_fields:
+        raise JobFileError("--chaos disturbs a job that this command watches", remedy="leave --detach and --inline out")
+    if not job.spec.failover:
+        raise JobFileError(
+            "this job has no failover level, so the first failure ends it",
+            where=job.where(("failover",)),
+            remedy="add failover: [{use: process}, {use: node}, {use: job}]",
+        )
+    if "node" in rehearsal.targets and "nodes" not in type(options).model_fields:
+        raise JobFileError(
+            "the nodes of a Ray cluster are not ours to take away",
+            where="--chaos",
+            remedy="rehearse it with --backend local --nodes 3x(cpu=2), or take a node away yourself",
+        )
+    if "node" in rehearsal.targets and len(parse_nodes(options.nodes or "(cpu=1)").nodes) < 2:
+        raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
+    if "stop" in rehearsal.targets and (job.spec.hang.after_s is None or job.spec.hang.after_s > 60):
+        raise JobFileError(
+            f"a stopped rank is noticed after hang.after_s = {job.spec.hang.after_s} s",
+            where=job.where(("hang", "after_s")),
+            remedy="add hang.after_s=5 for the rehearsal, or leave `stop` out of its targets",
+        )

@@ -1,0 +1,207 @@
+"""Injects the failures of a rehearsal into a running job, through its master, from a thread beside the driver."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rolemesh.api.observer import JobStatus
+from rolemesh.errors import RehearsalError, RolemeshError
+from rolemesh_durable.control.client import ControlClient, MasterGoneError, RefusedError
+from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.control.watch import ANSWER_S
+from rolemesh_durable.faults import LASTING_S
+from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, moments, next_fault, progress
+from rolemesh_rehearsal.spec import Rehearsal
+
+__all__ = ["Injector"]
+
+log = logging.getLogger("rolemesh_rehearsal")
+
+LOOK_S = 0.02
+LEAD_S = 0.2
+LEAD = 8
+"""The ranks may run so long, and so many steps, beyond the moment of a failure before it happens: then they wait."""
+FIND_S = 60.0
+"""How long a failure waits for something that can have it."""
+HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
+"""How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`. A master that has died
+since may have taken it along: then it is injected once more, soon."""
+TRIES = 3
+LASTING = ("full", "stall")
+OVER = ("stopping", "done", "failed", "interrupted")
+
+
+class _Pending(NamedTuple):
+    """A failure that has been injected at `since`, when the job was as in `before`, and has not been seen to hit."""
+
+    fault: Fault
+    before: JobStatus
+    moment: Moment
+    since: float
+
+    def limit_s(self, now: JobStatus) -> float:
+        """How long it is waited for."""
+        if self.fault.kind == "stop":
+            return STOP_HIT_S
+        return LOST_S if now.epoch > self.before.epoch else HIT_S
+
+
+class Injector:
+    """`start` it when the master is up; `stop` returns what was injected; then `check` says if that is all.
+
+    The master grants no step that the injector has not released: a job may be as quick as it likes, its failures come
+    in time, and its last step comes after all of them.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, run_dir: Path) -> None:
+        self.rehearsal = rehearsal
+        self.injected: list[Fault] = []
+        """What has been seen to hit."""
+        self._run_dir = run_dir
+        self._master = ControlClient(run_dir, ANSWER_S)
+        self._over = threading.Event()
+        self._released = -1
+        self._pending: list[_Pending] = []
+        self._missed: list[Moment] = []
+        self._rng = random.Random(f"faults {rehearsal.seed}")
+        self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the first moment."""
+        self._thread.start()
+
+    def stop(self) -> list[Fault]:
+        """The job has ended."""
+        self._over.set()
+        self._thread.join()
+        self._master.close()
+        return self.injected
+
+    def check(self) -> None:
+        """Raises `RehearsalError` if fewer failures have hit than were asked for."""
+        missing = self.rehearsal.kills - len(self.injected)
+        if missing > 0:
+            raise RehearsalError(
+                f"only {len(self.injected)} of the {self.rehearsal.kills} failures of the rehearsal have hit something",
+                where="--chaos",
+                remedy="look into the account above for what it could not hit: targets must be alive, unfinished, and "
+                "there at all; ask for fewer kills, or for other targets",
+            )
+
+    def _run(self) -> None:
+        try:
+            self._inject_all()
+        except RolemeshError as error:
+            log.warning("the rehearsal ends early: %s", error)
+        finally:
+            # Whatever has become of the failures, the job goes on to its end; a new master has to be told so again.
+            self._released = 1 << 62
+            while not self._over.is_set():
+                self._status()
+                self._over.wait(LEAD_S)
+
+    def _inject_all(self) -> None:
+        begun = self._until(lambda status: status.state == "running")
+        if begun is None:
+            return
+        since, first = time.monotonic(), progress(begun)
+        for moment in moments(self.rehearsal, begun.steps):
+            pace = (time.monotonic() - since) / max(1, progress(begun) - first)
+            if not moment.again:
+                begun = self._at(moment.step, pace, begun)
+            if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
+                return
+            self._inject(moment)
+        for _ in range(TRIES):
+            self._await_hits()
+            missed, self._missed = self._missed, []
+            for moment in missed:
+                self._inject(moment)
+            if not missed:
+                return
+
+    def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
+        """The status once a rank has got beyond `step`, for which it is released; None when the job ended before."""
+        # The last step is for when everything has been injected.
+        last = status.steps - 2
+        self._released = max(self._released, min(step + LEAD + int(LEAD_S / max(pace, 1e-3)), last))
+        return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
+
+    def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
+        """The status once it is `ready`; None when the job has ended before, or after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not self._over.is_set() and time.monotonic() < deadline:
+            status = self._status()
+            if status is not None and status.state in OVER:
+                return None
+            if status is not None and ready(status):
+                return status
+            self._over.wait(LOOK_S)
+        return None
+
+    def _inject(self, moment: Moment) -> None:
+        """One failure; tried until there is something that can fail, for a while."""
+        deadline = time.monotonic() + FIND_S + (STOP_HIT_S if self._stopped() else 0.0)
+        while not self._over.is_set() and time.monotonic() < deadline:
+            status, fault = self._status(), None
+            if status is not None:
+                self._settle(status)
+                pending = [each.fault for each in self._pending]
+                fault = next_fault(self._rng, moment.target, status, self._released, pending)
+            if status is not None and fault is not None:
+                with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
+                    try:
+                        self._master.inject(*fault)
+                    except RefusedError:
+                        fault = None  # it has ended since, or is being started again
+                if fault is not None:
+                    if fault.kind == "stall":
+                        threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
+                    self._pending.append(_Pending(fault, status, moment, time.monotonic()))
+                    return
+            self._over.wait(LOOK_S)
+
+    def _stall_store(self) -> None:
+        with suppress(RolemeshError), LivingRun(self._run_dir).store() as log:
+            log.store.block(LASTING_S)
+
+    def _await_hits(self) -> None:
+        """Wait until all failures have been seen to hit, or for long."""
+        lasting = any(fault.kind in LASTING for fault in (*self.injected, *(each.fault for each in self._pending)))
+
+        def all_settled(status: JobStatus) -> bool:
+            self._settle(status)
+            return not self._pending
+
+        self._until(all_settled, STOP_HIT_S + LOST_S)
+        self._missed += [each.moment for each in self._pending]
+        self._pending = []
+        self._over.wait(LASTING_S if lasting else 0.0)
+
+    def _settle(self, status: JobStatus) -> None:
+        """Count what has hit; what has not for long has missed, and is not waited for any more."""
+        now, waiting = time.monotonic(), []
+        for each in self._pending:
+            if has_hit(each.fault, each.before, status):
+                self.injected.append(each.fault)
+            elif now - each.since > each.limit_s(status):
+                self._missed.append(each.moment)
+            else:
+                waiting.append(each)
+        self._pending = waiting
+
+    def _stopped(self) -> bool:
+        return any(each.fault.kind == "stop" for each in self._pending)
+
+    def _status(self) -> JobStatus | None:
+        try:
+            return self._master.release(self._released).status
+        except (MasterGoneError, RefusedError):
+            return None

@@ -1,0 +1,145 @@
+"""Which failure comes next: decided by the seed, the rehearsal's targets, and what is alive. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rolemesh.api.failures import FaultKind
+from rolemesh.api.observer import JobStatus
+from rolemesh_rehearsal.spec import Rehearsal, Target
+
+__all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
+
+KILLING = ("kill", "stop", "exit", "raise", "zygote")
+ALIVE = ("up", "ready", "running")
+AGAIN = 0.25
+"""Share of the failures that follow the one before at once, while the job is still being brought back."""
+AGAIN_S = 0.4
+"""How long after it at most."""
+
+
+class Fault(NamedTuple):
+    """`target` as in `rolemesh_durable.control.client.InjectFault`."""
+
+    kind: FaultKind
+    target: str
+
+
+class Moment(NamedTuple):
+    """When a failure comes, and what it is of.
+
+    As soon as a rank has got beyond `step`, and the part `share` (0 to 1) of a step later; or, with `again`, `share` *
+    `AGAIN_S` after the failure before.
+    """
+
+    step: int
+    share: float
+    again: bool
+    target: Target
+
+
+def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
+    """The moments of all failures, in order, spread over the job's steps; every target comes equally often."""
+    rng = random.Random(f"moments {rehearsal.seed}")
+    at = sorted(rng.randrange(-1, max(0, steps - 1)) for _ in range(rehearsal.kills))
+    targets: list[Target] = []
+    while len(targets) < rehearsal.kills:
+        targets += rng.sample(rehearsal.targets, len(rehearsal.targets))
+    found: list[Moment] = []
+    for step, target in zip(at, targets, strict=False):
+        again = bool(found) and rng.random() < AGAIN
+        found.append(Moment(found[-1].step if again else step, rng.random(), again, target))
+    return found
+
+
+def progress(status: JobStatus) -> int:
+    """The furthest step that a rank is at."""
+    return max((rank.step for rank in status.ranks), default=-1)
+
+
+def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
+    """Whether what was meant is not what it was `before` any more: it has been started again, or is about to be.
+
+    A fault that nobody dies of has hit when the master has taken it.
+    """
+    if fault.kind not in KILLING:
+        return True
+    what, _, name = fault.target.partition(":")
+    if fault.target == "master":
+        return now.epoch > before.epoch
+    if fault.kind == "zygote":
+        nodes = {agent.node for agent in before.agents if agent.agent == name}
+        there = {(rank.role, rank.rank): rank.generation for rank in before.ranks if rank.node in nodes}
+        return any(rank.generation > there.get((rank.role, rank.rank), rank.generation) for rank in now.ranks)
+    if what in ("agent", "node"):
+        were = {agent.agent: agent.pid for agent in before.agents if name in (agent.agent, agent.node)}
+        are = {agent.agent: agent.pid for agent in now.agents if agent.state == "up"}
+        return any(are.get(agent) != pid for agent, pid in were.items())
+    generations = {f"{rank.role}/{rank.rank}": rank.generation for rank in before.ranks}
+    return any(
+        rank.generation > generations[who] for rank in now.ranks if (who := f"{rank.role}/{rank.rank}") == fault.target
+    )
+
+
+def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
+    """What should not fail now, as targets of faults, since one of `pending` is about to: of two failures of which
+    nobody could tell whether one or both have happened, one would not have been rehearsed."""
+    found = {fault.target for fault in pending if fault.kind in KILLING}
+    node_of = {f"agent:{agent.agent}": agent.node for agent in status.agents}
+    at = {f"{rank.role}/{rank.rank}": rank.node for rank in status.ranks}
+    nodes = {
+        node_of.get(target, target.removeprefix("node:")) for target in found if target.startswith(("agent:", "node:"))
+    }
+    hosts = {at[target] for target in found if target in at}
+    roles = {target.partition("/")[0] for target in found if "/" in target}  # they may come back as a group
+    return {
+        *found,
+        *(rank for rank, node in at.items() if node in nodes or rank.partition("/")[0] in roles),
+        *(agent for agent, node in node_of.items() if node in nodes | hosts),
+        *(f"node:{node}" for node in nodes | hosts),
+    }
+
+
+def next_fault(
+    rng: random.Random, target: Target, status: JobStatus, released: int = 1 << 62, pending: Sequence[Fault] = ()
+) -> Fault | None:
+    """A failure of something that is alive now, or None if there is nothing of the kind.
+
+    No step after `released` is granted yet: a rank that has got so far calls no operator that could raise. `pending`
+    are the failures that have not been seen to hit.
+    """
+    taken = busy(pending, status)
+    ranks = [r for r in (f"{r.role}/{r.rank}" for r in status.ranks if r.state in ALIVE) if r not in taken]
+    agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
+    nodes = sorted({a.node for a in status.agents if a.state == "up"})
+    match target:
+        case "master" | "stop" if "master" in taken:
+            return None
+        case "rank" if ranks:
+            fault = Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
+            held = {f"{rank.role}/{rank.rank}" for rank in status.ranks if rank.step >= released}
+            return fault._replace(kind="kill") if fault.kind == "raise" and fault.target in held else fault
+        case "agent" if agents:
+            return Fault("kill", f"agent:{rng.choice(agents)}")
+        case "master":
+            return Fault("kill", "master")
+        case "stop":
+            who = rng.choice(("rank", "agent", "master"))
+            if who == "rank" and ranks:
+                return Fault("stop", rng.choice(ranks))
+            if who == "agent" and agents:
+                return Fault("stop", f"agent:{rng.choice(agents)}")
+            return Fault("stop", "master")
+        case "node" if len(nodes) > 1 and (free := [node for node in nodes if f"node:{node}" not in taken]):
+            return Fault("kill", f"node:{rng.choice(free)}")
+        case "disk" | "zygote" if agents and ranks:
+            return Fault(target, f"agent:{rng.choice(agents)}")
+        case "full":
+            return Fault("full", rng.choice(("master", *(f"agent:{agent}" for agent in agents), *ranks)))
+        case "clock":
+            return Fault("clock", rng.choice(("master", *(f"agent:{agent}" for agent in agents))))
+        case "stall":
+            return Fault("stall", "master")
+    return None

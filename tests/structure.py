@@ -1,0 +1,104 @@
+"""The numbers that the architecture promises: code lines, files, folders, and what importing the kernel loads.
+
+``python -m tests.structure`` prints them and fails where one is above its limit; ``make lint`` runs it. A code line is
+one that is neither blank, nor a comment, nor part of a docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Limit", "code_lines", "limits"]
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNEL = ROOT / "core/rolemesh"
+ENGINE = ROOT / "plugins/engines/durable/src/rolemesh_durable"
+WHOLE = (
+    KERNEL,
+    ENGINE,
+    ROOT / "plugins/backends",
+    ROOT / "plugins/stores",
+    ROOT / "plugins/observers/console/src",
+    ROOT / "plugins/testing/rehearsal/src",
+)
+"""What runs and watches jobs: kernel, engine, backends, stores, console, rehearsal."""
+HEAVY = ("socket", "threading", "multiprocessing", "subprocess", "sqlite3", "sqlalchemy", "zmq", "ray", "torch")
+
+
+class Limit(NamedTuple):
+    """A number, and what it must not be above. `goal`: what it is to come down to."""
+
+    what: str
+    found: int
+    most: int
+    goal: int
+
+
+def code_lines(path: Path) -> int:
+    """Of one Python file."""
+    source = path.read_text(encoding="utf-8")
+    docs: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        for statement in getattr(node, "body", ()) if isinstance(getattr(node, "body", None), list) else ():
+            value = getattr(statement, "value", None)
+            if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                docs.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docs)
+
+
+def files(*folders: Path) -> Iterator[Path]:
+    """The Python files below `folders`, without the templates."""
+    for folder in folders:
+        yield from (path for path in sorted(folder.rglob("*.py")) if "_templates" not in path.parts)
+
+
+def loaded() -> list[str]:
+    """What ``import rolemesh`` loads of what it must not."""
+    code = f"import sys, rolemesh; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def limits() -> Iterator[Limit]:
+    """Every number."""
+    kernel = {path: code_lines(path) for path in files(KERNEL)}
+    engine = {path: code_lines(path) for path in files(ENGINE)}
+    whole = {path: code_lines(path) for path in files(*WHOLE)}
+    folders = {
+        path.relative_to(KERNEL).parts[0] for path in KERNEL.glob("*/**/*") if path.suffix != ".pyc" and path.is_file()
+    }
+    rooms = [path for path in ENGINE.rglob("*") if path.is_dir() and (path / "__init__.py").exists()]
+    yield Limit("code lines of the kernel", sum(kernel.values()), 7800, 6000)
+    yield Limit("code lines of the whole", sum(whole.values()), 25000, 20108)
+    yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 300, 300)
+    yield Limit("code lines of the longest file of the engine", max(engine.values()), 560, 300)
+    yield Limit("folders of the kernel", len(folders), 12, 12)
+    yield Limit("files at the kernel's root", len(list(KERNEL.glob("*.py"))), 3, 3)
+    yield Limit("rooms of the engine", len(rooms), 12, 12)
+    yield Limit("modules that `import rolemesh` must not load", len(loaded()), 0, 0)
+
+
+def main() -> int:
+    """Print the table; 1 if a number is above its limit."""
+    failed = 0
+    for limit in limits():
+        over = limit.found > limit.most
+        failed += over
+        to = f", to become {limit.goal:,}" if limit.goal != limit.most else ""
+        print(f"{'✘' if over else '✔'} {limit.what}: {limit.found:,} (at most {limit.most:,}{to})")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

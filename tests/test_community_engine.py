@@ -1,0 +1,67 @@
+"""examples/community-engine: an engine, a backend and a verb that nobody here knows of, from their wheel, by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.installed import ROOT, Dist, Installed, build_wheel, make_environment
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def environment(dist: Dist, whole_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What ``pip install 'rolemesh[local]'`` brings, and the example's wheel."""
+    folder = tmp_path_factory.mktemp("engine")
+    wheels = [dist.wheel("rolemesh"), build_wheel(ROOT / "examples" / "community-engine", folder)]
+    return make_environment(folder / "venv", wheels, base=whole_installed)
+
+
+@pytest.fixture
+def hello(tmp_path: Path) -> Path:
+    """The folder with the job ``hello``."""
+    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    return Path(shutil.copytree(ROOT / "examples" / "hello", tmp_path / "hello", ignore=ignored))
+
+
+def test_the_engine_runs_the_first_steps_and_has_options_of_its_own(environment: Installed, hello: Path) -> None:
+    shown = environment.run("rolemesh", "run", "--engine", "preview", "--help", cwd=hello)
+    assert "--steps" in shown.stdout
+    assert "Emulate these nodes" not in shown.stdout  # an option of another engine's backend
+    done = environment.run("rolemesh", "run", "job.yaml", "--engine", "preview", "--steps", "4", cwd=hello)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preview: 4 of 20 steps" in done.stderr
+    assert json.loads((hello / "runs" / "hello" / "result.json").read_text())["committed_steps"] == 4
+
+
+def test_the_backend_runs_a_job_and_stands_back(environment: Installed, hello: Path) -> None:
+    roles = (hello / "roles.py").read_text()
+    nice = "    import os; print('niceness', os.nice(0), flush=True)\n"
+    (hello / "roles.py").write_text(roles.replace("    first = 8 * ctx.step\n", f"{nice}    first = 8 * ctx.step\n"))
+    command = ("rolemesh", "run", "job.yaml", "--backend", "polite", "--niceness", "13")
+    done = environment.run(*command, cwd=hello)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((hello / "runs" / "hello" / "result.json").read_text())
+    assert (result["status"], result["committed_steps"]) == ("done", 20)
+    assert json.loads((hello / "runs" / "hello" / "run.json").read_text())["backend"] == "polite"
+    log = environment.run("rolemesh", "logs", "hello", "source/0", cwd=hello).stdout
+    assert "niceness 13" in log
+
+
+def test_the_verb_is_listed_and_tells_of_a_run(environment: Installed, hello: Path) -> None:
+    assert environment.run("rolemesh", "run", "job.yaml", "--inline", cwd=hello).returncode == 0
+    assert (
+        "Name the roles of a run that compute the longest." in environment.run("rolemesh", "--help", cwd=hello).stdout
+    )
+    told = environment.run("rolemesh", "slowest", "hello", cwd=hello)
+    assert told.returncode == 0, told.stderr
+    assert {line.split()[-1] for line in told.stdout.splitlines()} == {"source", "sink"}
+
+
+def test_all_three_are_listed(environment: Installed, hello: Path) -> None:
+    rows = json.loads(environment.run("rolemesh", "plugins", "list", "--json", cwd=hello).stdout)
+    theirs = {(row["kind"], row["name"]) for row in rows if row["distribution"] == "rolemesh-workbench"}
+    assert theirs == {("engines", "preview"), ("backends", "polite"), ("commands", "slowest")}
