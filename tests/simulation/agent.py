@@ -40,7 +40,6 @@ class SimAgent:
         self.trouble = ""
         self.failed_at = -1
         self.covered = -1
-        self.agents: dict[str, str] = {}
         self._later: list[ag.Event] = []
         self._cancelled: set[tuple[str, int, int]] = set()
         self.machine = world.backend.agent_machine(name, node, LEASE_S, incarnation, self.memory)
@@ -65,9 +64,7 @@ class SimAgent:
 
     def _look_into(self, message: m.MasterToAgent) -> None:
         machine = self.machine
-        if isinstance(message, m.Wire) and machine.wire is not None:
-            self.agents = dict(machine.wire.agents)
-        elif isinstance(message, m.Advance) and machine.advance is not None:
+        if isinstance(message, m.Advance) and machine.advance is not None:
             self.covered = max(self.covered, machine.advance.persisted)
             self.persisted = {at: part for at, part in self.persisted.items() if at[1] > self.covered}
             for snaps in self.memory.snaps.values():
@@ -120,7 +117,7 @@ class SimAgent:
         )  # fmt: skip
 
     def _safe(self, rank: SimRank) -> int:
-        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or len(self.agents) < 2:
+        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or not self.machine.copies_to:
             return rank.snapshot
         return min(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
 
@@ -258,15 +255,12 @@ class SimAgent:
         world = self.world
         if not world.scenario.plan.replicas:
             return
-        others = [
-            other
-            for name, other in world.backend.agents.items()
-            if name in self.agents and other.alive and other.node != self.node
-        ]
+        partner = world.backend.agents.get(self.machine.copies_to)
+        if partner is None or not partner.alive or partner.node == self.node:
+            return
         for key, rank in self.ranks.items():
-            if not rank.alive or key in self.copying or not others or rank.snapshot < 0:
+            if not rank.alive or key in self.copying or rank.snapshot < 0:
                 continue
-            partner = min(others, key=lambda other: (other.name < self.name, other.name))
             if self.copied.get(key) == (partner.label, rank.snapshot):
                 continue
             self.copying.add(key)

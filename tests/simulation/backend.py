@@ -11,6 +11,7 @@ from tests.simulation.memory import NodeMemory
 from rolemesh_durable.protocol import agent as ag
 from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -44,7 +45,14 @@ class Backend:
     ) -> ag.AgentMachine:
         """The machine of a new incarnation."""
         return ag.AgentMachine(
-            name, node, lease_s, incarnation=incarnation, address=name, pid=self.pid(), timeline=memory.timeline
+            name,
+            node,
+            lease_s,
+            incarnation=incarnation,
+            address=name,
+            pid=self.pid(),
+            timeline=memory.timeline,
+            neighbours=Neighbours(self.world.job.graph, self.world.job.sizes),
         )
 
     # -------------------------------------------------------------------------------------------------------- masters

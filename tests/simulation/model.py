@@ -55,11 +55,11 @@ class Job:
 
     def sends(self, edge: Edge, rank: int) -> tuple[Send, ...]:
         """What `rank` sends on `edge`."""
-        return self.routes[edge.id].sends[rank]
+        return self.routes[edge.id].sends(rank)
 
     def sources(self, edge: Edge, rank: int) -> tuple[int, ...]:
         """The producer ranks of `rank` on `edge`."""
-        return self.routes[edge.id].sources[rank]
+        return tuple(self.routes[edge.id].sources(rank))
 
 
 def part_of(value: Value, selection: Selection) -> Value:

@@ -20,6 +20,7 @@ from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.master import checkpoint, commands, coordinator, hangs, ladder, machine, own_time
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["MUTATIONS", "Mutation"]
@@ -267,6 +268,35 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
+def _tells_the_latest_only(original: Any) -> Any:
+    def message(self: Wiring, agent: Any) -> Any:
+        wire = original(self, agent)
+        last = self._version
+        return wire and msgspec.structs.replace(
+            wire, since=wire.since, peers=tuple(p for p in wire.peers if self._peers[p.role, p.rank][1] == last)
+        )
+
+    return message
+
+
+def _needs_what_it_needed(original: Any) -> Any:
+    def renew(self: Wiring, name: str, agent: Any, here: Any, moved: Any, copies_to: str) -> None:
+        known = self._homes.get(name)
+        before = known.needs if known is not None and known.incarnation == agent.incarnation else None
+        original(self, name, agent, here, moved, copies_to)
+        if before:
+            self._homes[name].needs = before
+
+    return renew
+
+
+def _wired_once(original: Any) -> Any:
+    def wire(self: ag.AgentMachine, key: Any, rank: Any, new: Any) -> Any:
+        return original(self, key, rank, new) if key in new else []
+
+    return wire
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
              method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
@@ -311,6 +341,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Coordinator, "remember", _failures_meanwhile_are_lost)),
     Mutation("commands are said once", "the job ends as it must", "process",
              method(commands.Commands, "send", _says_everything_once)),
+    Mutation("of who is where, an agent is told the latest only", "the job ends as it must", "process",
+             method(Wiring, "message", _tells_the_latest_only)),
+    Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
+             method(Wiring, "_renew", _needs_what_it_needed)),
+    Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
+             method(ag.AgentMachine, "_wire", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
              "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",

@@ -269,6 +269,10 @@ class SimRank:
         match message:
             case m.WireRank():
                 self.wire = message
+                for peer in message.peers:
+                    known = self.peers.get((peer.role, peer.rank))
+                    if known is None or known.generation < peer.generation:
+                        self.peers[peer.role, peer.rank] = peer
                 if self.opened:
                     self._rewire()
             case m.Advance():
@@ -292,11 +296,6 @@ class SimRank:
         memory.trim(self.key, self.advance.committed)
 
     def _rewire(self) -> None:
-        assert self.wire is not None
-        for peer in self.wire.peers:
-            known = self.peers.get((peer.role, peer.rank))
-            if known is None or known.generation < peer.generation:
-                self.peers[peer.role, peer.rank] = peer
         for way in self.ways.values():
             way.rewire()
         for port in self.ins.values():

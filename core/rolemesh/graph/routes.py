@@ -6,9 +6,8 @@ boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M produ
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -103,26 +102,80 @@ class Send(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The messages of one value of an edge, the same on every step.
 
-    `sends[m]` is what producer rank m sends, `sources[n]` the producer ranks from which consumer rank n takes exactly
-    one part each, in the order in which `combine` wants them. Parts may be empty, and are sent all the same.
+    What a rank sends and takes is worked out when it is asked for, so that a rank of many knows of its peers alone.
+    `meet` says which ranks those are: of equal number; the consumer's, modulo `producers`; those whose shares of the
+    value overlap; or all. Parts may be empty, and are sent all the same.
     """
 
     kind: str
-    sends: tuple[tuple[Send, ...], ...]
-    sources: tuple[tuple[int, ...], ...]
+    producers: int
+    consumers: int
+    meet: Literal["equal", "modulo", "overlap", "all"]
+    cut: Literal["whole", "part", "block", "overlap"]
+    axis: int
     combine: Combine
+
+    def sources(self, consumer: int) -> range:
+        """The producer ranks from which this one takes exactly one part each, in the order that `combine` wants."""
+        m, n = self.producers, self.consumers
+        match self.meet:
+            case "equal":
+                return range(consumer, consumer + 1)
+            case "modulo":
+                return range(consumer % m, consumer % m + 1)
+            case "overlap":
+                return range(consumer * m // n, -(-(consumer + 1) * m // n))
+            case "all":
+                return range(m)
+
+    def targets(self, producer: int) -> range:
+        """The consumer ranks that take something from this one."""
+        m, n = self.producers, self.consumers
+        match self.meet:
+            case "equal":
+                return range(producer, producer + 1)
+            case "modulo":
+                return range(producer, n, m)
+            case "overlap":
+                return range(producer * n // m, -(-(producer + 1) * n // m))
+            case "all":
+                return range(n)
+
+    def sends(self, producer: int) -> tuple[Send, ...]:
+        """What this producer rank sends."""
+        grouped: dict[Selection, list[int]] = {}
+        for consumer in self.targets(producer):
+            grouped.setdefault(self._selection(producer, consumer), []).append(consumer)
+        return tuple(Send(selection, tuple(consumers)) for selection, consumers in grouped.items())
+
+    def sends_to(self, producer: int, consumer: int) -> Selection | None:
+        """What `producer` sends to `consumer`, or None."""
+        return self._selection(producer, consumer) if consumer in self.targets(producer) else None
 
     @property
     def whole(self) -> bool:
         """Every payload is its producer's whole value, so chunks can be passed on one by one in order."""
-        return all(isinstance(send.selection, Whole) for sends in self.sends for send in sends)
+        match self.cut:
+            case "part":
+                return self.consumers == 1
+            case "overlap":
+                return self.producers % self.consumers == 0
+            case cut:
+                return cut == "whole"
 
-    def sends_to(self, producer: int, consumer: int) -> Selection | None:
-        """What `producer` sends to `consumer`, or None."""
-        for send in self.sends[producer]:
-            if consumer in send.consumers:
-                return send.selection
-        return None
+    def _selection(self, producer: int, consumer: int) -> Selection:
+        m, n = self.producers, self.consumers
+        match self.cut:
+            case "whole":
+                return Whole()
+            case "part":  # of a value that the producer has whole along the axis
+                return _fractions(self.axis, Fraction(consumer, n), Fraction(consumer + 1, n))
+            case "block":
+                return Block(self.axis, consumer, n)
+            case "overlap":  # producers cover [p/m, (p+1)/m) of the unit interval, consumers [c/n, (c+1)/n)
+                lo = max(Fraction(producer, m), Fraction(consumer, n))
+                hi = min(Fraction(producer + 1, m), Fraction(consumer + 1, n))
+                return _fractions(self.axis, lo * m - producer, hi * m - producer)
 
 
 class RouteError(ValueError):
@@ -145,33 +198,31 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
     if m < 1 or n < 1:
         raise ValueError(f"world sizes must be at least 1, not {m} and {n}")
     _check(src, m, dst, n)
-    one_each = {(rank % m, rank) for rank in range(n)}
     match src, dst:
         case Split(axis=a), Split(axis=b) if a == b and m == n:
-            return _build("identity", m, n, {(r, r): Whole() for r in range(n)}, Take())
+            return _route("identity", m, n, "equal", "whole", a, Take())
         case Split(axis=a), Split(axis=b) if a == b:
-            return _build("repartition", m, n, _overlaps(m, n, a), Concat(a))
+            return _route("repartition", m, n, "overlap", "overlap", a, Concat(a))
         case Split(axis=a), Split(axis=b):
-            return _build("all-to-all", m, n, _full(m, n, lambda rank: _part(b, rank, n)), Concat(a))
+            return _route("all-to-all", m, n, "all", "part", b, Concat(a))
         case Split(axis=a), Broadcast():
-            return _build("all-gather", m, n, _full(m, n, lambda rank: Whole()), Concat(a))
+            return _route("all-gather", m, n, "all", "whole", a, Concat(a))
         case Broadcast(), Split(axis=b):
-            return _build("scatter", m, n, {(p, c): _part(b, c, n) for p, c in one_each}, Take())
+            return _route("scatter", m, n, "modulo", "part", b, Take())
         case Broadcast(), Broadcast():
-            kind = "identity" if m == n else "broadcast"
-            return _build(kind, m, n, {pair: Whole() for pair in one_each}, Take())
+            return _route("identity" if m == n else "broadcast", m, n, "modulo", "whole", 0, Take())
         case Partial(op=op), Broadcast():
-            return _build("reduce", m, n, _full(m, n, lambda rank: Whole()), Reduce(op))
+            return _route("reduce", m, n, "all", "whole", 0, Reduce(op))
         case Partial(op=op), Split(axis=b):
-            return _build("reduce-scatter", m, n, _full(m, n, lambda rank: _part(b, rank, n)), Reduce(op))
+            return _route("reduce-scatter", m, n, "all", "part", b, Reduce(op))
         case Partial(), Partial():
-            return _build("identity", m, n, {(r, r): Whole() for r in range(n)}, Take())
+            return _route("identity", m, n, "equal", "whole", 0, Take())
         case Sharded(), Broadcast():
-            return _build("assemble", m, n, _full(m, n, lambda rank: Whole()), Assemble())
+            return _route("assemble", m, n, "all", "whole", 0, Assemble())
         case Sharded(), Sharded(dim=d):
-            return _build("reshard", m, n, _full(m, n, lambda rank: Block(d, rank, n)), Reshard(d, n))
+            return _route("reshard", m, n, "all", "block", d, Reshard(d, n))
         case Broadcast(), Sharded(dim=d):
-            return _build("shard", m, n, {(p, c): Block(d, c, n) for p, c in one_each}, Reshard(d, n))
+            return _route("shard", m, n, "modulo", "block", d, Reshard(d, n))
     raise AssertionError(f"{src} → {dst} was let through")
 
 
@@ -220,41 +271,12 @@ def _check(src: Partition, m: int, dst: Partition, n: int) -> None:
             refuse("addends of named tensors are not sharded here", "take it as Broadcast(), or reduce in the producer")
 
 
-def _build(kind: str, m: int, n: int, pairs: dict[tuple[int, int], Selection], combine: Combine) -> Route:
-    """Group what each producer sends by equal selections, and list each consumer's producers in rank order."""
-    sends: list[tuple[Send, ...]] = []
-    for producer in range(m):
-        grouped: dict[Selection, list[int]] = {}
-        for (p, consumer), selection in sorted(pairs.items(), key=lambda item: item[0]):
-            if p == producer:
-                grouped.setdefault(selection, []).append(consumer)
-        sends.append(tuple(Send(selection, tuple(consumers)) for selection, consumers in grouped.items()))
-    sources = tuple(tuple(p for p in range(m) if (p, consumer) in pairs) for consumer in range(n))
+def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: Combine) -> Route:
     if m == 1 and isinstance(combine, Concat):
         combine = Take()
-    if m == n == 1 and isinstance(combine, Take) and all(isinstance(s, Whole) for s in pairs.values()):
+    if m == n == 1 and isinstance(combine, Take):
         kind = "identity"
-    return Route(kind, tuple(sends), sources, combine)
-
-
-def _full(m: int, n: int, selection: Callable[[int], Selection]) -> dict[tuple[int, int], Selection]:
-    return {(producer, consumer): selection(consumer) for producer in range(m) for consumer in range(n)}
-
-
-def _part(axis: int, index: int, count: int) -> Selection:
-    """Slice `index` of `count` of a value that the producer has whole along `axis`."""
-    return Whole() if count == 1 else _fractions(axis, Fraction(index, count), Fraction(index + 1, count))
-
-
-def _overlaps(m: int, n: int, axis: int) -> dict[tuple[int, int], Selection]:
-    """Producers cover [p/m, (p+1)/m) of the unit interval, consumers [c/n, (c+1)/n): send where they meet."""
-    pairs: dict[tuple[int, int], Selection] = {}
-    for p in range(m):
-        for c in range(p * n // m, -(-(p + 1) * n // m)):
-            lo = max(Fraction(p, m), Fraction(c, n))
-            hi = min(Fraction(p + 1, m), Fraction(c + 1, n))
-            pairs[p, c] = _fractions(axis, lo * m - p, hi * m - p)
-    return pairs
+    return Route(kind, m, n, meet, cut, axis, combine)
 
 
 def _fractions(axis: int, lo: Fraction, hi: Fraction) -> Selection:

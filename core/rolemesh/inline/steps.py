@@ -109,7 +109,7 @@ class InlineSteps:
         """The chunks that each of the consumer's sources has for it."""
         way = self._routes[edge.id]
         found = []
-        for source in way.sources[rank]:
+        for source in way.sources(rank):
             selection = way.sends_to(source, rank)
             assert selection is not None
             # What a consumer in another process would get: copies, with read-only arrays.

@@ -102,7 +102,7 @@ def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dic
         "from_partition": describe(edge.src_partition),
         "to_partition": describe(edge.dst_partition),
         "route": f"{path.kind} {m}→{n}",
-        "messages": sum(len(sources) for sources in path.sources),
+        "messages": sum(len(path.sources(consumer)) for consumer in range(n)),
         "lag": edge.lag,
         "credits": edge.credits,
         "window": edge.window,

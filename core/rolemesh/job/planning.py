@@ -110,7 +110,7 @@ def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping
             continue
         m, n = world_sizes[src], world_sizes[dst]
         path = route(edge.src_partition, m, edge.dst_partition, n)
-        everybody = all(len(sources) == m for sources in path.sources) and m > 1
+        everybody = m > 1 and all(len(path.sources(consumer)) == m for consumer in range(n))
         size = sizes.get(edge.id)
         if size is not None and isinstance(edge.dst_partition, Broadcast):
             size *= n

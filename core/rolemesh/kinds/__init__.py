@@ -18,12 +18,13 @@ DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
 
 log = logging.getLogger("rolemesh.plugins")
+_KERNEL = {kind.name: kind for kind in BUILTIN}
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
     """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and left out."""
-    found = {kind.name: kind for kind in BUILTIN}
+    found = dict(_KERNEL)
     for point in sorted(entry_points(group=DECLARED)):
         try:
             kind = point.load()
@@ -40,6 +41,8 @@ def kinds() -> Mapping[str, Kind]:
 
 def kind_named(name: str) -> Kind:
     """The kind `name`. Raises `PluginError` if there is none."""
+    if name in _KERNEL:
+        return _KERNEL[name]  # every rank asks, and what is installed takes long to read
     try:
         return kinds()[name]
     except KeyError:

@@ -162,7 +162,7 @@ class Node:
         """Connect a rank that is up, and let it run."""
         up = self.rank(role, "up", rank, generation)
         self.epoch += 1
-        self.deliver(m.Wire(self.epoch, self.epoch, (m.Peer(role, rank, "here", up.addresses, generation),)))
+        self.deliver(m.Wire(self.epoch, self.epoch, -1, (m.Peer(role, rank, "here", up.addresses, generation),)))
         self.advance(granted)
 
     def advance(self, granted: int, committed: int = -1) -> None:

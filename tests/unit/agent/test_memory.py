@@ -32,9 +32,9 @@ def node(tmp_path: Path) -> Iterator[NodeMemory]:
 
 def test_copies_that_nobody_can_keep_are_no_secret(node: NodeMemory) -> None:
     assert node.trouble == ""
-    node.peers({"a": node.address})
+    node.copies_to("")
     assert "no other node has an agent of this job: nothing is copied" in node.trouble
-    node.peers({"a": node.address, "b": "tcp://127.0.0.1:1"})
+    node.copies_to("tcp://127.0.0.1:1")
     assert node.trouble == ""
 
 

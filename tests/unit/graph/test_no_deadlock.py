@@ -110,7 +110,7 @@ class Simulation:
     def take(self, me: Rank, edge: Edge, step: int) -> Iterator[str | None]:
         produced = step - edge.lag
         role = self.graph.ops[edge.src].role
-        sources = self.routes[edge.id].sources[me[1]]
+        sources = self.routes[edge.id].sources(me[1])
         while missing := [s for s in sources if (me, edge.id, produced, s) not in self.network.inbox]:
             yield f"waits on edge {edge.id} for step {produced} of ranks {missing}"
         parts = [self.network.inbox.pop((me, edge.id, produced, source)) for source in sources]
@@ -120,7 +120,7 @@ class Simulation:
 
     def give(self, me: Rank, edge: Edge, step: int, value: list[Any]) -> Iterator[str | None]:
         role = self.graph.ops[edge.dst].role
-        for send in self.routes[edge.id].sends[me[1]]:
+        for send in self.routes[edge.id].sends(me[1]):
             for consumer in send.consumers:
                 pair = (edge.id, me, (role, consumer))
                 while self.network.unreturned.get(pair, 0) >= edge.window:

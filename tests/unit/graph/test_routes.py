@@ -21,14 +21,16 @@ SIZES = st.integers(1, 6)
 def deliver(path: Route, values: Sequence[Any]) -> list[Any]:
     """Carry `values` (one per producer rank) over the route: what each consumer rank gets."""
     inbox: dict[tuple[int, int], Any] = {}
-    for producer, sends in enumerate(path.sends):
-        for send in sends:
+    for producer in range(path.producers):
+        for send in path.sends(producer):
             for consumer in send.consumers:
                 assert (producer, consumer) not in inbox, "two messages of one value between the same ranks"
                 inbox[producer, consumer] = select(values[producer], send.selection)
-    expected = {(p, c) for c, producers in enumerate(path.sources) for p in producers}
+    sources = [path.sources(consumer) for consumer in range(path.consumers)]
+    expected = {(p, c) for c, producers in enumerate(sources) for p in producers}
     assert set(inbox) == expected, "what is sent and what is awaited differ"
-    return [combine([inbox[p, c] for p in producers], path.combine) for c, producers in enumerate(path.sources)]
+    assert path.whole == all(send.selection == Whole() for p in range(path.producers) for send in path.sends(p))
+    return [combine([inbox[p, c] for p in producers], path.combine) for c, producers in enumerate(sources)]
 
 
 def uneven(array: np.ndarray, cuts: Sequence[int], axis: int = 0) -> list[np.ndarray]:
@@ -103,7 +105,7 @@ def test_broadcast_to_broadcast_encodes_once_for_several_consumers(m: int, n: in
     path = route(Broadcast(), m, Broadcast(), n)
     values = [f"copy {rank}" for rank in range(m)]
     assert deliver(path, values) == [values[rank % m] for rank in range(n)]
-    assert all(len(sends) <= 1 for sends in path.sends)
+    assert all(len(path.sends(producer)) <= 1 for producer in range(m))
 
 
 @given(SIZES, SIZES, st.sampled_from(["sum", "mean"]), st.integers(0, 9))
@@ -178,7 +180,8 @@ def test_batches_with_every_kind_of_column_survive_the_way(rows: list[list[int]]
 @given(SIZES, SIZES)
 def test_equal_payloads_are_encoded_once_and_consumers_ascend(m: int, n: int) -> None:
     for pair in [(Split(), Broadcast()), (Split(), Split()), (Broadcast(), Split()), (Sharded(), Broadcast())]:
-        for sends in route(pair[0], m, pair[1], n).sends:
+        path = route(pair[0], m, pair[1], n)
+        for sends in map(path.sends, range(m)):
             assert len({send.selection for send in sends}) == len(sends)
             assert all(list(send.consumers) == sorted(send.consumers) for send in sends)
 
@@ -188,7 +191,7 @@ def test_the_overlap_of_two_and_three_ranks_is_exact_thirds() -> None:
     assert path.sends_to(0, 0) == Part(0, 0, 1, 2, 3)
     assert path.sends_to(0, 1) == Part(0, 2, 3, 1, 1)
     assert path.sends_to(0, 2) is None
-    assert path.sources == ((0,), (0, 1), (1,))
+    assert [list(path.sources(consumer)) for consumer in range(3)] == [[0], [0, 1], [1]]
     assert not path.whole
     assert route(Split(), 4, Split(), 2).sends_to(3, 1) == Whole()
 

@@ -219,7 +219,7 @@ class Ranks:
         here = self.at[me]
         here["op"] = call.id
         for edge in self.graph.inputs(call.id):
-            sources = self.routes[edge.id].sources[me[1]]
+            sources = self.routes[edge.id].sources(me[1])
             senders = [(self.graph.ops[edge.src].role, rank) for rank in sources]
             while any((edge.id, step - edge.lag, sender) not in self.sent for sender in senders):
                 yield from self.pause(me, WAITING, edge.id)
@@ -234,7 +234,7 @@ class Ranks:
                 yield
         for edge in self.graph.outputs(call.id):
             if self.activity.consumed(edge, step, self.STEPS):
-                takers = [c for send in self.routes[edge.id].sends[me[1]] for c in send.consumers]
+                takers = list(self.routes[edge.id].targets(me[1]))
                 pairs = [(edge.id, me, (self.graph.ops[edge.dst].role, taker)) for taker in takers]
                 while any(len(self.under_way.get(pair, ())) >= edge.window for pair in pairs):
                     yield from self.pause(me, BLOCKED, edge.id)
@@ -244,7 +244,7 @@ class Ranks:
                 self.changes += 1
         for edge in self.graph.inputs(call.id):
             role = self.graph.ops[edge.src].role
-            sources = self.routes[edge.id].sources[me[1]]
+            sources = self.routes[edge.id].sources(me[1])
             self.owed[me] += [(edge.id, (role, rank), step - edge.lag) for rank in sources]
 
     def pause(self, me: Key, phase: int, edge: int) -> Iterator[None]:

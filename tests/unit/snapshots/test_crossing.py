@@ -152,7 +152,7 @@ def received(src, m, dst, n):
     way = route(src, m, dst, n)
     values = whole_values(src, m)
     return [
-        combine([select(values[p], way.sends_to(p, consumer)) for p in way.sources[consumer]], way.combine)
+        combine([select(values[p], way.sends_to(p, consumer)) for p in way.sources(consumer)], way.combine)
         for consumer in range(n)
     ]
 
@@ -173,7 +173,7 @@ def persisted(shm, run_dir, manifest, until):
         parts = []
         for rank, value in enumerate(whole_values(src, m)):
             producer = Producer(shm, rank)
-            for send in way.sends[rank]:
+            for send in way.sends(rank):
                 producer.send(0, P, select(value, send.selection), send.consumers, hold=1)
             parts.append(producer.persist(run_dir, until, m))
         return manifest(P, {"data": m, "train": n}, parts)

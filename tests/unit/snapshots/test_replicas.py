@@ -56,9 +56,8 @@ def nodes() -> Iterator[Callable[..., list[Node]]]:
     def make(*names: str, within: Path | None = None) -> list[Node]:
         keys = make_keys()
         made.extend(Node(name, keys, within if name == "b" else None) for name in names)
-        addresses = {node.name: node.replicas.address for node in made}
-        for node in made:
-            node.replicas.peers(addresses)
+        for node, following in zip(made, made[1:] + made[:1], strict=True):
+            node.replicas.copies_to(following.replicas.address if following is not node else "")
         return made
 
     yield make
@@ -180,13 +179,12 @@ def test_the_next_incarnation_keeps_what_it_held_and_is_found_again(nodes, until
     b.start()
     assert b.replicas.held() == [Stored("trainer", 0, (1,), copy=True)]
     snapshot(a, "trainer", 0, 2)
-    addresses = {"a": a.replicas.address, "b": b.replicas.address}
-    for node in (a, b):
-        node.replicas.peers(addresses)
+    a.replicas.copies_to(b.replicas.address)
+    b.replicas.copies_to(a.replicas.address)
     until(lambda: a.replicas.replicated("trainer", 0) == 2)
     a.replicas.close()
     a.start()
-    a.replicas.peers({"a": a.replicas.address, "b": b.replicas.address})
+    a.replicas.copies_to(b.replicas.address)
     a.replicas.offer("trainer", 0, 2)
     until(lambda: a.replicas.replicated("trainer", 0) == 2)
 

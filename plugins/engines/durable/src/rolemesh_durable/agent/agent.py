@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -35,12 +36,18 @@ from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import agent as machine
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig, RankStart
+from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.rank.endpoint import encode_control
 
 __all__ = ["Agent"]
 
 LOG = logging.getLogger(__name__)
-SAMPLE_MS = 50
+SAMPLE_S = 0.05
+"""How often ranks are looked at, if that is quickly done."""
+SAMPLE_SHARE = 0.1
+"""Of its time an agent of many ranks spends this on looking at them."""
+AT_WORK_S = 1.0
+"""After so long in one turn it says that it is at work."""
 
 RankKey = tuple[str, int]
 
@@ -75,6 +82,7 @@ class Agent:
             pid=os.getpid(),
             address=self._memory.address,
             timeline=self._memory.timeline,
+            neighbours=Neighbours(config.job.graph, config.job.world_sizes),
         )
         self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused | machine.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -93,6 +101,9 @@ class Agent:
         self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._keeper.mark)
         self._events: deque[machine.Event] = deque()
+        self._next_sample = self._said = 0.0
+        self._unseen = False
+        """Something has happened, and what it has done to the ranks has not been looked at."""
         self._over = False
 
     def deliver(self, message: bytes) -> None:
@@ -126,10 +137,13 @@ class Agent:
         for role in self.config.warm:
             self._nursery.boot(*self._home(role))
         while not self._over:
-            self._turn()
+            due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
+            self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))
 
-    def _turn(self) -> None:
-        ready = dict(self._poller.poll(SAMPLE_MS))
+    def _turn(self, wait_s: float) -> None:
+        """Handle what there is, after at most `wait_s` without anything."""
+        ready = dict(self._poller.poll(math.ceil(wait_s * 1e3)))
+        self._said = time.monotonic()
         if self._wake in ready:
             os.eventfd_read(self._wake)
         while not self._over:
@@ -138,8 +152,8 @@ class Agent:
             except Empty:
                 break
             self._do(event)
-            if isinstance(event, machine.FromMaster) and isinstance(event.message, m.Wire) and self._machine.wire:
-                self._memory.peers(self._machine.wire.agents)
+            if isinstance(event, machine.FromMaster) and isinstance(event.message, m.Wire):
+                self._memory.copies_to(self._machine.copies_to)
         if self._reports in ready:
             while not self._over and self._reports.poll(0):
                 self._read_rank(self._reports.recv_multipart())
@@ -156,7 +170,8 @@ class Agent:
         for stacks in self._stacks.results():
             self._do(machine.StacksTaken(stacks))
         if not self._over:
-            self._do(self._sample())
+            self._unseen = time.monotonic() < self._next_sample
+            self._do(machine.Tick() if self._unseen else self._sample())
 
     def _read_rank(self, frames: list[bytes]) -> None:
         try:
@@ -213,6 +228,9 @@ class Agent:
         while self._events:
             for effect in self._machine.handle(self._events[0], time.monotonic()):
                 self._carry_out(effect)
+                if (now := time.monotonic()) > self._said + AT_WORK_S:
+                    self._said = now
+                    self._tell(m.AtWork(self.config.agent, self.config.incarnation))
             self._events.popleft()
 
     def _carry_out(self, effect: machine.Effect) -> None:
@@ -339,7 +357,11 @@ class Agent:
     def _sample(self) -> machine.Sampled:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
-        return self._sampler.sample(covered, self._nursery.making, self._dropped.count)
+        begun = time.thread_time()
+        sample = self._sampler.sample(covered, self._nursery.making, self._dropped.count)
+        took = time.thread_time() - begun  # not what others have taken of the machine meanwhile
+        self._next_sample = time.monotonic() + min(max(took / SAMPLE_SHARE, 0.0), 1.0)
+        return sample
 
     def _watch_zygote(self, control: socket.socket) -> None:
         self._zygote_sockets[control.fileno()] = control

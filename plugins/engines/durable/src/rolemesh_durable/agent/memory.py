@@ -83,11 +83,11 @@ class NodeMemory:
         """Connections that the place where replicas are brought has refused."""
         return self._replicas.refused if self._replicas is not None else 0
 
-    def peers(self, agents: dict[str, str]) -> None:
-        """These are all agents' addresses."""
-        self._others, self._alone = len(agents) > 1, len(agents) == 1
+    def copies_to(self, address: str) -> None:
+        """The agent at `address` gets copies of this one's snapshots; nobody, if that is empty."""
+        self._others, self._alone = bool(address), not address
         if self._replicas is not None:
-            self._replicas.peers(agents)
+            self._replicas.copies_to(address)
 
     def started(self, role: str, rank: int, resume: int, generation: int) -> None:
         """A rank runs here from now on, after step `resume`, as `generation`."""

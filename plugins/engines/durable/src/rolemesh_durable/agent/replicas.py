@@ -35,7 +35,7 @@ class Replicas:
     """
 
     def __init__(self, config: AgentConfig, shm: Path, timeline: int = 0) -> None:
-        self._name, self._keys = config.agent, config.job.keys
+        self._keys = config.job.keys
         self._lock = threading.Lock()
         self._ended: list[tuple[str, int, str]] = []
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -74,13 +74,9 @@ class Replicas:
         """What is wrong with copies, here and where they go; empty once it is over."""
         return "; ".join(filter(None, self._troubles))
 
-    def peers(self, agents: dict[str, str]) -> None:
-        """All agents' addresses by name; the next one by name gets the copies."""
-        names = sorted(agents)
-        found = ""
-        if len(names) > 1 and self._name in agents:
-            found = agents[names[(names.index(self._name) + 1) % len(names)]]
-        self._do(lambda: self._logic.connect(found))
+    def copies_to(self, address: str) -> None:
+        """The agent at `address` gets the copies; nobody, if that is empty."""
+        self._do(lambda: self._logic.connect(address))
 
     def offer(self, role: str, rank: int, step: int) -> None:
         """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""

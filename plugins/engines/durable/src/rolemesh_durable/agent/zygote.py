@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from importlib.metadata import distribution
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -31,6 +32,14 @@ __all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessa
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+EVERY_RANK = (
+    "email.parser",
+    "rolemesh.builtin.function",
+    "rolemesh_durable.dataplane.shm_transport",
+    "rolemesh_durable.dataplane.tcp_transport",
+    "rolemesh_durable.rank.main",
+)
+"""What most ranks import: here, once."""
 MAX_CHARS = 20_000
 """Of what went wrong: a message on FD is bounded."""
 
@@ -102,7 +111,9 @@ def main() -> None:
         except BaseException:
             _send(control, Broken("", f"preload {module!r} failed:\n{traceback.format_exc()}"))
             return
-    importlib.import_module("rolemesh_durable.rank.main")
+    for module in EVERY_RANK:
+        importlib.import_module(module)
+    distribution("rolemesh")  # what is installed is listed once, not by every rank
     gc.collect()
     gc.freeze()
     _send(control, Ready(len(os.listdir("/proc/self/task"))))

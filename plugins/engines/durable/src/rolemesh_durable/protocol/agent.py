@@ -8,13 +8,16 @@ asked after half of that, says that there is a master or will be one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from rolemesh.api.failures import Failure, describe_exit
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.merge import MetricsMerger
+from rolemesh_durable.protocol.neighbours import Neighbours
 
 __all__ = [
     "AgentMachine",
@@ -40,6 +43,7 @@ __all__ = [
     "StacksTaken",
     "TakeStacks",
     "Terminate",
+    "Tick",
     "ToMaster",
     "ToRank",
 ]
@@ -49,6 +53,8 @@ RankKey: TypeAlias = tuple[str, int]
 REPORT_S = 1.0
 PROMPT_S = 0.1
 """A report of mere progress is sent at most this often; without any every `REPORT_S`; what happens is sent at once."""
+PER_RANK_S = 50e-6
+"""But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
 TERMINATE_SHARE = 0.5
@@ -146,7 +152,11 @@ class Sampled(msgspec.Struct, frozen=True):
     given_up: int = -1
 
 
-Event: TypeAlias = FromMaster | MasterRoused | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed, and a report may be due."""
+
+
+Event: TypeAlias = FromMaster | MasterRoused | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled | Tick
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -290,6 +300,7 @@ class AgentMachine:
         pid: int = 0,
         address: str = "",
         timeline: int = 0,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
         self.agent, self.node, self.incarnation = agent, node, incarnation
@@ -307,8 +318,13 @@ class AgentMachine:
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Advance | None = None
         """How far everything is, in the present timeline."""
-        self.wire: m.Wire | None = None
-        """Who is where: the newest version."""
+        self.wired = -1
+        """The newest version of who is where."""
+        self.copies_to = ""
+        """The address of the agent that gets copies of this one's snapshots."""
+        self._neighbours = neighbours or Neighbours(LogicalGraph("", (), ()), {})
+        self._peers: dict[RankKey, m.Peer] = {}
+        self._meetings: dict[str, m.RendezvousAt] = {}
         self._metrics = MetricsMerger()
         self._metrics_sent = float("-inf")
         self._seq = 0
@@ -349,7 +365,14 @@ class AgentMachine:
                 return [ToMaster(stacks)]
             case Sampled():
                 effects = self._sampled(event, now)
+            case Tick():
+                effects = []
         return effects + self._report(now)
+
+    @property
+    def report_due(self) -> float:
+        """When something that has happened is to be told: infinity, if nothing has."""
+        return self._sent_at + PER_RANK_S * len(self.ranks) if self._urgent and not self.ended else float("inf")
 
     # ---------------------------------------------------------------------------------------------------- the master
 
@@ -456,20 +479,25 @@ class AgentMachine:
         return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
 
     def _rewire(self, wire: m.Wire) -> list[Effect]:
-        if self.wire is not None and wire.version <= self.wire.version:
+        if wire.version <= self.wired or wire.since > self.wired:
             return []
-        self.wire, self._urgent = wire, True
-        return [effect for key, rank in self.ranks.items() if rank.hello for effect in self._wired(key, rank)]
+        self.wired, self.copies_to, self._urgent = wire.version, wire.copies_to, True
+        told = {(peer.role, peer.rank): peer for peer in wire.peers}
+        new = {key: peer for key, peer in told.items() if self._peers.get(key) != peer}
+        self._peers |= new
+        self._meetings |= {meeting.role: meeting for meeting in wire.rendezvous}
+        return [effect for key, rank in self.ranks.items() if rank.hello for effect in self._wire(key, rank, new)]
 
-    def _wired(self, key: RankKey, rank: _Rank) -> list[Effect]:
-        wire = self.wire
-        if wire is None or not rank.alive:
-            return []
-        mine = next((p for p in wire.peers if (p.role, p.rank) == key), None)
-        if mine is None or mine.generation != rank.launch.generation:
+    def _wire(self, key: RankKey, rank: _Rank, new: Mapping[RankKey, m.Peer]) -> list[Effect]:
+        """Tell a rank of its neighbours: of the `new` ones, or of all if it is new itself."""
+        mine = self._peers.get(key)
+        if mine is None or mine.generation != rank.launch.generation or not rank.alive:
             return []  # made before this generation was up; another one follows
-        at = next((r for r in wire.rendezvous if r.role == key[0]), None)
-        return [ToRank(*key, m.WireRank(wire.peers, at))]
+        known = self._peers if key in new else new
+        neighbours = self._neighbours.of(key, rank.launch.collective)
+        if not (fresh := tuple(known[peer] for peer in sorted(neighbours & known.keys()))):
+            return []
+        return [ToRank(*key, m.WireRank(fresh, self._meetings.get(key[0])))]
 
     def _to_connected(self, message: m.AgentToRank) -> list[Effect]:
         return [ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
@@ -531,7 +559,7 @@ class AgentMachine:
                     return [Kill(*key, rank.launch.generation)]
                 rank.state = "up" if rank.state == "starting" else rank.state
                 advance: list[Effect] = [ToRank(*key, self.advance)] if self.advance is not None else []
-                return self._wired(key, rank) + advance
+                return self._wire(key, rank, self._peers) + advance
             case m.RankReady(setup_s=setup_s):
                 if rank.state in ("starting", "up"):
                     rank.state, rank.setup_s = "ready", setup_s
@@ -636,7 +664,7 @@ class AgentMachine:
         )
         news = progress != self._sent or self._metrics.pending
         due = now >= self._sent_at + REPORT_S or (news and now >= self._sent_at + PROMPT_S)
-        if not due and not self._urgent:
+        if not due and now < self.report_due:
             return []
         self._sent_at, self._sent, self._urgent = now, progress, False
         again = now >= self._metrics_sent + METRICS_AGAIN_S
@@ -649,7 +677,7 @@ class AgentMachine:
         self._seq += 1
         return m.Report(
             self.agent, self.incarnation, self._seq, self.node, self._host, self._pid, self._address, self._epoch,
-            self.wire.version if self.wire is not None else -1,
+            self.wired,
             tuple(self._seen(key, rank) for key, rank in self.ranks.items()),
             self._last.stored, self._last.persisted, lines, self._last.trouble, self._timeline,
             self._last.making, self._last.refused, self._last.given_up, self._quit_at < float("inf"),

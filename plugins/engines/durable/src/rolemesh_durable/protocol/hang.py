@@ -152,14 +152,14 @@ class _Picture:
 
     def _for_input(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
         made, source = report.step - edge.lag, self.graph.ops[edge.src]
-        senders = [(source.role, rank) for rank in self._route(edge).sources[key[1]]]
+        senders = [(source.role, rank) for rank in self._route(edge).sources(key[1])]
         missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
         why = f"for {edge.param} of step {made} from {source.label}"
         return _Wait(tuple(missing or self._frozen(senders)), why)
 
     def _for_credit(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
         sink = self.graph.ops[edge.dst]
-        takers = [(sink.role, rank) for send in self._route(edge).sends[key[1]] for rank in send.consumers]
+        takers = [(sink.role, rank) for rank in self._route(edge).targets(key[1])]
         live = [k for k in takers if k in self.live]
         why = f"to take {edge.param} in {sink.label}"
         rhythm = self._activity.rhythms[edge.dst]

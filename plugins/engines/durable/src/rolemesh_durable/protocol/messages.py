@@ -19,6 +19,7 @@ __all__ = [
     "Advance",
     "AgentToMaster",
     "AgentToRank",
+    "AtWork",
     "Dump",
     "Fault",
     "FaultKind",
@@ -192,13 +193,18 @@ class Halt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Wire(msgspec.Struct, frozen=True, tag=True):
-    """Where every rank is now. `version` grows with each change; `agents` are the agents' own addresses by name."""
+    """Where the neighbours of this agent's ranks are now, as far as that is newer than version `since`.
+
+    Who has not all up to `since` leaves it alone, and is told more; -1 is before everything. `version` grows with each
+    change. `copies_to` is the address of the agent that gets copies of this one's snapshots, "" if none does.
+    """
 
     epoch: int
     version: int
+    since: int
     peers: tuple[Peer, ...]
     rendezvous: tuple[RendezvousAt, ...] = ()
-    agents: dict[str, str] = {}
+    copies_to: str = ""
 
 
 class Advance(msgspec.Struct, frozen=True, tag=True):
@@ -296,6 +302,13 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class AtWork(msgspec.Struct, frozen=True, tag=True):
+    """What the agent was told to do takes long; it lives, and is about to report."""
+
+    agent: str
+    incarnation: int
+
+
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """All ranks of this agent are gone and its files removed."""
 
@@ -346,7 +359,7 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class WireRank(msgspec.Struct, frozen=True, tag=True):
-    """The addresses of the peers, and where the rank's own group meets."""
+    """The addresses of neighbours that are new since the last one, and where the rank's own group meets."""
 
     peers: tuple[Peer, ...]
     rendezvous: RendezvousAt | None = None
@@ -359,7 +372,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 MasterToAgent: TypeAlias = Launch | Halt | Wire | Advance | Dump | Inject | Stop
-AgentToMaster: TypeAlias = Report | Stacks | Stopped
+AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
 RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankDone | RankFailed
 AgentToRank: TypeAlias = WireRank | Advance | Fault | Stop
 

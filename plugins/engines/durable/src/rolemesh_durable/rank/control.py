@@ -26,6 +26,7 @@ class Control:
         """How far everything is, as the agent has said last."""
         self.stopping: Stop | None = None
         self.wire: WireRank | None = None
+        """All neighbours, as far as the agent has told of them."""
         self.raising = False
         """A rehearsal: the next operator is to raise."""
         self.on_advance: Callable[[Advance], None] | None = None
@@ -41,7 +42,9 @@ class Control:
                 if self.on_advance is not None:
                     self.on_advance(message)
             case WireRank():
-                self.wire = message
+                known = {(peer.role, peer.rank): peer for peer in (self.wire.peers if self.wire is not None else ())}
+                known |= {(peer.role, peer.rank): peer for peer in message.peers}
+                self.wire = WireRank(tuple(known.values()), message.rendezvous)
                 if self.on_wire is not None:
                     self.on_wire(message)
             case Fault(kind="exit"):

@@ -79,7 +79,7 @@ class Ports:
                 port = InPort(
                     edge,
                     src.role,
-                    way.sources[rank],
+                    way.sources(rank),
                     way.combine,
                     endpoint=endpoint,
                     board=board,
@@ -88,7 +88,7 @@ class Ports:
                 )
                 self.inputs.setdefault(edge.dst, []).append((edge.param, port))
             if src.role == role:
-                sends = [(send.selection, send.consumers) for send in way.sends[rank]]
+                sends = [(send.selection, send.consumers) for send in way.sends(rank)]
                 if sends:
                     hold = hold_of(edge, graph, activity, stateful)
                     self.outputs.setdefault(edge.src, OutPort(self)).add(Way(self, edge, dst.role, sends, hold))

@@ -61,7 +61,7 @@ class Origin:
         found = {}
         for step in steps:
             parts = []
-            for before in anew.sources[self._rank]:
+            for before in anew.sources(self._rank):
                 selection = anew.sends_to(before, self._rank)
                 assert selection is not None
                 parts.append(select(self._value(edge, source, step, old, before), selection))
@@ -70,7 +70,7 @@ class Origin:
 
     def _value(self, edge: Edge, role: str, step: int, old: Any, consumer: int) -> Any:
         parts = []
-        for producer in old.sources[consumer]:
+        for producer in old.sources(consumer):
             chunks = {
                 r.chunk: r
                 for r in self._read(role, producer)

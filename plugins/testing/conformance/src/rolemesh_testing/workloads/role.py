@@ -118,7 +118,7 @@ def joined(parts: list[Any], partition: Partition) -> Any:
     """The whole value of what ranks hold as `partition`."""
     way = route(partition, len(parts), Broadcast(), 1)
     chosen = []
-    for source in way.sources[0]:
+    for source in way.sources(0):
         selection = way.sends_to(source, 0)
         assert selection is not None
         chosen.append(select(parts[source], selection))

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.events import ToAgent
 from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, RankRecord
 
-__all__ = ["KEEPALIVE_S", "RESEND_S", "Commands", "copies_go_to", "halt_of", "launch_of", "wire_of"]
+__all__ = ["KEEPALIVE_S", "RESEND_S", "Commands", "halt_of", "launch_of"]
 
 RESEND_S = 0.5
 """After this a command that no report confirms is sent again."""
@@ -69,26 +69,3 @@ def halt_of(
         if record is not None and record.agent != agent.place.agent and seen.state != "gone":
             wanted.append((seen.role, seen.rank, seen.generation))
     return tuple(wanted)
-
-
-def copies_go_to(agent: AgentRecord) -> bool:
-    """Whether other agents may bring copies of their snapshots there."""
-    return agent.state == "up" and not agent.leaving
-
-
-def wire_of(
-    epoch: int, version: int, ranks: dict[RankKey, RankRecord], agents: dict[str, AgentRecord]
-) -> m.Wire | None:
-    """Everybody's addresses, or None while some rank has none."""
-    peers: list[m.Peer] = []
-    meetings: list[m.RendezvousAt] = []
-    for (role, n), rank in ranks.items():
-        agent = agents[rank.agent]
-        if not rank.alive or rank.report is None or not rank.report.addresses or agent.state != "up":
-            return None
-        generation = rank.launch.generation
-        peers.append(m.Peer(role, n, agent.place.node, rank.report.addresses, generation))
-        if rank.report.rendezvous_port is not None:
-            meetings.append(m.RendezvousAt(role, agent.host, rank.report.rendezvous_port, generation))
-    up = {name: agent.report.address for name, agent in agents.items() if copies_go_to(agent) and agent.report}
-    return m.Wire(epoch, version, tuple(peers), tuple(meetings), up)

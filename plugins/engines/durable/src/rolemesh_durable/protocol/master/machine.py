@@ -17,13 +17,14 @@ from rolemesh.api import failures
 from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master.commands import KEEPALIVE_S, Commands, copies_go_to, halt_of, launch_of, wire_of
+from rolemesh_durable.protocol.master.commands import KEEPALIVE_S, Commands, halt_of, launch_of
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, RankRecord
 from rolemesh_durable.protocol.master.resume import Origin
+from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.master_config import JobOutline
 from rolemesh_durable.protocol.straggler import StragglerWatch
 
@@ -88,9 +89,7 @@ class MasterMachine:
         self._time = OwnTime()
         self._owner_seen, self._owner_known = 0.0, False
         self._commands = Commands()
-        self._wire: m.Wire | None = None
-        self._wired_for: tuple[object, ...] = ()
-        self._wires = 0
+        self._wiring = Wiring(outline)
         self._parts: dict[int, dict[RankKey, tuple[tuple[str, int], m.Persisted]]] = {}
         """Of each set, by rank: which incarnation of which agent has told of its part, and the part."""
         self._whole_since: dict[int, float] = {}
@@ -282,6 +281,9 @@ class MasterMachine:
                 if message.incarnation != agent.incarnation or agent.state in ("lost", "stopped"):
                     return []
                 return self._report(agent, message, now) if message.seq > agent.seq else []
+            case m.AtWork(incarnation=incarnation):
+                agent.heard = now if incarnation == agent.incarnation else agent.heard
+                return []
             case m.Stopped(incarnation=incarnation):
                 return self._agent_stopped(agent, now) if incarnation == agent.incarnation else []
             case m.Stacks():
@@ -581,8 +583,6 @@ class MasterMachine:
         if self.phase in ("new", "ended"):
             return effects
         epoch = self.outline.epoch
-        if self.phase != "stopping":
-            self._rewire()
         if self.phase == "stopping":
             stop = m.Stop(epoch, self.grace_s, self.message)
             for agent in self.agents.values():
@@ -593,6 +593,7 @@ class MasterMachine:
         here: dict[str, list[RankRecord]] = {}
         for record in self.ranks.values():
             here.setdefault(record.agent, []).append(record)
+        self._wiring.turn(self.ranks, self.agents, here)
         for name, agent in self.agents.items():
             if agent.state != "up":
                 continue
@@ -606,8 +607,8 @@ class MasterMachine:
                 effects += self._commands.send(agent, m.Launch(epoch, self.timeline, launches), now)
             if agent.leaving and not ranks and self.coordinator.recovery is None:
                 effects += self._commands.send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"), now)
-            if self._wire is not None and agent.report.wired < self._wire.version:
-                effects += self._commands.send(agent, self._wire, now)
+            if (wire := self._wiring.message(agent)) is not None:
+                effects += self._commands.send(agent, wire, now)
         return effects
 
     def _advance(self) -> m.Advance:
@@ -620,16 +621,6 @@ class MasterMachine:
             self.outline.epoch, self.timeline, self.granted if self.phase == "running" else -1, self.committed,
             self.published, self.persisted, groups,
         )  # fmt: skip
-
-    def _rewire(self) -> None:
-        generations = tuple((key, record.launch.generation) for key, record in self.ranks.items())
-        homes = tuple((name, agent.incarnation) for name, agent in self.agents.items() if copies_go_to(agent))
-        if (generations, homes) == self._wired_for:
-            return
-        wire = wire_of(self.outline.epoch, self.outline.epoch * 1_000_000 + self._wires + 1, self.ranks, self.agents)
-        if wire is not None:
-            self._wires += 1
-            self._wire, self._wired_for = wire, (generations, homes)
 
     # ----------------------------------------------------------------------------------------------------------- view
 

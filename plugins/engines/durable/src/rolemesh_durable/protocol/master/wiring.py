@@ -1,0 +1,129 @@
+"""Which agent is told of whom: a version whenever ranks have new places, and of it to each agent what concerns it.
+
+A version is made when all ranks are up, so that none names a rank that is gone. An agent reports the version that it
+has; it is told what is newer than that of the neighbours of its ranks, so a restart costs what the rank's neighbours
+cost, and a message that is lost is made up for by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, RankRecord
+from rolemesh_durable.protocol.master_config import JobOutline
+from rolemesh_durable.protocol.neighbours import Neighbours
+
+__all__ = ["Wiring", "copies_go_to"]
+
+OF_AN_EPOCH = 1_000_000
+"""Versions that a master may make: those of the next are newer."""
+
+
+def copies_go_to(agent: AgentRecord) -> bool:
+    """Whether other agents may bring copies of their snapshots there."""
+    return agent.state == "up" and not agent.leaving
+
+
+class _Home(msgspec.Struct):
+    """What an agent needs to know. What it knew before version `since` may lack some of it; `latest` has the newest."""
+
+    incarnation: int
+    ranks: tuple[RankKey, ...] = ()
+    needs: frozenset[RankKey] = frozenset()
+    copies_to: str = ""
+    since: int = 0
+    latest: int = 0
+
+
+class Wiring:
+    """Remembers where everybody was at each version."""
+
+    def __init__(self, outline: JobOutline) -> None:
+        sizes = {launch.role: launch.world_size for launches in outline.launches.values() for launch in launches}
+        self._neighbours = Neighbours(outline.graph, sizes)
+        self._epoch, self._version = outline.epoch, outline.epoch * OF_AN_EPOCH
+        self._copies = outline.snapshots.replicas > 0
+        self._peers: dict[RankKey, tuple[m.Peer, int]] = {}
+        self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
+        self._holders: tuple[tuple[str, int], ...] = ()
+        self._homes: dict[str, _Home] = {}
+
+    def turn(
+        self,
+        ranks: Mapping[RankKey, RankRecord],
+        agents: Mapping[str, AgentRecord],
+        here: Mapping[str, Sequence[RankRecord]],
+    ) -> None:
+        """A new version, if somebody is elsewhere and all are up. `here` are the ranks of each agent."""
+        moved = [key for key, rank in ranks.items() if self._known(key) != rank.launch.generation]
+        holders = tuple((name, agent.incarnation) for name, agent in agents.items() if copies_go_to(agent))
+        if not moved and holders == self._holders:
+            return
+        for rank in ranks.values():
+            if not rank.alive or rank.report is None or not rank.report.addresses or agents[rank.agent].state != "up":
+                return
+        self._version += 1
+        self._holders = holders
+        for key in moved:
+            self._place(key, ranks[key], agents[ranks[key].agent])
+        ring = self._ring(agents)
+        for name, agent in agents.items():
+            if agent.state == "up":
+                self._renew(name, agent, here.get(name, ()), set(moved), ring.get(name, ""))
+
+    def message(self, agent: AgentRecord) -> m.Wire | None:
+        """What this agent, which is up and has reported, has yet to be told; None if that is nothing."""
+        home = self._homes.get(agent.place.agent)
+        wired = agent.report.wired if agent.report is not None else -1
+        if home is None or home.incarnation != agent.incarnation or wired >= home.latest:
+            return None
+        since = wired if wired >= home.since else -1
+        peers = [self._peers[key] for key in sorted(home.needs)]
+        meetings = [self._meetings[role] for role in sorted({role for role, _ in home.ranks} & self._meetings.keys())]
+        return m.Wire(
+            self._epoch,
+            self._version,
+            since,
+            tuple(peer for peer, version in peers if version > since),
+            tuple(meeting for meeting, version in meetings if version > since),
+            home.copies_to,
+        )
+
+    def _known(self, key: RankKey) -> int:
+        known = self._peers.get(key)
+        return known[0].generation if known is not None else -1
+
+    def _place(self, key: RankKey, rank: RankRecord, agent: AgentRecord) -> None:
+        generation, report = rank.launch.generation, rank.report
+        assert report is not None
+        self._peers[key] = m.Peer(*key, agent.place.node, report.addresses, generation), self._version
+        if report.rendezvous_port is not None:
+            meeting = m.RendezvousAt(key[0], agent.host, report.rendezvous_port, generation)
+            self._meetings[key[0]] = meeting, self._version
+
+    def _renew(
+        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: set[RankKey], copies_to: str
+    ) -> None:
+        home = self._homes.get(name)
+        if home is None or home.incarnation != agent.incarnation:
+            home = self._homes[name] = _Home(agent.incarnation, since=self._version, latest=self._version)
+        ranks = tuple((rank.launch.role, rank.launch.rank) for rank in here)
+        if ranks != home.ranks:
+            of = self._neighbours.of
+            needs = [of((rank.launch.role, rank.launch.rank), rank.launch.collective) for rank in here]
+            home.ranks, home.needs, home.since = ranks, frozenset().union(*needs), self._version
+        if home.since == self._version or home.copies_to != copies_to or not moved.isdisjoint(home.needs):
+            home.latest, home.copies_to = self._version, copies_to
+
+    def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
+        """For each holder of copies the address of the next one by name, which gets its own."""
+        names = sorted(name for name, _ in self._holders) if self._copies else []
+        ring = {}
+        for name, following in zip(names, names[1:] + names[:1], strict=True):
+            report = agents[following].report
+            if name != following and report is not None:
+                ring[name] = report.address
+        return ring
