@@ -53,6 +53,7 @@ class Backend:
             pid=self.pid(),
             timeline=memory.timeline,
             neighbours=Neighbours(self.world.job.graph, self.world.job.sizes),
+            at_once=self.world.scenario.at_once,
         )
 
     # -------------------------------------------------------------------------------------------------------- masters

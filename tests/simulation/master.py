@@ -138,6 +138,8 @@ class SimMaster:
             self._later += [event for event in events if not isinstance(event, ms.Tick)]
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
+        if self.machine.coordinator.busy:
+            self.lines.unsettled(self.machine.now)
         records = [effect for effect in effects if isinstance(effect, ms.Record | ms.Committed)]
         kinds = [effect.kind if isinstance(effect, ms.Record) else "committed" for effect in records]
         dies = self.dies_at if records else ""

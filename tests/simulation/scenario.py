@@ -76,6 +76,8 @@ class Scenario:
         self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
         self.turn_s = rng.choice((0.0, 0.0, 0.05))
         self.pace = rng.choice((0.02, 0.1, 0.3))
+        self.at_once = (64, 1, 2)[seed // 7 % 3]
+        """Ranks of one agent that may be on their way at once."""
         self.disk_s = rng.choice((0.05, 0.5, 2.0))
         self.copy_s = rng.choice((0.05, 0.2, 1.0))
         self.disk_failures = rng.choice((0, 0, 0.2)) if self.family in ("all", "storm") else 0

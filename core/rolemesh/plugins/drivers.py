@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -76,10 +77,11 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
             where=where,
             remedy=f"pip install {record.distribution}=={record.version} on every node",
         ) from None
-    if installed.version != record.version:
+    version = _version(installed)
+    if version != record.version:
         raise PluginError(
             f"the {kind_named(record.kind).singular} {record.name!r} was resolved to {record.distribution} "
-            f"{record.version}, but {installed.version} is installed here",
+            f"{record.version}, but {version} is installed here",
             where=where,
             remedy=f"pip install {record.distribution}=={record.version} on every node",
         )
@@ -92,6 +94,12 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
             where=where,
             remedy=f"pip install --force-reinstall {record.distribution}",
         )
+
+
+def _version(installed: Distribution) -> str:
+    """As `Distribution.version`, which takes milliseconds for what has a long description; every rank asks."""
+    found = re.search(r"^Version: *(\S+)", installed.read_text("METADATA") or "", re.MULTILINE)
+    return found[1] if found else installed.version
 
 
 def _import_failed(record: PluginRecord, error: BaseException, where: str | None) -> PluginError:

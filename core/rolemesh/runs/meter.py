@@ -133,10 +133,11 @@ class Meter:
         if self._means or self._sums or self._records:
             self._clear()
 
-    def idle(self) -> None:
-        """The rank is about to block: send what is due."""
+    def idle(self) -> bool:
+        """The rank is about to block: send what is due. Whether there is more, which soon is."""
         if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
+        return bool(self._lines)
 
     def end(self, step: int) -> None:
         """`step` was the last one: the line ends with it."""

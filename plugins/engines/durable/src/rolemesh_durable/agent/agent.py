@@ -37,6 +37,7 @@ from rolemesh_durable.protocol import agent as machine
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig, RankStart
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.pacing import AT_ONCE
 from rolemesh_durable.rank.endpoint import encode_control
 
 __all__ = ["Agent"]
@@ -83,6 +84,7 @@ class Agent:
             address=self._memory.address,
             timeline=self._memory.timeline,
             neighbours=Neighbours(config.job.graph, config.job.world_sizes),
+            at_once=max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
         self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused | machine.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -228,10 +230,14 @@ class Agent:
         while self._events:
             for effect in self._machine.handle(self._events[0], time.monotonic()):
                 self._carry_out(effect)
-                if (now := time.monotonic()) > self._said + AT_WORK_S:
-                    self._said = now
-                    self._tell(m.AtWork(self.config.agent, self.config.incarnation))
+                self._at_work()
+            self._at_work()
             self._events.popleft()
+
+    def _at_work(self) -> None:
+        if (now := time.monotonic()) > self._said + AT_WORK_S and not self._over:
+            self._said = now
+            self._tell(m.AtWork(self.config.agent, self.config.incarnation))
 
     def _carry_out(self, effect: machine.Effect) -> None:
         match effect:

@@ -18,6 +18,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.merge import MetricsMerger
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
 
 __all__ = [
     "AgentMachine",
@@ -301,6 +302,7 @@ class AgentMachine:
         address: str = "",
         timeline: int = 0,
         neighbours: Neighbours | None = None,
+        at_once: int = AT_ONCE,
     ) -> None:
         """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
         self.agent, self.node, self.incarnation = agent, node, incarnation
@@ -323,6 +325,10 @@ class AgentMachine:
         self.copies_to = ""
         """The address of the agent that gets copies of this one's snapshots."""
         self._neighbours = neighbours or Neighbours(LogicalGraph("", (), ()), {})
+        self._forks: Pace[tuple[str, int, int]] = Pace(at_once)
+        """From the order to the rank's hello."""
+        self._set_ups: Pace[tuple[str, int, int]] = Pace(at_once)
+        """From being told of its neighbours to being ready."""
         self._peers: dict[RankKey, m.Peer] = {}
         self._meetings: dict[str, m.RendezvousAt] = {}
         self._metrics = MetricsMerger()
@@ -367,7 +373,20 @@ class AgentMachine:
                 effects = self._sampled(event, now)
             case Tick():
                 effects = []
-        return effects + self._report(now)
+        return effects + self._let_go(now) + self._report(now)
+
+    def _let_go(self, now: float) -> list[Effect]:
+        """Of the ranks that are to start, and of those that are to set up, as many as may now."""
+        effects: list[Effect] = []
+        for role, n, generation in () if self.ended else self._forks.go(now):
+            rank = self._current(role, n, generation)
+            if rank is not None and rank.alive:
+                effects.append(Fork(rank.launch))
+        for role, n, generation in () if self.ended else self._set_ups.go(now):
+            rank = self._current(role, n, generation)
+            if rank is not None:
+                effects += self._wire((role, n), rank, self._peers)
+        return effects
 
     @property
     def report_due(self) -> float:
@@ -436,14 +455,18 @@ class AgentMachine:
     def _begin(self, launch: m.RankLaunch) -> list[Effect]:
         self.ranks[launch.role, launch.rank] = _Rank(launch, alive=True)
         self._metrics.expect(launch.role, launch.rank)
-        return [Fetch(launch) if launch.replica else Fork(launch)]
+        return [Fetch(launch)] if launch.replica else self._fork(launch)
+
+    def _fork(self, launch: m.RankLaunch) -> list[Effect]:
+        self._forks.add((launch.role, launch.rank, launch.generation))
+        return []
 
     def _fetched(self, fetched: Fetched) -> list[Effect]:
         rank = self._current(fetched.role, fetched.rank, fetched.generation)
         if rank is None or not rank.alive or rank.state != "starting":
             return []
         if not fetched.error and not rank.halted:
-            return [Fork(rank.launch)]
+            return self._fork(rank.launch)
         if fetched.error and not rank.halted:
             rank.state, self._urgent = "failed", True
             rank.failure = self._placed(
@@ -473,7 +496,13 @@ class AgentMachine:
         if not rank.alive:
             rank.state = "gone"
             return []
-        return [Kill(role, n, rank.launch.generation)]
+        return self._kill(key, rank)
+
+    def _kill(self, key: RankKey, rank: _Rank) -> list[Effect]:
+        if (*key, rank.launch.generation) not in self._forks:
+            return [Kill(*key, rank.launch.generation)]
+        rank.halted, rank.snapshots = True, self._stored(key)  # it has not been started, and is not going to be
+        return self._process_gone(rank)
 
     def _stored(self, key: RankKey) -> tuple[int, ...]:
         return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
@@ -486,16 +515,21 @@ class AgentMachine:
         new = {key: peer for key, peer in told.items() if self._peers.get(key) != peer}
         self._peers |= new
         self._meetings |= {meeting.role: meeting for meeting in wire.rendezvous}
-        return [effect for key, rank in self.ranks.items() if rank.hello for effect in self._wire(key, rank, new)]
+        effects: list[Effect] = []
+        for key, rank in self.ranks.items():
+            if key in new:
+                self._set_ups.add((*key, rank.launch.generation))
+            elif (*key, rank.launch.generation) not in self._set_ups:
+                effects += self._wire(key, rank, new)
+        return effects
 
     def _wire(self, key: RankKey, rank: _Rank, new: Mapping[RankKey, m.Peer]) -> list[Effect]:
-        """Tell a rank of its neighbours: of the `new` ones, or of all if it is new itself."""
+        """Tell a rank of those of the `new` places that are its neighbours'."""
         mine = self._peers.get(key)
-        if mine is None or mine.generation != rank.launch.generation or not rank.alive:
+        if mine is None or mine.generation != rank.launch.generation or not rank.alive or not rank.hello:
             return []  # made before this generation was up; another one follows
-        known = self._peers if key in new else new
         neighbours = self._neighbours.of(key, rank.launch.collective)
-        if not (fresh := tuple(known[peer] for peer in sorted(neighbours & known.keys()))):
+        if not (fresh := tuple(new[peer] for peer in sorted(neighbours & new.keys()))):
             return []
         return [ToRank(*key, m.WireRank(fresh, self._meetings.get(key[0])))]
 
@@ -522,19 +556,15 @@ class AgentMachine:
         if grace_s <= 0:
             return self._kill_all() + self._clean_up_if_empty()
         self._terminate_at = now + TERMINATE_SHARE * grace_s
-        reached = self._to_connected(stop)
-        unreachable: list[Effect] = [
-            Kill(role, n, rank.launch.generation)
-            for (role, n), rank in self.ranks.items()
-            if rank.alive and not rank.hello
-        ]
-        return reached + unreachable + self._clean_up_if_empty()
+        return self._to_connected(stop) + self._kill_all(unheard=True) + self._clean_up_if_empty()
 
-    def _kill_all(self) -> list[Effect]:
-        return [Kill(role, n, rank.launch.generation) for (role, n), rank in self.ranks.items() if rank.alive]
+    def _kill_all(self, unheard: bool = False) -> list[Effect]:
+        """Kill all that live, or those of them that cannot be told to end."""
+        alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
+        return [effect for key, rank in alive for effect in self._kill(key, rank)]
 
     def _clean_up_if_empty(self) -> list[Effect]:
-        if not self.stopping or any(rank.alive for rank in self.ranks.values()):
+        if self.ended or not self.stopping or any(rank.alive for rank in self.ranks.values()):
             return []
         last = self._build(self._metrics.lines())
         self.ended = True
@@ -555,12 +585,13 @@ class AgentMachine:
         match message:
             case m.RankHello():
                 rank.hello = message
+                self._forks.arrived((*key, rank.launch.generation))
                 if self.stopping or rank.halted:
-                    return [Kill(*key, rank.launch.generation)]
+                    return self._kill(key, rank)
                 rank.state = "up" if rank.state == "starting" else rank.state
-                advance: list[Effect] = [ToRank(*key, self.advance)] if self.advance is not None else []
-                return self._wire(key, rank, self._peers) + advance
+                return [ToRank(*key, self.advance)] if self.advance is not None else []
             case m.RankReady(setup_s=setup_s):
+                self._set_ups.arrived((*key, rank.launch.generation))
                 if rank.state in ("starting", "up"):
                     rank.state, rank.setup_s = "ready", setup_s
             case m.RankDone(sha256=sha256):
@@ -589,6 +620,8 @@ class AgentMachine:
         rank.alive = False
         self._urgent = True
         launch = rank.launch
+        self._forks.arrived((launch.role, launch.rank, launch.generation))
+        self._set_ups.arrived((launch.role, launch.rank, launch.generation))
         effects: list[Effect] = [] if self.stopping or rank.state == "done" else [RankDied(launch.role, launch.rank)]
         if rank.halted:
             rank.state = "gone"

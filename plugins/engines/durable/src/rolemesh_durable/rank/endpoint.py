@@ -37,6 +37,8 @@ __all__ = ["Arrived", "Endpoint", "encode_control"]
 
 IDLE_MS = 50
 """How long a wait may last before what has been put off (metrics) is sent."""
+LONG_IDLE_MS = 800
+"""The same where nothing has been put off, after some such waits: there may be a thousand ranks that wait."""
 LINGER_MS = 500
 """What is queued for a peer when the rank leaves has this long; all that matters has been acknowledged before."""
 
@@ -137,7 +139,7 @@ class Endpoint:
         self._on_control = on_control
         self.stopping = False
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
-        self.on_idle: Callable[[], None] | None = None
+        self.on_idle: Callable[[], bool] | None = None
         """Called before the rank blocks, and every 50 ms while it does."""
         self.on_refused: Callable[[int], None] | None = None
         """Called when the transports have refused more connections, with how many there are in all."""
@@ -249,14 +251,17 @@ class Endpoint:
             raise Stopping
 
     def _block(self) -> bytes:
+        wait_ms = IDLE_MS
         while True:
             self.flush()
-            if self.on_idle is not None:
-                self.on_idle()
+            soon = self.on_idle() if self.on_idle is not None else False
             try:
-                return self._receive()
+                if wait_ms <= IDLE_MS or self._socket.poll(wait_ms):
+                    return self._receive()
             except zmq.Again:
-                self._count_refused()
+                pass
+            wait_ms = IDLE_MS if soon else min(2 * wait_ms, LONG_IDLE_MS)
+            self._count_refused()
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.

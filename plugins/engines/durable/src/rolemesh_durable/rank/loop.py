@@ -172,10 +172,12 @@ class Loop:
             self._admission.next(position)
             self._meter.waiting += self._admission.spent()
 
-    def _idle(self) -> None:
-        self._meter.idle()
-        if self._admission is not None:
-            self._admission.idle()
+    def _idle(self) -> bool:
+        soon = self._meter.idle()
+        if self._admission is None:
+            return soon
+        self._admission.idle()
+        return True
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
