@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from typing import Any, NoReturn
 
@@ -18,7 +19,11 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.lock import check_content
 from rolemesh.plugins.manager import check_hooks
 
-__all__ = ["load", "load_exact"]
+__all__ = ["check_before_forks", "load", "load_exact"]
+
+_VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
+_checked: set[PluginRecord] = set()
+"""Plugins that are what the driver resolved: of a process whose forks need not look again."""
 
 
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]
@@ -60,12 +65,21 @@ def load_exact(record: PluginRecord) -> type[Any]:
 
     Raises `PluginError` if another version is installed here than the driver resolved, or if the import fails.
     """
-    _check_installed(record, None)
+    if record not in _checked:
+        _check_installed(record, None)
     try:
         found: type[Any] = record.entry_point.load()
     except Exception as error:
         raise _import_failed(record, error, None) from error
     return found
+
+
+def check_before_forks(record: PluginRecord) -> None:
+    """Look once for all processes that are forked from this one. What is wrong `load_exact` says, in those."""
+    if record not in _checked:
+        with suppress(PluginError):
+            _check_installed(record, None)
+            _checked.add(record)
 
 
 def _check_installed(record: PluginRecord, where: str | None) -> None:
@@ -98,7 +112,7 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
 
 def _version(installed: Distribution) -> str:
     """As `Distribution.version`, which takes milliseconds for what has a long description; every rank asks."""
-    found = re.search(r"^Version: *(\S+)", installed.read_text("METADATA") or "", re.MULTILINE)
+    found = _VERSION.search(installed.read_text("METADATA") or "")
     return found[1] if found else installed.version
 
 

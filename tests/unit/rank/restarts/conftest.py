@@ -27,7 +27,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.endpoint import encode_control
-from rolemesh_durable.rank.main import main
+from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import Board
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def _child(start: bytes, log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
-    os._exit(main(start))
+    os._exit(main(prepare(start)))
 
 
 @dataclass

@@ -45,7 +45,7 @@ __all__ = ["Agent"]
 LOG = logging.getLogger(__name__)
 SAMPLE_S = 0.05
 """How often ranks are looked at, if that is quickly done."""
-SAMPLE_SHARE = 0.1
+SAMPLE_SHARE = 0.05
 """Of its time an agent of many ranks spends this on looking at them."""
 AT_WORK_S = 1.0
 """After so long in one turn it says that it is at work."""

@@ -16,6 +16,7 @@ import msgspec
 
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.messages import Stored
 
 __all__ = ["KEPT", "Image", "Part", "ReplicaStore", "Stamp", "describe"]
@@ -86,7 +87,7 @@ def describe(
     for slot, payload in slots.items():
         if payload < found.log:  # the slots before the log: it then tells of all that has been written to them
             add(slot, shm / slot, key=payload)
-    for path in sorted(shm.glob(f"log-{role}-{rank}-*")):
+    for path in named(shm, f"log-{role}-{rank}-"):
         add(path.name, path)
     return Image(role, rank, step, found.log, tuple(parts), stamp), paths
 

@@ -18,7 +18,10 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import distribution
+from types import ModuleType
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -117,7 +120,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _send(control, Ready(len(os.listdir("/proc/self/task"))))
-    _serve(control)
+    _serve(control, importlib.import_module("rolemesh_durable.rank.main"))
 
 
 def _send(control: socket.socket, message: ZygoteMessage) -> None:
@@ -126,7 +129,7 @@ def _send(control: socket.socket, message: ZygoteMessage) -> None:
     control.send(msgspec.msgpack.encode(message))
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, rank: ModuleType) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -158,18 +161,19 @@ def _serve(control: socket.socket) -> None:
                 if torch is not None and torch.cuda.is_initialized():
                     _send(control, Broken(key, "a preload has initialised CUDA, which does not survive a fork"))
                     continue
+                start = rank.prepare(request.start)
                 pid = os.fork()
             except OSError as error:
                 _send(control, Broken(key, refused(error)))
                 continue
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                _become_rank(request, control, (wake_read, wake_write))
+                _become_rank(request, partial(rank.main, start), control, (wake_read, wake_write))
             ranks[pid] = key
             _send(control, Forked(key, pid))
 
 
-def _become_rank(request: Fork, control: socket.socket, wake: tuple[int, int]) -> None:
+def _become_rank(request: Fork, run: Callable[[], int], control: socket.socket, wake: tuple[int, int]) -> None:
     code = 70
     try:
         parent = os.getppid()
@@ -183,9 +187,7 @@ def _become_rank(request: Fork, control: socket.socket, wake: tuple[int, int]) -
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         write_to(request.log)
         os.environ.update(request.env)
-        from rolemesh_durable.rank.main import main as rank_main
-
-        code = rank_main(request.start)
+        code = run()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -21,6 +21,7 @@ from rolemesh.api.workload import State
 from rolemesh_durable.checkpoint.index import HOLDERS, STATELESS, Entry, Index
 from rolemesh_durable.checkpoint.layout import Block, Flat, Layout, SnapshotError, flatten
 from rolemesh_durable.checkpoint.reading import StateFile, map_file
+from rolemesh_durable.dataplane.shm import named
 
 __all__ = ["Image", "MemorySnapshot", "MemorySnapshots", "NoRoom"]
 
@@ -241,7 +242,7 @@ class MemorySnapshots:
 
     def _present(self) -> list[int]:
         if not self._slots:
-            for path in self._directory.glob(f"{self._prefix}-*"):
+            for path in named(self._directory, f"{self._prefix}-"):
                 number = path.name.removeprefix(f"{self._prefix}-")
                 if number.isdigit():
                     self._slots[int(number)] = _Slot(path)

@@ -17,7 +17,7 @@ from zlib import crc32
 import msgspec
 
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
-from rolemesh_durable.dataplane.shm import Persist, new_file
+from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
 __all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "OutLog"]
@@ -284,7 +284,7 @@ def _is_ghost(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
 
 
 def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
-    found = [(path.name.removeprefix(name), path) for path in directory.glob(f"{name}*")]
+    found = [(path.name.removeprefix(name), path) for path in named(directory, name)]
     return sorted((int(number), path) for number, path in found if number.isdigit())
 
 

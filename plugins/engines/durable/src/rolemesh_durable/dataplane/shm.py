@@ -20,7 +20,7 @@ from rolemesh_durable.dataplane.codec import Buffer
 from rolemesh_durable.dataplane.mapping import Bytes, MapCache, map_shared
 
 __all__ = ["ALIGNMENT", "NoSharedMemory", "Period", "Persist", "Slot", "SlotPool", "aligned_size", "capacity_of",
-           "is_full", "is_short", "new_file", "views_of"]  # fmt: skip
+           "is_full", "is_short", "named", "new_file", "views_of"]  # fmt: skip
 
 ALIGNMENT: Final = 64
 MAPS: Final = 4096
@@ -58,6 +58,14 @@ def capacity_of(nbytes: int) -> int:
     """
     step = max(_PAGE, 1 << max(0, (nbytes - 1).bit_length() - 4))
     return max(1, -(-nbytes // step)) * step
+
+
+def named(directory: str | Path, prefix: str) -> list[Path]:
+    """The files whose names begin so, in order. A node's ranks share a folder, and a thousand of them look at it."""
+    try:
+        return [Path(directory, name) for name in sorted(os.listdir(directory)) if name.startswith(prefix)]
+    except FileNotFoundError:
+        return []
 
 
 def is_full(error: BaseException | None) -> bool:

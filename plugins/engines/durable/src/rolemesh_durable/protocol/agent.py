@@ -54,7 +54,7 @@ RankKey: TypeAlias = tuple[str, int]
 REPORT_S = 1.0
 PROMPT_S = 0.1
 """A report of mere progress is sent at most this often; without any every `REPORT_S`; what happens is sent at once."""
-PER_RANK_S = 50e-6
+PER_RANK_S = 200e-6
 """But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""

@@ -37,6 +37,8 @@ __all__ = ["Arrived", "Endpoint", "encode_control"]
 
 IDLE_MS = 50
 """How long a wait may last before what has been put off (metrics) is sent."""
+FEW_PEERS = 900
+"""Each has a socket, of which a context has 1023 unless it is asked for more."""
 LONG_IDLE_MS = 800
 """The same where nothing has been put off, after some such waits: there may be a thousand ranks that wait."""
 LINGER_MS = 500
@@ -115,12 +117,15 @@ class Endpoint:
         remote: str | None = None,
         on_control: Callable[[AgentToRank], None] | None = None,
         agent_address: str = "",
+        peers: int = FEW_PEERS + 1,
     ) -> None:
         """`transports` by name; `local` is used between ranks of one node, `remote` (if the job has several nodes)
-        otherwise. `agent_address`: the zmq address that `report` pushes to. Raises `TransportError`."""
+        otherwise. `agent_address`: the zmq address that `report` pushes to. `peers`: how many it may talk to. Raises
+        `TransportError`."""
         self.site = site
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # one per peer; by default 1023
+        if peers > FEW_PEERS:
+            self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # takes a megabyte
         self._inbox = Inbox(self._context, site.ipc_path("inbox"))
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]

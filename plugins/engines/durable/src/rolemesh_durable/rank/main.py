@@ -18,10 +18,11 @@ from rolemesh.api.import_ref import import_paths
 from rolemesh.api.transport import Site, Transport, TransportKeys
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import load_exact
+from rolemesh.plugins.drivers import check_before_forks, load_exact
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse, RankStart
+from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank.barrier import GroupGate
 from rolemesh_durable.rank.call_start import Admission
@@ -33,22 +34,28 @@ from rolemesh_durable.rank.status_page import GENERATION, PID, REFUSED, STOPPING
 from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.title import entitle
 
-__all__ = ["main"]
+__all__ = ["main", "prepare"]
 
 ENGINE = str(Path(__file__).parents[1]) + "/"
 """Where frames are no business of who reads a traceback."""
 
 
 _decode = msgspec.msgpack.Decoder(RankStart).decode
-_record = msgspec.msgpack.Decoder(PluginRecord)
-"""Made where ranks are forked from: it takes milliseconds."""
 
 
-def main(start: bytes) -> int:
-    """Run the rank that `start`, an encoded `RankStart`, describes; the process's exit code."""
+def prepare(start: bytes) -> RankStart:
+    """Before the fork, what is the same for many ranks: decode what to start, and look at the plugins it names."""
     decoded = _decode(start)
-    entitle(decoded.job.name, f"{decoded.launch.role}/{decoded.launch.rank}")
-    return _Rank(decoded).run()
+    uses = (PluginUse(decoded.launch.plugin, decoded.launch.options), decoded.job.local, decoded.job.remote)
+    for use in uses:
+        check_before_forks(msgspec.convert(use.record, PluginRecord))
+    return decoded
+
+
+def main(start: RankStart) -> int:
+    """Run a rank; the process's exit code."""
+    entitle(start.job.name, f"{start.launch.role}/{start.launch.rank}")
+    return _Rank(start).run()
 
 
 def _load(use: PluginUse, base: str) -> Any:
@@ -87,6 +94,9 @@ class _Rank:
             remote=("remote" if apart else "local") if self.job.several_nodes else None,
             on_control=self.control,
             agent_address=start.agent_address,
+            peers=len(
+                Neighbours(self.job.graph, self.job.world_sizes).of((launch.role, launch.rank), launch.collective)
+            ),
         )
         self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
         self.step = -1

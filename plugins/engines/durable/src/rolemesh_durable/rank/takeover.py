@@ -14,7 +14,7 @@ from rolemesh_durable.checkpoint import in_flight as crossing
 from rolemesh_durable.checkpoint.send_log import CHUNK, LINE, PARTIAL, LogRecord, OutLog
 from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.dataplane.codec import flatten
-from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
+from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.out_port import INLINE_BYTES
@@ -109,7 +109,7 @@ def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inherita
             way.keep(payload, record.step, record.chunk, record.last, record.consumers)
     taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.ghosts
     site = ports.endpoint.site
-    for path in pool.directory.glob(f"slot-{site.role}-{site.rank}-*"):
+    for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
         if path.name not in taken:
             path.unlink(missing_ok=True)
     return found
