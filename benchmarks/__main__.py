@@ -19,6 +19,7 @@ NAMES = (
     "controller",
     "weights",
     "start_ranks",
+    "start_many",
     "submit",
     "snapshot",
     "failover",

@@ -97,7 +97,7 @@ def _launches_again(original: Any) -> Any:
 
 
 def _does_not_wait_for_the_dead(original: Any) -> Any:
-    return lambda self, key: True
+    return lambda self, key, seen: True
 
 
 def _old_snapshots_do(original: Any) -> Any:

@@ -14,6 +14,7 @@ import msgspec
 
 from rolemesh.api import failures
 from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
+from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.ladder import Proposal, diagnosed, propose
 from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, Recovery
@@ -135,8 +136,7 @@ class Coordinator:
         if not machine.ladder:
             message = "its agent was told to end, and the job has no failover level"
             return self.failed(Failure("agent_lost", node=place.node, message=message), now)
-        group = machine.view(now).group
-        restart = _ordered(machine.ranks, {mate for key in ranks for mate in group(*key)})
+        restart = _ordered(machine.ranks, {mate for key in ranks for mate in machine.group(*key)})
         reason = f"agent {place.agent} was told to end"
         away = (place.node,) if machine.outline.snapshots.replicas else ()
         plan = RecoveryPlan(LEAVING, restart, avoid=away, reason=reason)
@@ -159,8 +159,7 @@ class Coordinator:
         left = [key for key in before.restart if machine.ranks[key].state not in ("ready", "running", "done")]
         everything = "disk" in (plan.source, before.plan.source) and bool(left)
         source: Literal["memory", "disk"] = "disk" if plan.source == "disk" or everything else "memory"
-        group = machine.view(now).group
-        wanted = {mate for key in (*plan.restart, *left) for mate in group(*key)}
+        wanted = {mate for key in (*plan.restart, *left) for mate in machine.group(*key)}
         restart = tuple(machine.ranks) if source == "disk" else _ordered(machine.ranks, wanted)
         return msgspec.structs.replace(plan, restart=restart, source=source)
 
@@ -260,8 +259,12 @@ class Coordinator:
                 return self._launching(recovery, now)
 
     def _halting(self, recovery: Recovery, now: float) -> list[e.Effect] | None:
+        reported: dict[str, dict[RankKey, m.RankReport]] = {}
         for key in recovery.restart:
-            if not self._gone(key):
+            name = self.machine.ranks[key].agent
+            if name not in reported and (report := self.machine.agents[name].report) is not None:
+                reported[name] = {(seen.role, seen.rank): seen for seen in report.ranks}
+            if not self._gone(key, reported.get(name, {}).get(key)):
                 return None
         if now < recovery.not_before:
             return None
@@ -271,13 +274,12 @@ class Coordinator:
         self._enter(recovery, "placing", now)
         return []
 
-    def _gone(self, key: RankKey) -> bool:
-        """Whether no process of this rank is left, and none can come any more."""
+    def _gone(self, key: RankKey, seen: m.RankReport | None) -> bool:
+        """Whether no process of this rank, of which `seen` is its agent's report, is left, and none can come."""
         rank = self.machine.ranks[key]
         agent = self.machine.agents[rank.agent]
         if agent.state in ("lost", "stopped", "wanted", "starting"):
             return True  # its ranks die with an agent, and a new incarnation has only those that it is told to start
-        seen = _reported(agent, key)
         return seen is not None and seen.state == "gone" and seen.generation >= rank.launch.generation
 
     def answered(self, event: e.Replanned | e.OriginFound, now: float) -> list[e.Effect]:
@@ -420,7 +422,7 @@ class Coordinator:
 
     def _points(self, recovery: Recovery) -> dict[RankKey, Resume] | str:
         machine = self.machine
-        groups = list(dict.fromkeys(machine.view(0.0).group(*key) for key in recovery.restart))
+        groups = list(dict.fromkeys(machine.group(*key) for key in recovery.restart))
         if recovery.plan.source == "disk":
             restore: Any = "disk" if machine.origin.step >= 0 else "none"
             return {key: Resume(machine.origin.step, restore) for group in groups for key in group}
@@ -485,12 +487,6 @@ def _with_limits(plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPl
         wait_s=max(before.plan.wait_s, plan.wait_s),
         delay_s=max(before.not_before - now, plan.delay_s),
     )
-
-
-def _reported(agent: AgentRecord, key: RankKey) -> Any:
-    if agent.report is None:
-        return None
-    return next((r for r in agent.report.ranks if (r.role, r.rank) == key), None)
 
 
 def _ordered(ranks: dict[RankKey, Any], wanted: set[RankKey]) -> tuple[RankKey, ...]:

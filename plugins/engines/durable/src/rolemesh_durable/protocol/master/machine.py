@@ -83,6 +83,7 @@ class MasterMachine:
         self.coordinator = Coordinator(self)
         self.hangs = HangWatch(self)
         self.collective = tuple(dict.fromkeys(role for (role, _), r in self.ranks.items() if r.launch.collective))
+        self._groups = {role: tuple(key for key in self.ranks if key[0] == role) for role in self.collective}
         self.deadline = float("inf")
         self.now = 0.0
         """The own time of the latest turn."""
@@ -553,6 +554,10 @@ class MasterMachine:
     def held_back(self) -> bool:
         """Whether every rank waits at the end of its grant for a failure that a rehearsal is going to inject."""
         return self._limited and all(record.finished >= self.granted for record in self.ranks.values())
+
+    def group(self, role: str, rank: int) -> tuple[RankKey, ...]:
+        """The ranks that live and die with this one: see `JobView.group`."""
+        return self._groups.get(role, ((role, rank),))
 
     def remember(self, found: Iterable[Failure]) -> None:
         """Failures that a decision has been made about; the oldest are forgotten."""

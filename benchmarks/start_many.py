@@ -1,0 +1,203 @@
+"""A job of 10,000 ranks starts and loses one: the master's CPU and its messages, in its machines. Starts no process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+from benchmarks.report import Report
+from benchmarks.running import ROOT
+
+ROLES = {"data": 104, "rollout": 4096, "reward": 1704, "trainer": 4096}
+EACH = 8
+"""Ranks of an agent."""
+TURN_S = 0.05
+MB, KB = 1e6, 1e3
+
+
+def measure(quick: bool) -> Report:
+    """At most 10 s of the master's CPU and 100 KB to an agent for the start; a failure costs what its peers cost."""
+    report = Report("start_many", "10,000 ranks start and one is lost: the master's CPU and messages", quick)
+    scale = 16 if quick else 1
+    found = [_apart(str(scale)) for _ in range(1 if quick else 3)]
+    ranks = int(found[0]["ranks"])
+    report.row(f"start of {ranks:,} ranks: master's CPU", "s", [each["start_cpu_s"] for each in found])
+    report.row("start: to the agent that is told most", "KB", [each["start_most_kb"] for each in found])
+    report.row("start: to all agents", "MB", [each["start_mb"] for each in found])
+    report.row("start: of that, who is where", "MB", [each["start_wire_mb"] for each in found])
+    report.row("one rank lost: master's CPU until it is back", "s", [each["lost_cpu_s"] for each in found])
+    report.row("one rank lost: to all agents, but signs of life", "KB", [each["lost_kb"] for each in found])
+    report.row("one rank lost: agents that are told of it", "", [each["lost_agents"] for each in found])
+    report.claim("master's CPU for the start", [each["start_cpu_s"] for each in found], at_most=10, unit="s")
+    report.claim("to any agent, for the start", [each["start_most_kb"] for each in found], at_most=100, unit="KB")
+    report.claim("for a lost rank, to all agents", [each["lost_kb"] for each in found], at_most=100, unit="KB")
+    report.claim("agents that hear of a lost rank", [each["lost_agents"] for each in found], at_most=6, unit="")
+    report.settings = {"ranks": ranks, "agents": -(-ranks // EACH), "roles": {k: v // scale for k, v in ROLES.items()}}
+    report.notes.append(
+        "each in a process of its own; machines of the master and of every agent, messages encoded and decoded; turns "
+        f"of {TURN_S * 1e3:g} ms; a rank says hello a turn after its fork and is ready a turn after it knows its peers"
+    )
+    return report
+
+
+def _apart(*arguments: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.start_many", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+# ------------------------------------------------------------------------------------------- in a process of its own
+
+
+class Cluster:
+    """A master's machine, and a machine for each agent, in turns."""
+
+    def __init__(self, roles: dict[str, int]) -> None:
+        from rolemesh.api.cluster import AgentPlace
+        from rolemesh.api.failures import RecoveryPlan
+        from rolemesh.api.partition import Split
+        from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+        from rolemesh_durable.protocol import agent as ag
+        from rolemesh_durable.protocol import master as ms
+        from rolemesh_durable.protocol import messages as m
+        from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+        from rolemesh_durable.protocol.neighbours import Neighbours
+
+        self.ag, self.ms, self.m = ag, ms, m
+        names = list(roles)
+        ops = tuple(OpCall(i, name, "do", f"{name}.do", None) for i, name in enumerate(names))
+        edges = tuple(Edge(i, i, i + 1, "value", Split(), Split()) for i in range(len(names) - 1))
+        self.graph = LogicalGraph("g", ops, edges)
+        ranks = [(role, rank) for role, size in roles.items() for rank in range(size)]
+        self.ranks = len(ranks)
+        groups = [ranks[at : at + EACH] for at in range(0, len(ranks), EACH)]
+        launches = {
+            f"node{i}": tuple(
+                m.RankLaunch(role, rank, roles[role], k, EACH, 0, {"name": role}, {})
+                for k, (role, rank) in enumerate(group)
+            )
+            for i, group in enumerate(groups)
+        }
+        places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in launches)
+        outline = JobOutline(
+            "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, self.graph, snapshots=SnapshotPlan(enabled=True)
+        )
+
+        def recover(failure: Any, view: Any) -> Any:
+            return RecoveryPlan("process", view.lost_with(failure))
+
+        self.master = ms.MasterMachine(outline, ladder_of(recover))
+        self.neighbours = Neighbours(self.graph, roles)
+        self.agents: dict[str, Any] = {}
+        self.now, self.cpu_s = 0.0, 0.0
+        self.inbox: list[Any] = [ms.Begin()]
+        self.soon: dict[str, list[Any]] = defaultdict(list)
+        self.sent: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+
+    def turn(self) -> None:
+        """A turn of the master, then one of every agent."""
+        self.now += TURN_S
+        events, self.inbox = self.inbox, []
+        began = time.process_time()
+        decoded = [
+            self.ms.FromAgent(event[0], self.m.decode_agent_to_master(event[1])) if isinstance(event, tuple) else event
+            for event in events
+        ]
+        told = [
+            (effect.agent, type(effect.message).__name__, self.m.encode(effect.message))
+            if isinstance(effect, self.ms.ToAgent)
+            else effect
+            for effect in self.master.turn([*decoded, self.ms.Tick()], self.now)
+        ]
+        self.cpu_s += time.process_time() - began
+        soon, self.soon = self.soon, defaultdict(list)
+        for effect in told:
+            if isinstance(effect, tuple):
+                agent, kind, data = effect
+                self.sent[agent] += len(data) if kind != "Advance" else 0
+                self.kinds[kind] += len(data)
+                soon[agent].append(self.ag.FromMaster(self.m.decode_master_to_agent(data)))
+            elif isinstance(effect, self.ms.StartAgents):
+                for start in effect.agents:
+                    name = start.place.agent
+                    self.agents[name] = self.ag.AgentMachine(
+                        name, name, 10.0, incarnation=start.incarnation, host="10.0.0.1", neighbours=self.neighbours
+                    )
+        for name, agent in self.agents.items():
+            for event in (*soon[name], self.ag.Sampled()):
+                for effect in agent.handle(event, self.now):
+                    self._agent(name, effect)
+
+    def _agent(self, name: str, effect: Any) -> None:
+        ag, m = self.ag, self.m
+        match effect:
+            case ag.ToMaster(message):
+                self.inbox.append((name, m.encode(message)))
+            case ag.Fork(launch):
+                who = launch.role, launch.rank, launch.generation
+                addresses = {
+                    "local": f"ipc:///tmp/rolemesh-0123abcd-01234567/{who[0]}-{who[1]}-{who[2]}-inbox",
+                    "remote": f"tcp://10.0.0.1:{40000 + launch.rank}",
+                    "control": f"ipc:///tmp/rolemesh-0123abcd-01234567/{who[0]}-{who[1]}-{who[2]}-inbox",
+                }
+                self.soon[name].append(ag.FromRank(m.RankHello(*who, 1000, addresses)))
+            case ag.ToRank(role, rank, m.WireRank(peers)):
+                mine = next((peer for peer in peers if (peer.role, peer.rank) == (role, rank)), None)
+                if mine is not None:
+                    self.soon[name].append(ag.FromRank(m.RankReady(role, rank, mine.generation, 0.1)))
+            case ag.Kill(role, rank, generation):
+                self.soon[name].append(ag.RankExited(role, rank, generation, signal=9))
+
+    def settle(self, generation: int, key: tuple[str, int]) -> None:
+        """Until all run, `key` in `generation`."""
+        for _ in range(2000):
+            self.turn()
+            record = self.master.ranks[key]
+            if self.master.phase == "running" and record.state == "running" and record.launch.generation == generation:
+                for _ in range(5):
+                    self.turn()  # until everybody has confirmed
+                return
+        raise AssertionError(f"{self.master.phase} {self.master.message}")
+
+
+def ladder_of(recover: Any) -> Any:
+    """A ladder of one level without a limit."""
+    from rolemesh_durable.protocol.master.ladder import Rung
+
+    return (Rung("process", "process", 10**6, 300.0, recover),)
+
+
+def many(scale: int) -> dict[str, float]:
+    """Start, then lose one rank."""
+    cluster = Cluster({role: size // scale for role, size in ROLES.items()})
+    lost = ("rollout", 7)
+    cluster.settle(0, lost)
+    start = {
+        "ranks": cluster.ranks,
+        "start_cpu_s": cluster.cpu_s,
+        "start_most_kb": max(cluster.sent.values()) / KB,
+        "start_mb": cluster.sent.total() / MB,
+        "start_wire_mb": cluster.kinds["Wire"] / MB,
+    }
+    cluster.sent.clear()
+    cluster.cpu_s = 0.0
+    home = cluster.master.ranks[lost].agent
+    cluster.soon[home].append(cluster.ag.RankExited(*lost, 0, signal=9))
+    cluster.settle(1, lost)
+    agents = sum(1 for size in cluster.sent.values() if size)
+    return start | {"lost_cpu_s": cluster.cpu_s, "lost_kb": cluster.sent.total() / KB, "lost_agents": agents}
+
+
+if __name__ == "__main__":
+    print(json.dumps(many(int(sys.argv[1]))))
