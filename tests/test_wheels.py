@@ -99,10 +99,7 @@ def test_the_metadata_are_valid_and_those_of_the_pyproject(folder: Path, dist: D
     assert (found.name, str(found.version)) == (project["name"], project["version"])
     assert (found.summary, found.license_expression) == (project["description"], "Apache-2.0")
     assert (str(found.requires_python), found.license_files) == (project["requires-python"], ["LICENSE"])
-    assert (found.description_content_type, found.description) == (
-        "text/markdown",
-        (folder / "README.md").read_text(),
-    )
+    assert (found.description_content_type, found.description) == ("text/markdown", (folder / "README.md").read_text())
     required = {str(each) for each in found.requires_dist or () if each.marker is None}
     assert required == {str(Requirement(each)) for each in project["dependencies"]}
     scripts = {"console_scripts": project["scripts"]} if "scripts" in project else {}

@@ -29,15 +29,7 @@ if TYPE_CHECKING:
     from rolemesh.job.engine import Engine, RunHandle
     from rolemesh.job.job import Job
     from rolemesh.kinds import Kind
-    from rolemesh.placement import (
-        Assignment,
-        PlacementPlan,
-        PlacementRequest,
-        PlanBuilder,
-        RoleRequest,
-        Slot,
-        Unplaced,
-    )
+    from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest, Slot, Unplaced
 
     __version__: str
 

@@ -141,11 +141,7 @@ def _text(lines: Sequence[str], x: float, y: float, kind: str = "") -> list[str]
 
 
 def _arrow(
-    points: list[tuple[float, float]],
-    start: tuple[float, float],
-    end: tuple[float, float],
-    down: bool,
-    dotted: bool,
+    points: list[tuple[float, float]], start: tuple[float, float], end: tuple[float, float], down: bool, dotted: bool
 ) -> list[str]:
     """A smooth line through the points, from the first node's border to a tip at the last one's."""
     axis = 1 if down else 0

@@ -33,11 +33,7 @@ class Server:
                 reserved.bind(("127.0.0.1", 0))
             port = http.getsockname()[1]
             self.url = f"http://127.0.0.1:{port}"
-            transfer = {
-                "kv_connector": "NixlConnector",
-                "kv_role": ROLES[half],
-                "kv_load_failure_policy": "recompute",
-            }
+            transfer = {"kv_connector": "NixlConnector", "kv_role": ROLES[half], "kv_load_failure_policy": "recompute"}
             command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"]
             command += [
                 "--model",

@@ -437,10 +437,7 @@ BROKEN: dict[type[Scheduler], set[str]] = {
     Simultaneous: {"test_who_shared_a_slot_shares_one_again"},
     Divides: {"test_who_shared_a_slot_shares_one_again"},
     NeedsASurvivor: {"test_the_loss_of_all_nodes_is_survived"},
-    ThrowsAfterALoss: {
-        "test_a_loss_has_the_same_answer_each_time",
-        "test_another_process_has_the_same_answer",
-    },
+    ThrowsAfterALoss: {"test_a_loss_has_the_same_answer_each_time", "test_another_process_has_the_same_answer"},
     ScribblesAfterALoss: {"test_a_loss_has_the_same_answer_each_time"},
     Slow: {"test_a_thousand_nodes_are_planned_in_time"},
 }

@@ -12,18 +12,7 @@ from typing import Any
 import pytest
 from tests.chaos.harness import ChaosJob
 from tests.e2e.harness import Job, until
-from tests.e2e.ladder import (
-    ENDLESS,
-    LADDER,
-    SLOW,
-    STEPS,
-    ended_well,
-    launched,
-    of_kind,
-    pids,
-    recovered,
-    total,
-)
+from tests.e2e.ladder import ENDLESS, LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered, total
 
 from rolemesh_durable.control.client import ControlClient
 

@@ -26,8 +26,7 @@ def played(schedules: int) -> Iterator[Result]:
 
 
 @pytest.mark.parametrize(
-    "schedules",
-    [FEW, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1800)])],
+    "schedules", [FEW, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
 def test_every_invariant_holds_in_every_schedule(schedules: int) -> None:
     broken: list[str] = []

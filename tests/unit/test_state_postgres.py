@@ -93,10 +93,7 @@ def test_a_transaction_that_has_not_ended_is_not_seen(opened: Open, postgres: st
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (
-            "delete from rolemesh_records where seq = 2 and job_id = '{job}'",
-            "event 2 is missing, the next one is 3",
-        ),
+        ("delete from rolemesh_records where seq = 2 and job_id = '{job}'", "event 2 is missing, the next one is 3"),
         ("delete from rolemesh_records where seq = 3 and job_id = '{job}'", "events 3 to 3 are missing"),
         (
             "update rolemesh_records set data = replace(data, 'rank', 'x') where seq = 2 and job_id = '{job}'",

@@ -23,8 +23,7 @@ WIDTH = 100
 def command(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Values to set, e.g. roles.trainer.world_size=4.", show_default=False),
+        list[str] | None, typer.Argument(help="Values to set, e.g. roles.trainer.world_size=4.", show_default=False)
     ] = None,
     nodes: Annotated[
         str | None,

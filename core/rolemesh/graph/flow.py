@@ -56,12 +56,7 @@ class Tracer(Protocol):
     """What the handles report to."""
 
     def call(
-        self,
-        role: str,
-        operator: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        settings: Mapping[str, Any],
+        self, role: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Value: ...
 
     def role(self, name: str) -> RoleHandle: ...

@@ -95,13 +95,7 @@ def trace_job(job: JobFile, selection: _Selection, flow: Flow | None = None) -> 
     raise_all(errors)
     target = flow or _load(spec.flow, str(job.base), job.where(("flow",)))
     return trace(
-        target,
-        shapes,
-        steps=spec.steps,
-        seed=spec.seed,
-        params=spec.params,
-        credits=spec.edges.credits,
-        name=spec.name,
+        target, shapes, steps=spec.steps, seed=spec.seed, params=spec.params, credits=spec.edges.credits, name=spec.name
     )
 
 

@@ -92,15 +92,7 @@ BUILTIN = (
         "rolemesh.api.store:Store",
         ("driver", "master", "command line"),
         conformance="rolemesh_testing:StoreConformance",
-        known={
-            "sqlite": "rolemesh-durable",
-            **dict.fromkeys(("postgresql", "mysql", "mariadb"), "rolemesh-sql"),
-        },
+        known={"sqlite": "rolemesh-durable", **dict.fromkeys(("postgresql", "mysql", "mariadb"), "rolemesh-sql")},
     ),
-    Kind(
-        "commands",
-        "command",
-        "rolemesh.api.command:Command",
-        ("command line",),
-    ),
+    Kind("commands", "command", "rolemesh.api.command:Command", ("command line",)),
 )

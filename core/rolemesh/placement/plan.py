@@ -14,16 +14,7 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.constraints import Constraint
 
-__all__ = [
-    "Assignment",
-    "Flow",
-    "PlacementPlan",
-    "PlacementRequest",
-    "RoleRequest",
-    "Slot",
-    "Strategy",
-    "Unplaced",
-]
+__all__ = ["Assignment", "Flow", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Strategy", "Unplaced"]
 
 
 class RoleRequest(msgspec.Struct, frozen=True):

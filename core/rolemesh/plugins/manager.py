@@ -202,11 +202,7 @@ class JobPlugins:
         except (Exception, SystemExit):
             if (name, hook) not in self._reported:
                 self._reported.add((name, hook))
-                log.exception(
-                    "%s failed in its hook %r; it is reported once, the job goes on",
-                    record.what,
-                    hook,
-                )
+                log.exception("%s failed in its hook %r; it is reported once, the job goes on", record.what, hook)
 
     def each(self) -> dict[str, One]:
         """Every plugin alone, by its name, and the distribution it is from."""

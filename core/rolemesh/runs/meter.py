@@ -53,11 +53,7 @@ class Meter:
     )
 
     def __init__(
-        self,
-        ctx: RankContext[Any],
-        every: int,
-        report: Callable[[RankMetrics], None],
-        log: LineLog | None = None,
+        self, ctx: RankContext[Any], every: int, report: Callable[[RankMetrics], None], log: LineLog | None = None
     ) -> None:
         """`report` takes the lines for the agent. With `log`, each is written there first."""
         self.computing = self.waiting = self.blocked = self.busy = 0

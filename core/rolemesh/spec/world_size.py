@@ -55,9 +55,6 @@ _RANGE = {
 }
 
 WorldSizeField = Annotated[
-    int,
-    PlainValidator(_parse),
-    PlainSerializer(_plain),
-    WithJsonSchema({"anyOf": [_COUNT, _RANGE]}),
+    int, PlainValidator(_parse), PlainSerializer(_plain), WithJsonSchema({"anyOf": [_COUNT, _RANGE]})
 ]
 """The field of a job file."""

@@ -50,8 +50,7 @@ def test_aligned_pairs_are_those_that_share_rows(m: int, n: int) -> None:
 
 
 @given(
-    st.lists(st.sampled_from("xyz"), min_size=1, max_size=5),
-    st.lists(st.sampled_from("xyz"), min_size=1, max_size=5),
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=5), st.lists(st.sampled_from("xyz"), min_size=1, max_size=5)
 )
 def test_counting_by_node_is_counting_by_pair(a: list[str], b: list[str]) -> None:
     request = PlacementRequest((RoleRequest("a", len(a)), RoleRequest("b", len(b))), (Flow("a", "b", "all", bytes=1),))

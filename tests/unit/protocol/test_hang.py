@@ -111,10 +111,7 @@ def test_members_that_look_alike_are_all_named() -> None:
 
 
 def test_a_rank_that_waits_for_a_grant_waits_for_the_slowest_one() -> None:
-    verdict = blame(
-        at("rollout", 0, IDLE, 1024, 4, finished=1024),
-        at("reward", 0, COMPUTING, 1, 1, finished=0),
-    )
+    verdict = blame(at("rollout", 0, IDLE, 1024, 4, finished=1024), at("reward", 0, COMPUTING, 1, 1, finished=0))
     assert verdict[:2] == ("reward", 0)
     assert verdict.chain == ("rollout/0 waits for reward/0 to finish a step",)
 
@@ -130,8 +127,7 @@ def test_a_rank_whose_snapshots_are_not_in_safety_holds_the_others_back() -> Non
 
 def test_an_input_that_was_sent_and_never_came_is_the_fault_of_who_waits_for_it() -> None:
     verdict = blame(
-        at("rollout", 0, IDLE, 8, 4, finished=8),
-        at("reward", 0, WAITING, 5, 1, finished=4, edge=0, since_s=60.0),
+        at("rollout", 0, IDLE, 8, 4, finished=8), at("reward", 0, WAITING, 5, 1, finished=4, edge=0, since_s=60.0)
     )
     assert verdict[:2] == ("reward", 0)
     assert "waited in score at step 5 for 60 s for samples from rollout.generate, which has been sent" in verdict.text

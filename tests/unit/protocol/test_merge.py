@@ -11,10 +11,7 @@ from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 
 
 def graph() -> LogicalGraph:
-    ops = (
-        OpCall(0, "data", "next", "data.next", Split()),
-        OpCall(1, "work", "do", "work.do", None),
-    )
+    ops = (OpCall(0, "data", "next", "data.next", Split()), OpCall(1, "work", "do", "work.do", None))
     return LogicalGraph("g", ops, (Edge(0, 0, 1, "rows", Split(), Split(), lag=2),))
 
 

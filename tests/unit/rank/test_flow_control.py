@@ -76,10 +76,7 @@ def test_slots_are_used_again_rather_than_made_anew(fleet, flow, role):
     graph, edge = flow
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=2)]),
-        {
-            "a": (lambda: role(make=lambda self: np.zeros(LARGE)), 1),
-            "b": (lambda: role(take=lambda self, x: None), 1),
-        },
+        {"a": (lambda: role(make=lambda self: np.zeros(LARGE)), 1), "b": (lambda: role(take=lambda self, x: None), 1)},
         steps=30,
         after=lambda ports, endpoint: (ports.endpoint.pool.free, ports.kept_bytes),
     )
@@ -151,10 +148,7 @@ def test_ranks_run_to_their_grant_and_no_further(fleet, flow, role):
 
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=9)]),
-        {
-            "a": (lambda: role(make=lambda self: [self.ctx.step]), 1),
-            "b": (lambda: role(take=lambda self, x: None), 1),
-        },
+        {"a": (lambda: role(make=lambda self: [self.ctx.step]), 1), "b": (lambda: role(take=lambda self, x: None), 1)},
         steps=10,
         granted=3,
         drive=drive,

@@ -69,10 +69,7 @@ def test_an_exception_inside_a_generator_is_the_users_too(fleet, flow, role):
         pair(flow),
         {"a": (lambda: role(make=make), 1), "b": (lambda: role(take=lambda self, x: None), 1)},
         steps=1,
-        drive=lambda agent: (
-            agent.until(("b", 0), lambda at: at.phase == WAITING),
-            agent.send(("b", 0), Stop(1, 5.0)),
-        ),
+        drive=lambda agent: (agent.until(("b", 0), lambda at: at.phase == WAITING), agent.send(("b", 0), Stop(1, 5.0))),
     )
     assert out["a", 0].failure == "a.make@0: ValueError('second chunk')"
     assert "rolemesh_durable/" not in out["a", 0].traceback

@@ -18,12 +18,7 @@ def test_what_is_not_said_has_a_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("kils=3", "'kils'"),
-        ("kills=many", "whole number"),
-        ("targets=rank,mster", "'mster'"),
-    ],
+    ("text", "what"), [("kils=3", "'kils'"), ("kills=many", "whole number"), ("targets=rank,mster", "'mster'")]
 )
 def test_a_mistake_is_named(text: str, what: str) -> None:
     with pytest.raises(JobFileError, match=what):

@@ -67,10 +67,7 @@ def written(run_dir, part):
 
 
 def graph(src, dst, lag=1):
-    ops = (
-        OpCall(0, "data", "make", "data.make", src),
-        OpCall(1, "train", "take", "train.take", None),
-    )
+    ops = (OpCall(0, "data", "make", "data.make", src), OpCall(1, "train", "take", "train.take", None))
     edge = Edge(0, 0, 1, "batch", src, dst, lag=lag)
     return LogicalGraph("flow", ops, (edge,)), edge
 

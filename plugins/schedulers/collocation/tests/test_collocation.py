@@ -107,11 +107,7 @@ def test_with_shares_all_run_at_once_so_cores_are_added_and_the_gpu_is_divided()
 @pytest.mark.parametrize(
     ("ratio", "sizes", "problem"),
     [
-        (
-            {"a": 4, "b": 3},
-            {"a": 8, "b": 6},
-            "'b' has 3 ranks, which cannot be spread evenly over the 4 slots of a",
-        ),
+        ({"a": 4, "b": 3}, {"a": 8, "b": 6}, "'b' has 3 ranks, which cannot be spread evenly over the 4 slots of a"),
         ({"a": 4, "b": 2}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),
         ({"a": 3, "b": 1}, {"a": 8, "b": 2}, "a has 8, b has 2 ranks, which is no multiple of the ratio"),
     ],

@@ -22,14 +22,7 @@ from rolemesh_durable.hosting.start import await_master
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_ray.actors import MasterActor
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
-from rolemesh_ray.names import (
-    NAMESPACE,
-    agent_actors,
-    master_actor,
-    master_name,
-    placement_groups,
-    remove_reservations,
-)
+from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
 from rolemesh_ray.nodes import free_nodes, living_nodes
 from rolemesh_ray.queue import Line, jobs_with_bundles
 

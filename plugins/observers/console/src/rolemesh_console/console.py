@@ -70,12 +70,7 @@ class ConsoleObserver(Observer):
         self._tally.run = run
         # In a run in one process the terminal may be a debugger's.
         if self._console.is_terminal and run.backend != "inline":
-            self._live = Live(
-                get_renderable=self._view,
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-            )
+            self._live = Live(get_renderable=self._view, console=self._console, auto_refresh=False, transient=True)
             # A watcher that is interrupted gets no more hooks, and the terminal its cursor back.
             atexit.register(self._close)
             self._live.start()

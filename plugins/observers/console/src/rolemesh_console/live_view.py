@@ -44,13 +44,7 @@ def live_view(tally: Tally, status: JobStatus | None, now: float, width: int | N
     elapsed = f"{duration(now - status.started)}" if status else ""
     body = Padding(Group(*parts), (0, 1))
     return Panel(
-        body,
-        title=title,
-        title_align="left",
-        subtitle=elapsed,
-        subtitle_align="right",
-        border_style="dim",
-        width=width,
+        body, title=title, title_align="left", subtitle=elapsed, subtitle_align="right", border_style="dim", width=width
     )
 
 

@@ -15,11 +15,7 @@ from rolemesh.errors import OptionsError, nearest
 
 __all__ = ["DERIVED", "check_engine", "default_engine_args", "is_cpu_build", "known_engine_args"]
 
-DERIVED: dict[str, str] = {
-    "model": "the option `model`",
-    "dtype": "the option `dtype`",
-    "seed": "the job's seed",
-}
+DERIVED: dict[str, str] = {"model": "the option `model`", "dtype": "the option `dtype`", "seed": "the job's seed"}
 """Engine arguments that the workload sets from elsewhere, and from where; `engine` may not hold them."""
 
 _OF_ALL_MEMORY = 0.9

@@ -85,13 +85,7 @@ class DecodeEngine(Engine):
         connector = _connector("kv_consumer", {})
         with _side_channel("127.0.0.1"), _same_cores():
             super().__init__(
-                model,
-                options,
-                seed=seed,
-                cpus=cpus,
-                share=share,
-                kv_transfer_config=connector,
-                disable_log_stats=False,
+                model, options, seed=seed, cpus=cpus, share=share, kv_transfer_config=connector, disable_log_stats=False
             )
 
     def decode(

@@ -151,8 +151,7 @@ class VLLMWorkload(EngineWorkload):
         params = sampling(ctx.options, seeds, temperature=temperature, top_p=top_p)
         completions = self.run(prompts, ids, params, samples)
         ctx.count(
-            generated_tokens=sum(len(c.ids) for c in completions),
-            prompt_tokens=samples * sum(len(row) for row in ids),
+            generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=samples * sum(len(row) for row in ids)
         )
         if completions:
             ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})

@@ -23,8 +23,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 Where = Annotated[
-    str,
-    typer.Argument(metavar="JOB|PATH", help="A job's name, a run's folder, or the folder of one snapshot in it."),
+    str, typer.Argument(metavar="JOB|PATH", help="A job's name, a run's folder, or the folder of one snapshot in it.")
 ]
 Step = Annotated[int | None, typer.Option("--step", help="The snapshot of this step.", show_default="all of them")]
 TheStep = Annotated[int | None, typer.Option("--step", help="The snapshot of this step.", show_default="the newest")]

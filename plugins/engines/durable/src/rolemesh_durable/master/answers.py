@@ -132,11 +132,7 @@ class Answers:
         later = _after(events, event) if event is not None else ()
         more = _beyond(lines, step) if step is not None else ()
         page = _Page(
-            self._status(),
-            self._bounded(later, PAGE_EVENTS),
-            self._bounded(more, PAGE_LINES),
-            newest,
-            written,
+            self._status(), self._bounded(later, PAGE_EVENTS), self._bounded(more, PAGE_LINES), newest, written
         )
         return self._encode(page)
 

@@ -241,12 +241,7 @@ def _reached(key: Key, waiters: Mapping[Key, list[Key]]) -> dict[Key, Key]:
     return found
 
 
-def _verdict(
-    picture: _Picture,
-    key: Key,
-    waits: Mapping[Key, _Wait],
-    behind: Mapping[Key, Key],
-) -> HangVerdict:
+def _verdict(picture: _Picture, key: Key, waits: Mapping[Key, _Wait], behind: Mapping[Key, Key]) -> HangVerdict:
     report, operator = picture.live[key], picture.operator(key)
     chain = tuple(f"{_name(who)} waits for {_name(whom)} {waits[who].why}" for who, whom in behind.items())
     told = [_position(picture, key), *chain[:MAX_TOLD]]

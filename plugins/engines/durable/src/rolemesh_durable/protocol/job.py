@@ -13,15 +13,7 @@ from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = [
-    "AgentConfig",
-    "CurveKeys",
-    "JobBundle",
-    "JobConfig",
-    "PluginUse",
-    "RankStart",
-    "agent_config",
-]
+__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
 
 
 class PluginUse(msgspec.Struct, frozen=True):

@@ -254,11 +254,7 @@ class Ranks:
         self._ask(orders, Done)
 
     def call(
-        self,
-        step: int,
-        operator: str,
-        arguments: Mapping[int, Mapping[str, bytes]],
-        streamed: tuple[str, ...] = (),
+        self, step: int, operator: str, arguments: Mapping[int, Mapping[str, bytes]], streamed: tuple[str, ...] = ()
     ) -> dict[int, Returned]:
         """Call an operator on the ranks in `arguments`, at the same time."""
         calls = {rank: Call(step, operator, dict(given), streamed) for rank, given in arguments.items()}

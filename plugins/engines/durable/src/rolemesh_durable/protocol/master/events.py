@@ -89,11 +89,7 @@ class Move(msgspec.Struct, frozen=True):
     def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
         """`launch` at the new place."""
         return msgspec.structs.replace(
-            launch,
-            local_rank=self.local_rank,
-            local_world_size=self.local_world_size,
-            gpus=self.gpus,
-            turns=self.turns,
+            launch, local_rank=self.local_rank, local_world_size=self.local_world_size, gpus=self.gpus, turns=self.turns
         )
 
 
