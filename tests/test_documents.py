@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from docs.generator import raised, reference
+from docs.generator import events, raised, reference
 from docs.generator.drawing import drawn
 from docs.generator.errors import FAILURES, causes, check
 from docs.generator.layout import lay_out
@@ -22,6 +22,7 @@ from tests.surface import MODULES
 
 import rolemesh
 from rolemesh.api.failures import Cause
+from rolemesh_testing.observers.lives import EVENTS
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.name)
@@ -77,6 +78,11 @@ def test_a_new_message_without_an_entry_and_an_entry_without_a_message_are_named
 
 def test_every_cause_of_a_failure_is_described() -> None:
     assert FAILURES.keys() == set(get_args(Cause))
+
+
+def test_every_kind_of_event_is_on_its_page_with_its_data() -> None:
+    assert events.KINDS.keys() == events.journalled()
+    assert events.KINDS.keys() <= EVENTS.keys()
 
 
 # ---------------------------------------------------------------------------------------------------------------- API

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import command_line, errors, flows, reference
+from docs.generator import command_line, errors, events, flows, reference
 
 __all__ = ["PARTS", "ROOT"]
 
@@ -19,6 +19,7 @@ def _gallery() -> str:
 
 PARTS: Mapping[Path, Callable[[], str]] = {
     ROOT / "docs/reference/cli.md": command_line.page,
+    ROOT / "docs/reference/events.md": events.page,
     ROOT / "docs/gallery.md": _gallery,
     ROOT / "docs/errors.md": errors.page,
     **{ROOT / f"docs/reference/{name}.md": partial(reference.page, name) for name in reference.PAGES},

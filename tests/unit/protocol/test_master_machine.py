@@ -181,6 +181,28 @@ def test_an_agent_without_ranks_may_be_lost() -> None:
     }
 
 
+def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_forgets_it() -> None:
+    machine, again = job(ranks=1, agents=2), job(ranks=1, agents=2)
+    running(machine)
+    running(again)
+    effects = machine.handle(ms.AgentLost("a1", 1, "its process is gone", node_lost=False), 2.0)
+    effects += machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.1)
+    assert machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.2) == []
+    kinds = [effect.kind for effect in effects if isinstance(effect, ms.Record)]
+    assert kinds == ["agent_lost", "node_lost"]
+    replayed(again, effects)
+    assert machine.agents["a1"].node_lost
+    assert again.agents["a1"].node_lost
+    replayed(again, machine.start_agents(["a1"], 3.0))
+    assert not machine.agents["a1"].node_lost
+    assert not again.agents["a1"].node_lost
+
+
+def replayed(machine: ms.MasterMachine, effects: list[ms.Effect]) -> None:
+    made = [effect for effect in effects if isinstance(effect, ms.Record)]
+    ms.replay(machine, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], 0.0, 0.0)
+
+
 def refusals(machine: ms.MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
     """What is journalled when the only agent reports that it has refused so many connections."""
     report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)

@@ -45,6 +45,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "straggler": {"role": "actor", "rank": 1, "message": "actor/1 takes 3 times as long as the others"},
     "failure": {"failure": msgspec.to_builtins(_FAILURE), "silent_s": 0.1, "at": 2.0},
     "agent_lost": {"agent": "node-0/0", "incarnation": 0, "node": "node-0", "why": "killed", "node_lost": False},
+    "node_lost": {"agent": "node-0/0", "incarnation": 0, "node": "node-0"},
     "agent_leaving": {"agent": "node-1/0", "incarnation": 0, "node": "node-1", "ranks": ["actor/1"]},
     "agent_left": {"agent": "node-1/0", "incarnation": 0, "node": "node-1", "why": "it has ended", "node_lost": False},
     "recovery_planned": {

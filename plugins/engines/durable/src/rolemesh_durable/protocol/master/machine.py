@@ -208,7 +208,7 @@ class MasterMachine:
             agent = self.agents[name]
             agent.incarnation += 1
             agent.state, agent.heard, agent.seq, agent.report = "starting", now, -1, None
-            agent.leaving = False
+            agent.leaving = agent.node_lost = False
             starts.append(e.Incarnation(agent.place, agent.incarnation))
             data = {"agent": name, "incarnation": agent.incarnation, "node": agent.place.node}
             effects.append(e.Record("agent_started", data | {"resources": agent.place.resources}))
@@ -423,9 +423,10 @@ class MasterMachine:
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
             return []
         if agent.state == "lost":
-            if node_lost and not agent.node_lost:
-                agent.node_lost = True
-            return []
+            if not node_lost or agent.node_lost:
+                return []
+            agent.node_lost = True
+            return [e.Record("node_lost", {"agent": name, "incarnation": incarnation, "node": agent.place.node})]
         agent.state, agent.node_lost, agent.report = "lost", node_lost, None
         node = agent.place.node
         data = {"agent": name, "incarnation": incarnation, "node": node, "why": why, "node_lost": node_lost}

@@ -187,6 +187,8 @@ def _apply(machine: MasterMachine, kind: str, data: dict[str, Any]) -> None:
             for record in machine.ranks.values():
                 if record.agent == data["agent"]:
                     record.state = "failed"
+        case "node_lost":
+            machine.agents[data["agent"]].node_lost = True
         case "agent_leaving":
             machine.agents[data["agent"]].leaving = True
         case "agent_left":
