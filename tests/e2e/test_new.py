@@ -61,6 +61,17 @@ def test_a_new_plugin_can_be_checked(fresh: tuple[Installed, Path]) -> None:
     assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-workload", True, True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_plugin_is_certified_where_its_wheel_is_installed(kind: str, fresh: tuple[Installed, Path]) -> None:
+    told = succeeds(fresh[0], "rolemesh", "plugins", "check", f"my-{kind}", "--json", cwd=fresh[1])
+    [certificate] = json.loads(told)
+    assert (certificate["passed"], certificate["bare"]) == (True, False)
+    outcomes = {test["test"]: test["outcome"] for test in certificate["tests"]}
+    if kind == "workload":
+        assert outcomes["test_every_operator_is_called"] == outcomes["test_bad_options_are_refused_with_a_remedy"]
+        assert outcomes["test_every_operator_is_called"] == "passed"
+
+
 def test_a_new_failover_level_brings_killed_ranks_back(fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], "failover")
     rehearsal = ("--chaos", "kills=3,seed=1,targets=rank", "--chaos-compare")

@@ -22,7 +22,7 @@ from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
 
 __all__ = ["KINDS", "command"]
 
-KINDS = ("workload", "scheduler", "failover", "transport", "observer")
+KINDS = ("workload", "scheduler", "failover", "diagnoser", "transport", "observer")
 TEMPLATES = Path(rolemesh.__file__).parent / "_templates"
 QUESTIONS = ("name", "author", "email", "description")
 GIT_KEYS = {"author": "user.name", "email": "user.email"}
@@ -51,6 +51,7 @@ def command(
     workload   what a role runs
     scheduler  where ranks go
     failover   how what died comes back
+    diagnoser  whose fault a failure is
     transport  how values travel
     observer   who watches a job
 

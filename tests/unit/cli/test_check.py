@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -85,9 +86,19 @@ def test_without_a_class_what_needs_operators_is_skipped_and_a_failure_ends_with
     tests = {test["test"]: test for test in certificate["tests"]}
     assert "has no upper bound" in tests["test_its_distribution_says_which_kernels_it_fits"]["message"]
     assert "no step()" in tests["test_every_operator_is_called"]["message"]
+    assert certificate["bare"]
     assert [name for name, test in tests.items() if test["outcome"] == "failed"] == [
         "test_its_distribution_says_which_kernels_it_fits"
     ]
+
+
+def test_the_headline_says_what_was_not_asked(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site)
+    assert main(["plugins", "check", "tiny"]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(
+        r"✔ workload tiny  \(tiny 1.0\): \d+ tests need its conformance class, and have not been run", head
+    )
 
 
 def test_a_kernel_that_it_does_not_fit_is_said(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

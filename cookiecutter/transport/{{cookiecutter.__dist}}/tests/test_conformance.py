@@ -1,7 +1,1 @@
-"""What every transport must hold; `rolemesh plugins check .` runs it too, and prints a certificate."""
-
-from rolemesh_testing import TransportConformance
-
-
-class TestConformance(TransportConformance):
-    plugin = "{{ cookiecutter.name }}"
+../../../_shared/{{cookiecutter.__dist}}/tests/test_conformance.py

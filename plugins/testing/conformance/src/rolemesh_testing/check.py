@@ -43,7 +43,10 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """What the kit found in one plugin. `requires` is what its distribution says of kernels it fits."""
+    """What the kit found in one plugin. `requires` is what its distribution says of kernels it fits.
+
+    `bare`: nobody has said what to ask of it, so that only what is asked of every plugin of its kind has been.
+    """
 
     kind: str
     name: str
@@ -53,6 +56,7 @@ class Certificate(msgspec.Struct, frozen=True):
     kernel: str
     fits: bool
     tests: tuple[Checked, ...]
+    bare: bool = False
 
     def count(self, outcome: str) -> int:
         """How many tests ended so: passed, failed, overridden or skipped."""
@@ -95,9 +99,8 @@ def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Cer
         return _certificates(found, (record,))
     module, _, name = kind.conformance.partition(":")
     start = f"from {module} import {name} as Base"
-    return _certificates(
-        _run_class(start, f"plugin = {record.distribution + ':' + record.name!r}", progress), (record,)
-    )
+    results = _run_class(start, f"plugin = {record.distribution + ':' + record.name!r}", progress)
+    return [msgspec.structs.replace(one, bare=True) for one in _certificates(results, (record,))]
 
 
 def check_folder(path: Path, records: Sequence[PluginRecord], progress: Progress = _silent) -> list[Certificate]:

@@ -64,8 +64,10 @@ def _certificate(one: Certificate) -> str:
     fits = f"rolemesh{one.requires}" if one.requires else "any rolemesh"
     seconds = sum(test.seconds for test in one.tests)
     counts = [f"{n} {outcome}" for outcome in OUTCOMES if (n := one.count(outcome))]
+    skipped = one.count("skipped") if one.bare else 0
+    head = f"{'✔' if one.passed else '✘'} {kind_named(one.kind).singular} {one.name}  ({where})"
     lines = [
-        f"{'✔' if one.passed else '✘'} {kind_named(one.kind).singular} {one.name}  ({where})",
+        f"{head}: {skipped} tests need its conformance class, and have not been run" if skipped else head,
         f"  fits {fits}; this is rolemesh {one.kernel}{'' if one.fits else ', which it does not fit'}",
         f"  {', '.join(counts)} in {seconds:.1f} s",
     ]
