@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -280,18 +281,19 @@ class _Background(RunHandle):
             # A job of this name that lived before is not ours: the owner will refuse, and end.
             status = self._run.status() if self._run.control() != self._before[1] else None
             if status is not None and status.state == "running":
+                with suppress(OSError):
+                    self._log.replace(self.run_dir / LOGS_DIR / "driver.log")
                 return
             time.sleep(0.2)
         code = self._process.wait()
         sys.stderr.write(self._log.read_text())
+        self._log.unlink(missing_ok=True)
         if self.result() is None:
             raise SystemExit(code)
 
 
 def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHandle:
     """Start a second driver in a session of its own: what the backend starts must outlive this process."""
-    log = run_dir.parent / f".{run_dir.name}.driver.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(job.source, Path):
         what = "a job that is no file cannot go on without this process on a Ray that this process starts"
         raise JobFileError(what, remedy="give the address of a Ray that is there, or use the backend local")
@@ -305,6 +307,9 @@ def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHa
         command.append(TRUST_FLAG)
     run = LivingRun(run_dir)
     before = run.result(), run.control()
-    with log.open("wb") as out:
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    # One of its own: of two that are started with one name, one is refused, and says so in it.
+    descriptor, log = tempfile.mkstemp(".log", f".{run_dir.name}.driver-", run_dir.parent)
+    with open(descriptor, "wb") as out:
         owner = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
-    return _Background(run_dir, owner, log, before)
+    return _Background(run_dir, owner, Path(log), before)

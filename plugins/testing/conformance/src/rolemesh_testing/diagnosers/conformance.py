@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,7 +15,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins, hooks_of
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.elsewhere import Subject, ask_elsewhere
-from rolemesh_testing.failover.troubles import NOW, Trouble, each_kind, trouble
+from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
 
 __all__ = ["DiagnoserConformance"]
@@ -45,6 +45,8 @@ class DiagnoserConformance(PluginConformance):
     kind = "diagnosers"
     examples: ClassVar[int] = 150
     """How many jobs in trouble are drawn."""
+    roles: ClassVar[Sequence[str]] = ROLES
+    """The names of the roles that drawn jobs have, from the first on: for who knows of some by their names."""
     simplify: ClassVar[bool] = True
     """Whether to look for the simplest trouble where a test fails, which takes seconds."""
 
@@ -55,7 +57,8 @@ class DiagnoserConformance(PluginConformance):
 
     def pool(self) -> Pool[Trouble]:
         """What is drawn for all tests of the class."""
-        return pooled(Trouble, trouble, self.examples)
+        roles = tuple(self.roles)
+        return pooled(Trouble, lambda random: trouble(random, roles), self.examples, roles)
 
     def test_it_has_the_hook_that_diagnoses(self, cls: type[object]) -> None:
         """``diagnose``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
@@ -63,7 +66,7 @@ class DiagnoserConformance(PluginConformance):
 
     def test_it_judges_every_kind_of_failure(self, diagnoser: _Asked) -> None:
         """A verdict, or None if it cannot tell: every cause, of everybody."""
-        for kind, each in each_kind():
+        for kind, each in each_kind(self.roles):
             _answer(kind, lambda each=each: diagnoser.diagnose(each.failure, each.view))  # type: ignore[misc]
 
     def test_it_judges_in_every_situation(self, diagnoser: _Asked) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any, ClassVar, get_args
 
@@ -19,7 +19,7 @@ from rolemesh_durable.protocol.master.ladder import propose
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.elsewhere import Subject, ask_elsewhere
 from rolemesh_testing.failover.rung import Level, recover_there
-from rolemesh_testing.failover.troubles import NOW, Trouble, each_kind, trouble
+from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
 
 __all__ = ["FailoverConformance"]
@@ -35,6 +35,10 @@ class FailoverConformance(PluginConformance):
     kind = "failover"
     examples: ClassVar[int] = 150
     """How many jobs in trouble are drawn."""
+    roles: ClassVar[Sequence[str]] = ROLES
+    """The names of the roles that drawn jobs have, from the first on: for who knows of some by their names."""
+    max_attempts: ClassVar[int] = 3
+    """The budget that is tried out: of a level that refuses this one, another."""
     simplify: ClassVar[bool] = True
     """Whether to look for the simplest trouble where a test fails, which takes seconds."""
 
@@ -50,7 +54,8 @@ class FailoverConformance(PluginConformance):
 
     def pool(self) -> Pool[Trouble]:
         """What is drawn for all tests of the class."""
-        return pooled(Trouble, trouble, self.examples)
+        roles = tuple(self.roles)
+        return pooled(Trouble, lambda random: trouble(random, roles), self.examples, roles)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
@@ -67,15 +72,17 @@ class FailoverConformance(PluginConformance):
     ) -> None:
         """`max_attempts` and `window_s`: after so many recoveries of a rank in so many seconds the next level's turn
         comes."""
-        given = checked_options.model_dump(mode="json") | {"max_attempts": 3, "window_s": 23.0}
+        most, window_s = self.max_attempts, 23.0
+        given = checked_options.model_dump(mode="json") | {"max_attempts": most, "window_s": window_s}
         level = Level(record, cls, cls.Options.model_validate(given))
         options = level.instance.options
         found = getattr(options, "max_attempts", None), getattr(options, "window_s", None)
-        assert found == (3, 23.0), f"with max_attempts: 3 and window_s: 23 its options say {found}; keep self.options"
+        wanted = f"max_attempts: {most} and window_s: {window_s:g}"
+        assert found == (most, window_s), f"with {wanted} its options say {found}; keep self.options"
         for at in self.pool():
             spent = Attempt(level.name, NOW - 22.0, at.view.lost_with(at.failure), "")
             if spent.restart:
-                view = msgspec.structs.replace(at.view, attempts=(spent,) * 3)
+                view = msgspec.structs.replace(at.view, attempts=(spent,) * most)
                 assert propose([at.failure], view, [level.rung], []).plan is None
 
     def test_its_scope_is_one_of_the_ladders(self, cls: type[Any]) -> None:
@@ -86,7 +93,7 @@ class FailoverConformance(PluginConformance):
 
     def test_it_answers_every_kind_of_failure(self, level: Level) -> None:
         """With a plan, or with None. What it raises would stop its own job's recovery, not only itself."""
-        for kind, each in each_kind():
+        for kind, each in each_kind(self.roles):
             _answer(kind, lambda each=each: level.recover(each.failure, each.view))  # type: ignore[misc]
 
     def test_it_answers_in_every_situation(self, level: Level) -> None:
@@ -107,7 +114,7 @@ class FailoverConformance(PluginConformance):
         """`diagnose`, if it has one: a verdict, or None if it cannot tell."""
         if not level.diagnoses:
             pytest.skip("it has no hook diagnose()")
-        for kind, each in each_kind():
+        for kind, each in each_kind(self.roles):
             _answer(kind, lambda each=each: level.diagnose(each.failure, each.view), "diagnose")  # type: ignore[misc]
         self._for_all(lambda at: _answer(describe(at.failure), lambda: level.diagnose(at.failure, at.view), "diagnose"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import get_args
 
@@ -10,7 +10,7 @@ import msgspec
 
 from rolemesh.api.failures import Attempt, Cause, Failure, JobView, NodeState, RankView
 
-__all__ = ["CAUSES", "WHO", "Trouble", "each_kind", "failed", "job", "trouble"]
+__all__ = ["CAUSES", "ROLES", "WHO", "Trouble", "each_kind", "failed", "job", "trouble"]
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 WHO = ("a rank", "an agent", "a node", "a rank that the job does not have", "a node that the job does not have")
@@ -34,10 +34,10 @@ class Trouble(msgspec.Struct, frozen=True):
         return all(r.node != failure.node for r in view.ranks)
 
 
-def job(random: Random, most: int = 4) -> JobView:
-    """A job of 1 to 3 roles, collective or not, stateful or not, on 1 to `most` nodes, in the middle of anything."""
+def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
+    """A job of some of `roles`, collective or not, stateful or not, on 1 to `most` nodes, in the middle of anything."""
     nodes = [f"node-{number}" for number in range(random.randint(1, most))]
-    sizes = {role: random.randint(1, most) for role in ROLES[: random.randint(1, len(ROLES))]}
+    sizes = {role: random.randint(1, most) for role in roles[: random.randint(1, len(roles))]}
     persisted, calm = random.choice((-1, 0, 7)), random.choice((True, False))
     ranks = tuple(
         RankView(
@@ -95,9 +95,9 @@ def failed(random: Random, view: JobView, cause: Cause, who: str) -> Failure:
     )
 
 
-def trouble(random: Random) -> Trouble:
+def trouble(random: Random, roles: Sequence[str] = ROLES) -> Trouble:
     """Any failure in any job, with what has failed and been tried before."""
-    view = job(random)
+    view = job(random, roles=roles)
     earlier = tuple(failed(random, view, random.choice(CAUSES), "a rank") for _ in range(random.randint(0, 3)))
     attempts = tuple(
         Attempt(
@@ -114,11 +114,11 @@ def trouble(random: Random) -> Trouble:
     return Trouble(failed(random, view, random.choice(CAUSES), who), view)
 
 
-def each_kind() -> Iterator[tuple[str, Trouble]]:
+def each_kind(roles: Sequence[str] = ROLES) -> Iterator[tuple[str, Trouble]]:
     """Every cause, of everybody, in a few jobs; with what it is in words."""
     for cause in CAUSES:
         for who in WHO:
             for seed in range(3):
                 random = Random(seed)
-                view = job(random)
+                view = job(random, roles=roles)
                 yield f"{cause} of {who}", Trouble(failed(random, view, cause, who), view)
