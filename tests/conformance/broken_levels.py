@@ -120,7 +120,7 @@ class Idle(Tampered):
         return replaced(plan, restart=())
 
 
-class SeesGhosts(Tampered):
+class RestartsStrangers(Tampered):
     """Restarts a rank more than there are."""
 
     def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
@@ -249,7 +249,7 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     KnowsEverybody: {"test_what_it_does_not_know_is_passed_on"},
     JudgesRashly: {"test_it_judges_every_kind_of_failure"},
     Idle: {"test_it_restarts_ranks_of_the_job", "test_it_restarts_all_that_the_failure_takes"},
-    SeesGhosts: {"test_it_restarts_ranks_of_the_job"},
+    RestartsStrangers: {"test_it_restarts_ranks_of_the_job"},
     Stammers: {"test_it_restarts_ranks_of_the_job"},
     OneOnly: {"test_it_restarts_all_that_the_failure_takes"},
     Splits: {"test_it_restarts_whole_groups"},

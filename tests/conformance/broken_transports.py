@@ -153,7 +153,7 @@ class Blocking(Delegating):
         self.sender.send(frame)
 
 
-class Knocking(ShmTransport):
+class Probing(ShmTransport):
     """Wants to see that the peer is there before anything is sent."""
 
     def connect(self, address: str) -> Sender:

@@ -254,7 +254,7 @@ class Rounding(Counter):
         self.total = np.array(state["total"], dtype=np.float32)
 
 
-class Haunted(Counter):
+class LeavesOrphans(Counter):
     """Finds what an earlier generation has left in its folder."""
 
     def setup(self, ctx: RankContext[Any]) -> None:

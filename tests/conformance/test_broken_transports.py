@@ -22,7 +22,7 @@ BROKEN: dict[str, Any] = {
     "test_one_payload_goes_to_several_peers": broken.SENDING[broken.OneOnly],
     "test_a_slot_may_be_written_again_once_it_was_released": broken.SENDING[broken.Lazy],
     "test_a_send_waits_for_nobody": broken.SENDING[broken.Blocking],
-    "test_connecting_waits_for_nobody": broken.Knocking,
+    "test_connecting_waits_for_nobody": broken.Probing,
     "test_what_was_sent_before_an_orderly_close_arrives": broken.SENDING[broken.Abrupt],
     "test_closing_does_not_wait_longer_than_it_may": broken.SENDING[broken.Patient],
     "test_between_two_processes": broken.Homebound,

@@ -25,7 +25,7 @@ Make = Callable[..., Job]
 # ---------------------------------------------------------------------------------------------------------- PostgreSQL
 
 
-def slain(server: Any) -> None:
+def killed(server: Any) -> None:
     """SIGKILL the database's server with all its processes."""
     parent = psutil.Process(server.get_pid())
     processes = [parent, *parent.children(recursive=True)]
@@ -60,7 +60,7 @@ def test_a_job_waits_for_the_server_of_its_journal_says_so_and_goes_on_when_it_i
     job = make_job(extra=LADDER + f'state: "{postgres}"\n')
     process = job.start(*SLOW)
     before = job.running(10)
-    slain(postgres_server)
+    killed(postgres_server)
     waiting = until(lambda: (job.status() or before).warnings, 30, "the master has noticed")
     assert "the journal cannot be reached" in waiting[0]
     os.kill(before.master_pid, signal.SIGKILL)

@@ -148,8 +148,8 @@ class SimAgent:
                 world.at(world.between(0.01, 0.5), self.handle, ag.StacksTaken(stacks))
             case ag.Forget():
                 self._forget(effect)
-            case ag.RouseMaster():
-                world.at(world.between(0.01, 0.5), self._rouse)
+            case ag.ReviveMaster():
+                world.at(world.between(0.01, 0.5), self._revive)
             case ag.Quit():
                 self.end("it was told to end, and nobody has come for its ranks")
             case ag.CleanUp():
@@ -157,8 +157,8 @@ class SimAgent:
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
 
-    def _rouse(self) -> None:
-        self.handle(ag.MasterRoused(self.world.backend.rouse()))
+    def _revive(self) -> None:
+        self.handle(ag.MasterRevived(self.world.backend.revive()))
 
     def _forget(self, effect: ag.Forget) -> None:
         self.world.note(self.label, "forgets what is in memory")
@@ -294,4 +294,4 @@ class SimAgent:
 
 def kills(effects: list[ag.Effect]) -> list[Any]:
     """The effects that do something to ranks or memory: not for a dead master to have."""
-    return [e for e in effects if not isinstance(e, ag.ToMaster | ag.RouseMaster)]
+    return [e for e in effects if not isinstance(e, ag.ToMaster | ag.ReviveMaster)]

@@ -87,7 +87,7 @@ class Backend:
             self.world.at(lives_on_s, master.die)
             self.start_master()
 
-    def rouse(self) -> bool:
+    def revive(self) -> bool:
         """Agents do not hear the master: one that hangs is started again. Whether there is one, or will be."""
         if self.master.alive and self.master.frozen:
             self.kill_master()

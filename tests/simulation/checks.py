@@ -150,7 +150,7 @@ class Checks:
     def obeyed(self, agent: SimAgent, message: m.MasterToAgent, effects: list[ag.Effect]) -> None:
         """An agent has acted on a master's message."""
         newest = self._epochs.get(agent.uid, -1)
-        acts = [e for e in effects if not isinstance(e, ag.ToMaster | ag.RouseMaster | ag.RankDied)]
+        acts = [e for e in effects if not isinstance(e, ag.ToMaster | ag.ReviveMaster | ag.RankDied)]
         if message.epoch < newest and acts:
             self.world.fail("one epoch acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}")
         self._epochs[agent.uid] = max(newest, message.epoch)

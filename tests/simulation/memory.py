@@ -67,7 +67,7 @@ class NodeMemory:
         kept[step] = Snap(state, pinned)
 
     def drop_after(self, key: RankKey, step: int) -> None:
-        """Forget the snapshots after `step`, and what was sent after it: ghosts."""
+        """Forget the snapshots after `step`, and what was sent after it: orphans."""
         self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
         self.logs[key] = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
         self.lines[key] = [line for line in self.lines.get(key, ()) if line <= step]

@@ -380,7 +380,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(MasterMachine, "_persisted", _set_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
-    Mutation("a job ends before its last step is in safety", "no step is skipped", "nodes",
+    Mutation("a job ends before its last step is durable", "no step is skipped", "nodes",
              lambda: all_of(patch.object(machine, "LAST_SET_S", 0.0), patch.object(machine, "LINES_S", 0.0),
                           _without("every_line"))),
 )  # fmt: skip

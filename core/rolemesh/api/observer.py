@@ -104,7 +104,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
 class JobStatus(msgspec.Struct, frozen=True):
     """The whole job now.
 
-    `committed` and `persisted` are the newest steps in safety and on disk, -1 for none. `warnings` say what is wrong
+    `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings` say what is wrong
     right now and is being waited for, such as a journal that cannot be written because the disk is full.
     """
 

@@ -2,7 +2,7 @@
 
 A rank's state is a number that no other rank, step, generation or timeline has. The threads of the persister and of the
 replicas are steps here, their sockets a link that loses, repeats and reorders; the master is what `MasterMachine` and
-`Errands` do with the parts of sets, in short.
+`BackgroundTasks` do with the parts of sets, in short.
 """
 
 from __future__ import annotations

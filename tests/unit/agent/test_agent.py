@@ -36,7 +36,7 @@ signal.signal(signal.SIGUSR2, allow)
 
 def zygote(node: Node) -> int:
     assert node.agent is not None
-    (pid,) = node.agent._nursery.pids()
+    (pid,) = node.agent._zygotes.pids()
     return pid
 
 

@@ -230,13 +230,13 @@ def test_what_cannot_be_reserved_starts_nothing_and_is_given_back(
     hands.start("a", 2, one)
 
 
-def test_a_stopped_master_is_roused_and_one_that_has_just_started_is_not(hands: Hands) -> None:
+def test_a_stopped_master_is_revived_and_one_that_has_just_started_is_not(hands: Hands) -> None:
     first = ray.get(hands.master.pid.remote())
     watch = MasterWatch(hands.job, come_up_s=60.0)
-    assert watch.rouse()
+    assert watch.revive()
     assert ray.get(hands.master.pid.remote()) == first, "one that answers is left alone, whatever clocks say"
     os.kill(first, signal.SIGSTOP)
-    assert watch.rouse()
+    assert watch.revive()
 
     def another() -> int:
         try:

@@ -66,10 +66,10 @@ def test_a_rank_from_a_replica_starts_when_that_is_there_and_fails_when_it_is_no
     assert rank.failure.message == "the agent does not answer"
 
 
-def test_an_agent_that_does_not_hear_its_master_rouses_it_then_ends_its_ranks_and_itself() -> None:
+def test_an_agent_that_does_not_hear_its_master_revives_it_then_ends_its_ranks_and_itself() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.RouseMaster)
-    machine.handle(ag.MasterRoused(False), 2.7)
+    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
+    machine.handle(ag.MasterRevived(False), 2.7)
     assert of(machine.handle(ag.Sampled(), 4.9), ag.Kill) == []
     assert of(machine.handle(ag.Sampled(), 5.1), ag.Kill) == [ag.Kill(*WORK)]
     effects = machine.handle(ag.RankExited(*WORK, signal=9), 5.2)
@@ -81,37 +81,37 @@ def test_an_agent_that_does_not_hear_its_master_rouses_it_then_ends_its_ranks_an
 def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:
     machine = started(lease_s=5.0)
     for at in (2.6, 5.2, 7.8):
-        assert of(machine.handle(ag.Sampled(), at), ag.RouseMaster)
-        machine.handle(ag.MasterRoused(True), at + 0.1)
-    assert of(machine.handle(ag.Sampled(), 10.4), ag.RouseMaster)
-    machine.handle(ag.MasterRoused(False), 10.5)
+        assert of(machine.handle(ag.Sampled(), at), ag.ReviveMaster)
+        machine.handle(ag.MasterRevived(True), at + 0.1)
+    assert of(machine.handle(ag.Sampled(), 10.4), ag.ReviveMaster)
+    machine.handle(ag.MasterRevived(False), 10.5)
     assert of(machine.handle(ag.Sampled(), 10.6), ag.Kill) == [ag.Kill(*WORK)]
 
 
 def test_a_question_that_never_was_answered_does_not_count_in_the_next_silence() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.RouseMaster)
+    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
     machine.handle(ag.FromMaster(m.Halt(1, ())), 3.0)
-    assert of(machine.handle(ag.Sampled(), 5.6), ag.RouseMaster)
-    machine.handle(ag.MasterRoused(False), 5.7)
+    assert of(machine.handle(ag.Sampled(), 5.6), ag.ReviveMaster)
+    machine.handle(ag.MasterRevived(False), 5.7)
     assert of(machine.handle(ag.Sampled(), 8.1), ag.Kill) == [ag.Kill(*WORK)]
 
 
 def test_an_agent_that_has_stood_still_itself_asks_before_it_ends() -> None:
     machine = started(lease_s=5.0)
     effects = machine.handle(ag.Sampled(), 60.0)
-    assert of(effects, ag.RouseMaster)
+    assert of(effects, ag.ReviveMaster)
     assert of(effects, ag.Kill) == []
-    machine.handle(ag.MasterRoused(False), 60.1)
+    machine.handle(ag.MasterRevived(False), 60.1)
     assert of(machine.handle(ag.Sampled(), 60.2), ag.Kill) == [ag.Kill(*WORK)]
 
 
 def test_an_agent_whose_question_for_its_master_is_not_answered_waits_for_a_lease_more() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.RouseMaster)
+    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
     for at in (5.2, 7.5):
         effects = machine.handle(ag.Sampled(), at)
-        assert of(effects, ag.RouseMaster) == of(effects, ag.Kill) == []
+        assert of(effects, ag.ReviveMaster) == of(effects, ag.Kill) == []
     assert of(machine.handle(ag.Sampled(), 7.7), ag.Kill) == [ag.Kill(*WORK)]
 
 

@@ -122,7 +122,7 @@ def test_a_rank_whose_snapshots_are_not_in_safety_holds_the_others_back() -> Non
         at("reward", 0, IDLE, 8, 1, finished=8, safe=3, since_s=9.0),
     )
     assert verdict[:2] == ("reward", 0)
-    assert verdict.chain == ("rollout/0 waits for reward/0 to have its snapshot in safety",)
+    assert verdict.chain == ("rollout/0 waits for reward/0 to have its snapshot durable",)
 
 
 def test_an_input_that_was_sent_and_never_came_is_the_fault_of_who_waits_for_it() -> None:

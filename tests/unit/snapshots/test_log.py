@@ -1,4 +1,4 @@
-"""The log of what a rank has sent outlives it: torn tails do not count, ghosts are told apart, segments go in time."""
+"""The log of what a rank has sent outlives it: torn tails do not count, orphans are told apart, segments go in time."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_segment_without_a_beginning_is_nothing(shm, pool, size):
     log.close()
 
 
-def test_what_was_made_after_the_step_a_successor_was_restored_to_is_a_ghost(shm, pool):
+def test_what_was_made_after_the_step_a_successor_was_restored_to_is_an_orphan(shm, pool):
     first = OutLog(shm, "a", 0)
     for step in range(6):
         send(first, pool, step, [step])
@@ -80,7 +80,7 @@ def test_what_was_made_after_the_step_a_successor_was_restored_to_is_a_ghost(shm
         send(second, pool, step, [step])
     second.close()
     third = OutLog(shm, "a", 0, generation=2, resume=3)
-    found = [(r.generation, r.step) for r in third.found if not third.is_ghost(r)]
+    found = [(r.generation, r.step) for r in third.found if not third.is_orphan(r)]
     assert found == [(0, 0), (0, 1), (0, 2), (1, 3)]
     assert [(r.generation, r.step) for r in OutLog.read(shm, "a", 0)] == found
     third.close()
@@ -100,7 +100,7 @@ def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
     everything = files()
     assert len(everything) > 3
     log.trim(4100, 9)
-    assert files() == [0, everything[-1]], "the line of step 10 is not in safety"
+    assert files() == [0, everything[-1]], "the line of step 10 is not durable"
     log.trim(4100, 10, pins=[5])
     assert files() == [0, everything[-1]], "what crosses step 5 is being persisted"
     log.trim(4100, 10)

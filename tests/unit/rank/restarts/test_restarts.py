@@ -99,7 +99,7 @@ def test_what_a_dead_producer_had_sent_stays_readable_until_its_successor_is_com
     job.kill(("data", 0))
     job.until(lambda: job.ranks["data", 0].ready)
     assert job.ranks["data", 0].launch.resume == -1
-    assert set(job.files("slot-data-0-0-*")) == set(before), "ghosts: the trainer has descriptors of them"
+    assert set(job.files("slot-data-0-0-*")) == set(before), "orphans: the trainer has descriptors of them"
     assert (job.done(), job.metrics()) == want
     job.until(lambda: job.files("slot-data-0-0-*") == [])
 

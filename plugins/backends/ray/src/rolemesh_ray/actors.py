@@ -26,7 +26,7 @@ from rolemesh_durable.master.master import Master
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
-from rolemesh_ray.nodes import slay, state_of
+from rolemesh_ray.nodes import kill_actor, state_of
 
 __all__ = ["AgentActor", "MasterActor", "MasterWatch"]
 
@@ -118,7 +118,7 @@ class AgentActor:
                 self._last = master.received.remote(decoded.agent, message)
 
         masters = MasterWatch(self._job, COME_UP_S)
-        self._agent = Agent(decoded, send, masters.rouse)
+        self._agent = Agent(decoded, send, masters.revive)
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 
     def _run(self) -> None:
@@ -163,7 +163,7 @@ class MasterWatch:
             if (handle := master_actor(job)) is not None and (at := state_of(handle)).alive:
                 self._seen = at.pid, float("-inf")  # it has started this agent, so it has come up
 
-    def rouse(self) -> bool:
+    def revive(self) -> bool:
         """Kill a master that hangs, so that Ray starts it again; returns whether there is, or will be, a master.
 
         Not one that says that it is there, and waits for its store, nor one that Ray is starting already, or that has
@@ -179,7 +179,7 @@ class MasterWatch:
         if at.pid != self._seen[0]:
             self._seen = at.pid, time.monotonic()
         if time.monotonic() - self._seen[1] > self._come_up_s and _hangs(handle):
-            slay(handle)
+            kill_actor(handle)
         return True
 
 

@@ -28,16 +28,16 @@ from rolemesh_ray.queue import Line, jobs_with_bundles
 
 __all__ = ["RayConnection"]
 
-KNOCK_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 5.0
 PENDING_CALLS = 1000
 """More messages than this from an agent to a master that does not take them are dropped."""
 
 
-def _knock(address: str) -> None:
+def _probe(address: str) -> None:
     """Raise `OSError` at once where nobody listens at ``host:port``: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
+        socket.create_connection((host, int(port)), timeout=PROBE_TIMEOUT_S).close()
 
 
 @contextmanager
@@ -77,7 +77,7 @@ class RayConnection:
         os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             if self._address:
-                _knock(self._address)
+                _probe(self._address)
             with _our_sigterm():
                 ray.init(
                     address=self._address or "local",

@@ -23,7 +23,7 @@ from rolemesh_ray.names import (
     remove_reservations,
     reservation_name,
 )
-from rolemesh_ray.nodes import living_nodes, node_is_gone, slay
+from rolemesh_ray.nodes import kill_actor, living_nodes, node_is_gone
 
 __all__ = ["RayLauncher"]
 
@@ -265,6 +265,6 @@ class RayLauncher:
 
 
 def _end(handle: Any) -> None:
-    slay(handle)
+    kill_actor(handle)
     with suppress(Exception):
         ray.kill(handle)

@@ -15,9 +15,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView, NodeView
 
-__all__ = ["ActorState", "free_nodes", "living_nodes", "node_is_gone", "slay", "state_of"]
+__all__ = ["ActorState", "free_nodes", "kill_actor", "living_nodes", "node_is_gone", "state_of"]
 
-KNOCK_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S = 1.0
 SLAY_TIMEOUT_S = 5.0
 NOT_CUSTOM = ("CPU", "GPU", "memory", "object_store_memory")
 
@@ -63,7 +63,7 @@ def node_is_gone(node_id: str) -> bool:
     if node is None or not node["Alive"]:
         return True
     try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), KNOCK_TIMEOUT_S).close()
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_TIMEOUT_S).close()
     except OSError:
         return True
     return False
@@ -85,7 +85,7 @@ def state_of(handle: Any) -> ActorState:
     return ActorState(state.actors(handle._actor_id.hex()) or {})
 
 
-def slay(handle: Any) -> None:
+def kill_actor(handle: Any) -> None:
     """SIGKILL the actor's process, now, also if it is stopped (`ray.kill` gives such a one 5 seconds)."""
     at = state_of(handle)
     if not at.alive or not at.pid:

@@ -31,7 +31,7 @@ from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.stacks import StackTaker
 from rolemesh_durable.agent.status_pages import Boards
 from rolemesh_durable.agent.turn_pages import TurnPages
-from rolemesh_durable.agent.zygote_pool import Death, Nursery
+from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import agent as machine
 from rolemesh_durable.protocol import messages as m
@@ -56,17 +56,17 @@ RankKey = tuple[str, int]
 class Agent:
     """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
 
-    `send` takes encoded `AgentToMaster` messages; it must not block. `rouse` is called, in a thread of its own, when
+    `send` takes encoded `AgentToMaster` messages; it must not block. `revive` is called, in a thread of its own, when
     the master has been silent for half the lease: it should see to it that a master that hangs is started again, and
     returns whether there is one to wait for.
     """
 
     def __init__(
-        self, config: AgentConfig, send: Callable[[bytes], None], rouse: Callable[[], bool] = lambda: False
+        self, config: AgentConfig, send: Callable[[bytes], None], revive: Callable[[], bool] = lambda: False
     ) -> None:
         self.config = config
         self._send = send
-        self._rouse = rouse
+        self._revive = revive
         self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
         self._reserve = Reserve(self._keeper.shm)
         self._reserve.fill()
@@ -86,7 +86,7 @@ class Agent:
             neighbours=Neighbours(config.job.graph, config.job.world_sizes),
             at_once=max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
-        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRoused | machine.Leave] = SimpleQueue()
+        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRevived | machine.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Agent:
         self._dropped = Dropped(f"agent {config.agent}")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
-        self._nursery = Nursery(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
+        self._zygotes = ZygotePool(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._keeper.mark)
         self._events: deque[machine.Event] = deque()
         self._next_sample = self._said = 0.0
@@ -121,7 +121,7 @@ class Agent:
         """Somebody wants this agent to end; from any thread, or a signal handler."""
         self._put(machine.Leave())
 
-    def _put(self, event: machine.FromMaster | machine.MasterRoused | machine.Leave) -> None:
+    def _put(self, event: machine.FromMaster | machine.MasterRevived | machine.Leave) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
@@ -137,7 +137,7 @@ class Agent:
         self._poller.register(self._reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         for role in self.config.warm:
-            self._nursery.boot(*self._home(role))
+            self._zygotes.boot(*self._home(role))
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
             self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))
@@ -164,7 +164,7 @@ class Agent:
                 self._read_zygote(fd, control)
         if self._over:
             return
-        for death in self._nursery.turn():
+        for death in self._zygotes.turn():
             self._gone(death)
         self._look_after_folder()
         for launch, error in self._memory.fetched():
@@ -199,7 +199,7 @@ class Agent:
         self._reserve.fill()
 
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
-        for death in self._nursery.read(control):
+        for death in self._zygotes.read(control):
             self._gone(death)
             if self._over:
                 return
@@ -251,11 +251,11 @@ class Agent:
             case machine.Fetch(launch):
                 self._memory.fetch(launch)
             case machine.Kill(role, rank, generation):
-                if not self._nursery.kill(_key(role, rank, generation)):
+                if not self._zygotes.kill(_key(role, rank, generation)):
                     self._gone(Death(_key(role, rank, generation), exit_code=0))
             case machine.Terminate(role, rank, generation, patience_s):
                 self._boards.stopping(role, rank, patience_s)
-                self._nursery.terminate(_key(role, rank, generation))
+                self._zygotes.terminate(_key(role, rank, generation))
             case machine.RankDied(role, rank):
                 self._died(role, rank)
             case machine.Forget(timeline):
@@ -264,8 +264,8 @@ class Agent:
                 self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
             case machine.Fail():
                 self._fail(effect)
-            case machine.RouseMaster():
-                threading.Thread(target=self._rouse_master, name="rouse", daemon=True).start()
+            case machine.ReviveMaster():
+                threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case machine.Quit():
                 os._exit(0)
             case machine.CleanUp():
@@ -277,19 +277,19 @@ class Agent:
         except (OSError, RolemeshError) as error:
             LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
-    def _rouse_master(self) -> None:
+    def _revive_master(self) -> None:
         comes = False
         try:
-            comes = self._rouse()
+            comes = self._revive()
         finally:
-            self._put(machine.MasterRoused(comes))
+            self._put(machine.MasterRevived(comes))
 
     def _fail(self, fault: machine.Fail) -> None:
         """Rehearsal: do what would otherwise happen by itself."""
         if fault.kind == "disk":
             self._memory.fail_next()
         elif fault.kind == "zygote":
-            self._nursery.kill_zygote()
+            self._zygotes.kill_zygote()
         elif fault.kind == "clock":
             faults.step_clock()
         elif fault.kind == "full":
@@ -300,9 +300,9 @@ class Agent:
             launch = self._machine.ranks[fault.role, fault.rank].launch
             key = _key(fault.role, fault.rank, launch.generation)
             if fault.kind == "stop":
-                self._nursery.freeze(key)
+                self._zygotes.freeze(key)
             else:
-                self._nursery.kill(key)
+                self._zygotes.kill(key)
 
     def _tell(self, message: m.AgentToMaster) -> None:
         self._send(m.encode(message))
@@ -338,7 +338,7 @@ class Agent:
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
         log = self._logs / f"{role}-{rank}.log"
-        self._nursery.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), str(log), env))
+        self._zygotes.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), str(log), env))
 
     def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
         """What kind of zygote the role's ranks are forked from."""
@@ -364,7 +364,7 @@ class Agent:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
         begun = time.thread_time()
-        sample = self._sampler.sample(covered, self._nursery.making, self._dropped.count)
+        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count)
         took = time.thread_time() - begun  # not what others have taken of the machine meanwhile
         self._next_sample = time.monotonic() + min(max(took / SAMPLE_SHARE, 0.0), 1.0)
         return sample
@@ -377,7 +377,7 @@ class Agent:
         if self._over:
             return
         self._over = True
-        self._nursery.close()
+        self._zygotes.close()
         self._memory.close()
         self._stacks.close()
         self._boards.close()

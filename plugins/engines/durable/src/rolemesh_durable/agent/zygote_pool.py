@@ -19,7 +19,7 @@ from rolemesh_durable.agent import parcels, zygote
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.resource_guard import MARKER
 
-__all__ = ["Death", "Nursery"]
+__all__ = ["Death", "ZygotePool"]
 
 BASE_ENV = {
     "OMP_NUM_THREADS": "1",
@@ -58,7 +58,7 @@ class _Zygote:
         self.doomed: set[str] = set()
 
 
-class Nursery:
+class ZygotePool:
     """Zygotes by what they preload, their variables and their environment; one is made when the first rank needs it.
 
     All methods belong to one thread, which must live as long as the ranks: the kernel kills a zygote when the thread

@@ -2,8 +2,8 @@
 
 A record is a chunk of a value, or a line of metrics. Large values lie in slot files and are named here. Segments are
 only appended to and carry the generation that wrote them and the step it was restored to, so what an earlier
-generation had made after that step is told apart: a ghost. A segment goes when the commit, and what is being persisted,
-leave nothing of it that could be needed. A record that was being written when the rank died does not count.
+generation had made after that step is told apart: an orphan. A segment goes when the commit, and what is being
+persisted, leave nothing of it that could be needed. A record that was being written when the rank died does not count.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class OutLog:
     ) -> None:
         """Go on behind what is there, as `generation`, restored to the state after step `resume`.
 
-        `found` then has all records of former generations, ghosts included: see `is_ghost`. `persist` is how a segment
-        is made; it may wait for memory.
+        `found` then has all records of former generations, orphans included: see `is_orphan`. `persist` is how a
+        segment is made; it may wait for memory.
         """
         self._persist = persist
         self._directory, self._name = Path(directory), f"log-{role}-{rank}-"
@@ -133,9 +133,9 @@ class OutLog:
         self._at = self._size = self._made = 0
         self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
 
-    def is_ghost(self, record: LogRecord) -> bool:
+    def is_orphan(self, record: LogRecord) -> bool:
         """Whether a later generation was restored to a step before that of `record`, so that it is made anew."""
-        return _is_ghost(record, self._resumes)
+        return _is_orphan(record, self._resumes)
 
     def chunk(
         self,
@@ -231,7 +231,7 @@ class OutLog:
 
     @staticmethod
     def read(directory: str | Path, role: str, rank: int, upto: int | None = None) -> list[LogRecord]:
-        """The records before position `upto` (default: all), without ghosts. The rank may be writing meanwhile."""
+        """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile."""
         found = list(_scan(Path(directory), f"log-{role}-{rank}-"))
         found = [(s, records) for s, records in found if upto is None or s.first < upto]
         resumes = [(segment.generation, segment.resume) for segment, _ in found]
@@ -239,7 +239,7 @@ class OutLog:
             record
             for _, records in found
             for record in records
-            if (upto is None or record.position < upto) and not _is_ghost(record, resumes)
+            if (upto is None or record.position < upto) and not _is_orphan(record, resumes)
         ]
 
     @staticmethod
@@ -279,7 +279,7 @@ class OutLog:
         self.nbytes += size
 
 
-def _is_ghost(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
+def _is_orphan(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
     return any(generation > record.generation and resume < record.step for generation, resume in resumes)
 
 

@@ -1,6 +1,6 @@
 """What the master has done beside its loop, because it takes time: agents, places, snapshots on disk.
 
-Each errand runs in a thread of its own and answers with an event for the machine.
+Each task runs in a thread of its own and answers with an event for the machine.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol.job import JobBundle, agent_config
 
-__all__ = ["Errands"]
+__all__ = ["BackgroundTasks"]
 
 log = logging.getLogger("rolemesh_durable.master")
 
 
-class Errands:
+class BackgroundTasks:
     """Carries out the machine's slow effects; `answer` takes events, from any thread."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Errands:
         """Start agents."""
         names = tuple(agent.place.agent for agent in agents)
 
-        def errand() -> None:
+        def task() -> None:
             starts = []
             for agent in agents:
                 host = self._host(agent.place.node)
@@ -59,21 +59,21 @@ class Errands:
                 starts.append(AgentStart(agent.place, agent.incarnation, msgspec.msgpack.encode(config)))
             self._launcher.start(starts)
 
-        self._run("start-agents", errand, lambda error: machine.StartFailed(error, names))
+        self._run("start-agents", task, lambda error: machine.StartFailed(error, names))
 
     def attach(self, agents: tuple[machine.Incarnation, ...]) -> None:
         """Find agents again."""
         numbers = {agent.place.agent: agent.incarnation for agent in agents}
 
-        def errand() -> None:
+        def task() -> None:
             self._launcher.attach([agent.place for agent in agents], numbers)
 
-        self._run("attach", errand, lambda error: machine.StartFailed(error, tuple(numbers)))
+        self._run("attach", task, lambda error: machine.StartFailed(error, tuple(numbers)))
 
     def replan(self, lost: tuple[str, ...], homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> None:
         """Find places for the ranks on lost nodes. `agents`: the nodes of those that live."""
 
-        def errand() -> None:
+        def task() -> None:
             cluster = self._launcher.cluster()
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             plan = replan(self._bundle.request, self.plan, lost, cluster, self._strategies)
@@ -82,38 +82,38 @@ class Errands:
                 self.plan = plan
             self._answer(found)
 
-        self._run("replan", errand, lambda error: machine.Replanned(None, why=error))
+        self._run("replan", task, lambda error: machine.Replanned(None, why=error))
 
     def find_origin(self) -> None:
         """Find the newest persisted snapshot that is intact; a set that is being completed is so before, or never."""
         self._origins += 1
 
-        def errand() -> None:
+        def task() -> None:
             with self._completing:
                 found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
             own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
             start = self._bundle.outline
             self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
 
-        self._run("find-origin", errand, lambda error: machine.OriginFound("", -1, (error,)))
+        self._run("find-origin", task, lambda error: machine.OriginFound("", -1, (error,)))
 
     def find_sets(self, after: int) -> None:
         """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
 
-        def errand() -> None:
+        def task() -> None:
             found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
             for text in passed_over:
                 log.warning("%s", text)
             if found is not None and found.step > after and found.manifest is not None:
                 self._answer(machine.SetCompleted(found.step))
 
-        self._run("find-sets", errand, lambda error: machine.SetCompleted(after))
+        self._run("find-sets", task, lambda error: machine.SetCompleted(after))
 
     def complete(self, effect: machine.CompleteSet) -> None:
         """Make a persisted set whole, and remove the oldest ones."""
         origins = self._origins
 
-        def errand() -> None:
+        def task() -> None:
             config = self._bundle.config
             files = {name: size for part in effect.parts for name, size in part.files.items()}
             attempts = {name: part.attempt for part in effect.parts for name in part.files}
@@ -146,17 +146,17 @@ class Errands:
                         step = newest  # a later one was quicker, and has removed what there was of this one
             self._answer(machine.SetCompleted(step))
 
-        self._run("persist", errand, lambda error: machine.SetCompleted(effect.step, error))
+        self._run("persist", task, lambda error: machine.SetCompleted(effect.step, error))
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:
             self._hosts |= {known.id: known.host for known in self._launcher.cluster().nodes}
         return self._hosts.get(node, "127.0.0.1")
 
-    def _run(self, name: str, errand: Callable[[], None], failed: Callable[[str], machine.Event]) -> None:
+    def _run(self, name: str, task: Callable[[], None], failed: Callable[[str], machine.Event]) -> None:
         def guarded() -> None:
             try:
-                errand()
+                task()
             except Exception as error:
                 expected: Any = (RolemeshError, OSError)
                 if not isinstance(error, expected):

@@ -32,7 +32,7 @@ from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.master import reserve
 from rolemesh_durable.master.answers import Answers
-from rolemesh_durable.master.background_tasks import Errands
+from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.master.clock import boot
 from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.journal import Claimed, Journal
@@ -77,7 +77,7 @@ class Master:
             lambda: self._publication.told,
         )
         self._keepalive = Keepalive(launcher)
-        self._errands = Errands(bundle, launcher, self._plugins.strategies, self._put)
+        self._tasks = BackgroundTasks(bundle, launcher, self._plugins.strategies, self._put)
         earlier = Run(self.run_dir).control()
         self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
@@ -258,9 +258,9 @@ class Master:
                 case machine.ToAgent(agent, incarnation, message):
                     self._keepalive.send(agent, incarnation, message, time.monotonic())
                 case machine.StartAgents(agents):
-                    self._errands.start(agents)
+                    self._tasks.start(agents)
                 case machine.Attach(agents):
-                    self._errands.attach(agents)
+                    self._tasks.attach(agents)
                 case machine.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
                 case machine.Replan(lost):
@@ -270,13 +270,13 @@ class Master:
                         for name, record in self._machine.agents.items()
                         if record.state == "up" and record.place.node not in lost
                     }
-                    self._errands.replan(lost, homes, alive)
+                    self._tasks.replan(lost, homes, alive)
                 case machine.FindOrigin():
-                    self._errands.find_origin()
+                    self._tasks.find_origin()
                 case machine.FindSets(after):
-                    self._errands.find_sets(after)
+                    self._tasks.find_sets(after)
                 case machine.CompleteSet():
-                    self._errands.complete(effect)
+                    self._tasks.complete(effect)
                 case machine.Publish(agent, metrics):
                     self._publish(agent, metrics)
                 case machine.End():

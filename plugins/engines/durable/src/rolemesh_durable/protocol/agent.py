@@ -30,11 +30,11 @@ from rolemesh_durable.protocol.agent_events import (
     FromRank,
     Kill,
     Leave,
-    MasterRoused,
+    MasterRevived,
     Quit,
     RankDied,
     RankExited,
-    RouseMaster,
+    ReviveMaster,
     Sampled,
     StacksTaken,
     TakeStacks,
@@ -62,11 +62,11 @@ __all__ = [
     "FromRank",
     "Kill",
     "Leave",
-    "MasterRoused",
+    "MasterRevived",
     "Quit",
     "RankDied",
     "RankExited",
-    "RouseMaster",
+    "ReviveMaster",
     "Sampled",
     "StacksTaken",
     "TakeStacks",
@@ -142,7 +142,7 @@ class AgentMachine:
         self._epoch = -1
         self._timeline = timeline
         self._heard = float("-inf")
-        self._roused = self._promised = float("-inf")
+        self._revived = self._promised = float("-inf")
         self._asking = False
         self._kill_at = self._terminate_at = self._quit_at = float("inf")
         self._halted: dict[RankKey, int] = {}
@@ -181,7 +181,7 @@ class AgentMachine:
         match event:
             case FromMaster(message):
                 effects = self._from_master(message, now)
-            case MasterRoused(comes):
+            case MasterRevived(comes):
                 self._asking = False
                 self._promised = now if comes else float("-inf")
                 return []
@@ -312,9 +312,9 @@ class AgentMachine:
             self._metrics.leave(role, n)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
             # Never started here: what its last generation has left is in `stored`.
-            ghost = rank.launch if rank is not None else _unknown(role, n)
+            last = rank.launch if rank is not None else _unknown(role, n)
             snapshots = rank.snapshots if rank is not None else self._stored(key)
-            self.ranks[key] = _Rank(msgspec.structs.replace(ghost, generation=generation), "gone", snapshots=snapshots)
+            self.ranks[key] = _Rank(msgspec.structs.replace(last, generation=generation), "gone", snapshots=snapshots)
             return []
         if rank.launch.generation > generation:
             return []
@@ -494,16 +494,16 @@ class AgentMachine:
         self._last = sample
         self._judge_exits(now)
         effects: list[Effect] = []
-        asked = self._roused > self._heard
+        asked = self._revived > self._heard
         if asked and now > max(self._heard, self._promised) + self._lease_s and not self.stopping:
             self.stopping = True
             return self._kill_all() + self._clean_up_if_empty()
-        silent = now > max(self._heard, self._roused) + self._lease_s / 2
+        silent = now > max(self._heard, self._revived) + self._lease_s / 2
         if silent and not self._asking and not self.stopping:
             # Until the answer is there, which takes a while on a busy machine, it counts as a yes.
-            self._roused = self._promised = now
+            self._revived = self._promised = now
             self._asking = True
-            effects.append(RouseMaster())
+            effects.append(ReviveMaster())
         if now >= self._kill_at:
             effects += self._kill_all()
         elif now >= self._terminate_at:

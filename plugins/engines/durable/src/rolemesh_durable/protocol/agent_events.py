@@ -22,11 +22,11 @@ __all__ = [
     "FromRank",
     "Kill",
     "Leave",
-    "MasterRoused",
+    "MasterRevived",
     "Quit",
     "RankDied",
     "RankExited",
-    "RouseMaster",
+    "ReviveMaster",
     "Sampled",
     "StacksTaken",
     "TakeStacks",
@@ -43,8 +43,8 @@ class FromMaster(msgspec.Struct, frozen=True):
     message: m.MasterToAgent
 
 
-class MasterRoused(msgspec.Struct, frozen=True):
-    """The answer to `RouseMaster`: whether there is a master, or will be one, which is worth `lease_s` seconds more."""
+class MasterRevived(msgspec.Struct, frozen=True):
+    """The answer to `ReviveMaster`: whether there is, or will be, a master, which is worth `lease_s` seconds more."""
 
     comes: bool
 
@@ -127,7 +127,7 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed, and a report may be due."""
 
 
-Event: TypeAlias = FromMaster | MasterRoused | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled | Tick
+Event: TypeAlias = FromMaster | MasterRevived | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled | Tick
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -208,8 +208,8 @@ class Forget(msgspec.Struct, frozen=True):
     timeline: int
 
 
-class RouseMaster(msgspec.Struct, frozen=True):
-    """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRoused`."""
+class ReviveMaster(msgspec.Struct, frozen=True):
+    """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRevived`."""
 
 
 class Quit(msgspec.Struct, frozen=True):
@@ -231,7 +231,7 @@ Effect: TypeAlias = (
     | Fail
     | TakeStacks
     | Forget
-    | RouseMaster
+    | ReviveMaster
     | Quit
     | CleanUp
 )

@@ -200,7 +200,7 @@ class _Picture:
             return _Wait(tuple(k for k, r in others.items() if r.finished == slowest), "to finish a step")
         unsafe = min((r.safe for r in others.values()), default=report.safe)
         if unsafe < report.safe:
-            return _Wait(tuple(k for k, r in others.items() if r.safe == unsafe), "to have its snapshot in safety")
+            return _Wait(tuple(k for k, r in others.items() if r.safe == unsafe), "to have its snapshot durable")
         stopped = [k for k, r in others.items() if r.frozen]
         return _Wait(tuple(stopped), "to finish a step")
 

@@ -15,7 +15,7 @@ __all__ = ["LineAssembler", "MetricsMerger"]
 class MetricsMerger:
     """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
 
-    Lines are kept rank by rank until they are known to be in safety (`forget`), so that they can be sent again, and be
+    Lines are kept rank by rank until they are known to be durable (`forget`), so that they can be sent again, and be
     joined anew when ranks come here or leave. A rank that was started again sends some lines twice: they are dropped.
     """
 
@@ -71,12 +71,12 @@ class MetricsMerger:
         return tuple(self._complete[key] for key in sorted(fresh, key=_by_step))
 
     def lines(self) -> tuple[Metrics, ...]:
-        """All complete lines that are not known to be in safety."""
+        """All complete lines that are not known to be durable."""
         self._fresh = set()
         return tuple(self._complete[key] for key in sorted(self._complete, key=_by_step))
 
     def forget(self, step: int) -> None:
-        """Lines up to `step` are in safety."""
+        """Lines up to `step` are durable."""
         if step > self._forgotten:
             self._forgotten = step
             self._parts = {key: parts for key, parts in self._parts.items() if key[1] > step}

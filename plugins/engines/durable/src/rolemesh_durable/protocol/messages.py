@@ -211,8 +211,8 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
 
     Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
-    of metrics up to step `published` are in safety. `persisted` is the newest complete snapshot on disk. `groups`: for
-    collective roles, the newest step that all of its ranks have in safety. Nothing but `groups` goes back, except where
+    of metrics up to step `published` are durable. `persisted` is the newest complete snapshot on disk. `groups`: for
+    collective roles, the newest step that all of its ranks have durable. Nothing but `groups` goes back, except where
     `timeline` (see `Launch`) goes on.
     """
 

@@ -27,8 +27,8 @@ _decode_line = msgspec.msgpack.Decoder(Metrics).decode
 class Inheritance:
     """What is left of former generations.
 
-    A ghost is what one of them sent after the step that its successor was restored to. The successor makes it again;
-    but who has got it already does not look at it twice, so a ghost's slot stays until no consumer can need it.
+    An orphan is what one of them sent after the step that its successor was restored to. The successor makes it again;
+    but who has got it already does not look at it twice, so an orphan's slot stays until no consumer can need it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,13 +37,13 @@ class Inheritance:
         self.partial: Metrics | None = None
         """The line that had been begun when the snapshot was taken."""
         self.nbytes = 0
-        """What the ghosts' slots take."""
+        """What the orphans' slots take."""
         self._directory = directory
-        self._ghosts: dict[str, tuple[int, int]] = {}
+        self._slots: dict[str, tuple[int, int]] = {}
 
-    def haunt(self, slot: str, until: int) -> None:
+    def retain(self, slot: str, until: int) -> None:
         """`slot` stays until step `until` is committed."""
-        known = self._ghosts.get(slot)
+        known = self._slots.get(slot)
         if known is None:
             try:
                 size = (self._directory / slot).stat().st_size
@@ -51,28 +51,28 @@ class Inheritance:
                 return
             self.nbytes += size
             known = until, size
-        self._ghosts[slot] = max(until, known[0]), known[1]
+        self._slots[slot] = max(until, known[0]), known[1]
 
     def awaits_commit(self, step: int) -> bool:
         """Whether the commit of `step` would remove some of them."""
-        return any(until <= step for until, _ in self._ghosts.values())
+        return any(until <= step for until, _ in self._slots.values())
 
     @property
-    def ghosts(self) -> frozenset[str]:
-        """Slots that belong to ghosts."""
-        return frozenset(self._ghosts)
+    def slots(self) -> frozenset[str]:
+        """Slots that belong to orphans."""
+        return frozenset(self._slots)
 
     def committed(self, step: int) -> None:
-        """`step` is committed: remove the slots of ghosts that nobody can need."""
-        for slot in [slot for slot, (until, _) in self._ghosts.items() if until <= step]:
-            self.nbytes -= self._ghosts.pop(slot)[1]
+        """`step` is committed: remove the slots of orphans that nobody can need."""
+        for slot in [slot for slot, (until, _) in self._slots.items() if until <= step]:
+            self.nbytes -= self._slots.pop(slot)[1]
             (self._directory / slot).unlink(missing_ok=True)
 
 
 def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
     """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
 
-    `anew`: the rank was restored from elsewhere, so all that the log has are ghosts. Slot files that nobody can ask
+    `anew`: the rank was restored from elsewhere, so all that the log has are orphans. Slot files that nobody can ask
     for are removed. To be called before ``ports.open``.
     """
     records, log.found = log.found, []
@@ -83,16 +83,16 @@ def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inherita
     ways = {way.edge.id: way for way in ports.ways}
     payloads: dict[int, Payload] = {}
     for record in records:
-        ghost = log.is_ghost(record)
+        orphan = log.is_orphan(record)
         if record.kind == LINE:
-            if not ghost:
+            if not orphan:
                 found.lines.append(_decode_line(record.body))
         elif record.kind == PARTIAL:
-            if not ghost and record.step == resume:
+            if not orphan and record.step == resume:
                 found.partial = _decode_line(record.body)
-        elif ghost or anew:
+        elif orphan or anew:
             if record.slot and lies_in[record.slot] == record.payload:
-                found.haunt(record.slot, record.step + record.hold)
+                found.retain(record.slot, record.step + record.hold)
         else:
             payload = None
             if record.kind == CHUNK:
@@ -104,10 +104,10 @@ def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inherita
             if record.step + way.edge.lag >= ports.steps:
                 # Logged for a longer job only: nobody asks for it in this one.
                 if record.slot:
-                    found.haunt(record.slot, record.step + record.hold)
+                    found.retain(record.slot, record.step + record.hold)
                 continue
             way.keep(payload, record.step, record.chunk, record.last, record.consumers)
-    taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.ghosts
+    taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.slots
     site = ports.endpoint.site
     for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
         if path.name not in taken:

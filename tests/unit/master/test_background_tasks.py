@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.master.background_tasks import Errands
+from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol import messages as m
 
 
 class Sets:
-    """A run's folder, and the errand that completes the sets in it. `keep` is 2."""
+    """A run's folder, and the task that completes the sets in it. `keep` is 2."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -36,7 +36,7 @@ class Sets:
             job_id="job-1",
         )
         launcher: Any = None
-        self._errands = Errands(bundle, launcher, (), self._answers.put)
+        self._tasks = BackgroundTasks(bundle, launcher, (), self._answers.put)
 
     def write(self, step: int, attempt: str = "0-0") -> m.Persisted:
         """What an agent writes of a step, and says of it."""
@@ -48,15 +48,15 @@ class Sets:
 
     def complete(self, part: m.Persisted) -> machine.SetCompleted:
         """Make the set of this part whole."""
-        self._errands.complete(machine.CompleteSet(part.step, (part,)))
+        self._tasks.complete(machine.CompleteSet(part.step, (part,)))
         answer: machine.SetCompleted = self._answers.get(timeout=10)
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
         """Both answers, where an origin is asked for while a set waits for being made whole."""
-        with self._errands._completing:
-            self._errands.complete(machine.CompleteSet(part.step, (part,)))
-            self._errands.find_origin()
+        with self._tasks._completing:
+            self._tasks.complete(machine.CompleteSet(part.step, (part,)))
+            self._tasks.find_origin()
         return {self._answers.get(timeout=10) for _ in range(2)}
 
 
