@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import queue
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,3 +152,31 @@ def fill(path: Path) -> None:
                 size >>= 1
     finally:
         os.close(fd)
+
+
+def test_an_agent_whose_turn_takes_long_says_that_it_is_at_work_and_an_idle_one_does_not(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = node(COUNTS, {"work": "step"})
+    here.until(lambda report: True, "it reports")
+    assert here.agent is not None
+    boards, slow = here.agent._boards, threading.Event()
+
+    def start(launch: m.RankLaunch) -> Path:
+        slow.wait(3.5)
+        raise OSError(errno.ENOSPC, "the system took its time")
+
+    monkeypatch.setattr(boards, "start", start)
+    here.launch("work")
+    told = []
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+            told.append(here.sent.get(timeout=0.1))
+    slow.set()
+    assert [type(message) for message in told if isinstance(message, m.AtWork)], "it was at work for 3 s"
+    here.rank("work", "failed")
+    while not here.sent.empty():
+        here.sent.get()
+    time.sleep(2.5)
+    assert not any(isinstance(here.sent.get(), m.AtWork) for _ in range(here.sent.qsize()))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -48,7 +49,9 @@ SAMPLE_S = 0.05
 SAMPLE_SHARE = 0.05
 """Of its time an agent of many ranks spends this on looking at them."""
 AT_WORK_S = 1.0
-"""After so long in one turn it says that it is at work."""
+"""After so long in one turn it says that it is at work,"""
+HANGS_S = 30.0
+"""but not for longer than this: then it hangs."""
 
 RankKey = tuple[str, int]
 
@@ -103,7 +106,8 @@ class Agent:
         self._zygotes = ZygotePool(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._keeper.mark)
         self._events: deque[machine.Event] = deque()
-        self._next_sample = self._said = 0.0
+        self._next_sample, self._turn_began = 0.0, math.inf
+        self._sending = threading.Lock()
         self._unseen = False
         """Something has happened, and what it has done to the ranks has not been looked at."""
         self._over = False
@@ -136,6 +140,7 @@ class Agent:
             signal.signal(signal.SIGTERM, lambda *_: self.leave())
         self._poller.register(self._reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
+        threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
         for role in self.config.warm:
             self._zygotes.boot(*self._home(role))
         while not self._over:
@@ -145,7 +150,7 @@ class Agent:
     def _turn(self, wait_s: float) -> None:
         """Handle what there is, after at most `wait_s` without anything."""
         ready = dict(self._poller.poll(math.ceil(wait_s * 1e3)))
-        self._said = time.monotonic()
+        self._turn_began = time.monotonic()
         if self._wake in ready:
             os.eventfd_read(self._wake)
         while not self._over:
@@ -174,6 +179,7 @@ class Agent:
         if not self._over:
             self._unseen = time.monotonic() < self._next_sample
             self._do(machine.Tick() if self._unseen else self._sample())
+        self._turn_began = math.inf
 
     def _read_rank(self, frames: list[bytes]) -> None:
         try:
@@ -230,14 +236,7 @@ class Agent:
         while self._events:
             for effect in self._machine.handle(self._events[0], time.monotonic()):
                 self._carry_out(effect)
-                self._at_work()
-            self._at_work()
             self._events.popleft()
-
-    def _at_work(self) -> None:
-        if (now := time.monotonic()) > self._said + AT_WORK_S and not self._over:
-            self._said = now
-            self._tell(m.AtWork(self.config.agent, self.config.incarnation))
 
     def _carry_out(self, effect: machine.Effect) -> None:
         match effect:
@@ -305,7 +304,17 @@ class Agent:
                 self._zygotes.kill(key)
 
     def _tell(self, message: m.AgentToMaster) -> None:
-        self._send(m.encode(message))
+        with self._sending:
+            self._send(m.encode(message))
+
+    def _say_at_work(self) -> None:
+        """While a turn takes long: many ranks start, or the system takes its time for a process, a file, a page."""
+        message = m.encode(m.AtWork(self.config.agent, self.config.incarnation))
+        while not self._over:
+            time.sleep(AT_WORK_S)
+            with self._sending, suppress(Exception):  # who cannot send is told so in its own turn
+                if AT_WORK_S < time.monotonic() - self._turn_began < HANGS_S and not self._over:
+                    self._send(message)
 
     def _fork(self, launch: m.RankLaunch) -> None:
         """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
