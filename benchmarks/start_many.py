@@ -163,12 +163,16 @@ class Cluster:
         """Until all run, `key` in `generation`."""
         for _ in range(2000):
             self.turn()
-            record = self.master.ranks[key]
-            if self.master.phase == "running" and record.state == "running" and record.launch.generation == generation:
+            record = self.master.state.ranks[key]
+            if (
+                self.master.state.phase == "running"
+                and record.state == "running"
+                and record.launch.generation == generation
+            ):
                 for _ in range(5):
                     self.turn()  # until everybody has confirmed
                 return
-        raise AssertionError(f"{self.master.phase} {self.master.message}")
+        raise AssertionError(f"{self.master.state.phase} {self.master.message}")
 
 
 def ladder_of(recover: Any) -> Any:
@@ -192,7 +196,7 @@ def many(scale: int) -> dict[str, float]:
     }
     cluster.sent.clear()
     cluster.cpu_s = 0.0
-    home = cluster.master.ranks[lost].agent
+    home = cluster.master.state.ranks[lost].agent
     cluster.soon[home].append(cluster.ag.RankExited(*lost, 0, signal=9))
     cluster.settle(1, lost)
     agents = sum(1 for size in cluster.sent.values() if size)

@@ -15,7 +15,12 @@ RAY = (
     "tests/e2e/test_ray_sharing.py",
     "tests/unit/backends/test_ray.py",
 )
-WHEELS = ("tests/test_wheels.py", "tests/test_community_plugin.py", "tests/e2e/test_new.py")
+WHEELS = (
+    "tests/test_wheels.py",
+    "tests/test_community_engine.py",
+    "tests/test_community_plugin.py",
+    "tests/e2e/test_new.py",
+)
 
 
 def share_of(nodeid: str) -> str:

@@ -31,7 +31,7 @@ from rolemesh.plugins.describe import type_name
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.schema import job_schema
-from rolemesh_durable.protocol.master.records import RankRecord
+from rolemesh_durable.protocol.master.state import RankRecord
 
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"

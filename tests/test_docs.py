@@ -31,7 +31,7 @@ from rolemesh.spec import load
 from rolemesh.spec.model import JobSpec, Use
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol.master import MasterMachine
-from rolemesh_durable.protocol.master.records import RankRecord, Recovery
+from rolemesh_durable.protocol.master.state import RankRecord, Recovery
 from rolemesh_rehearsal.spec import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-import rolemesh_durable
-from rolemesh_testing.observers.lives import EVENTS
+from rolemesh_durable.protocol.master import transitions
 
-__all__ = ["KINDS", "journalled", "page"]
+__all__ = ["KINDS", "page"]
 
 KINDS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("events.yaml").read_text())
 HEAD = """\
@@ -33,18 +30,9 @@ add kinds and data.
 
 def page() -> str:
     """The whole page, as Markdown."""
-    rows = [f"| `{kind}` | {said} | {', '.join(f'`{key}`' for key in EVENTS[kind])} |" for kind, said in KINDS.items()]
+    rows = [f"| `{kind}` | {said} | {', '.join(f'`{key}`' for key in _data(kind))} |" for kind, said in KINDS.items()]
     return HEAD + "\n".join(rows) + "\n"
 
 
-def journalled() -> set[str]:
-    """The kinds that the engine's source records."""
-    return {kind for path in Path(rolemesh_durable.__file__).parent.rglob("*.py") for kind in _recorded(path)}
-
-
-def _recorded(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("e.Record", "Record") and node.args:
-            for kind in ast.walk(node.args[0]):
-                if isinstance(kind, ast.Constant) and isinstance(kind.value, str):
-                    yield kind.value
+def _data(kind: str) -> tuple[str, ...]:
+    return transitions.KINDS[kind].__struct_encode_fields__

@@ -42,6 +42,8 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
                     process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+        if job.status() is not None:  # a test that fails must not leave a detached job to those after it
+            job.cli("stop", job.name)
     ids = {job_id for job in jobs for job_id in job.ids()}
     nothing_is_left(ids)
     until(lambda: not ray_leftovers(), 15, "nothing is left on Ray")

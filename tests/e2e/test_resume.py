@@ -25,6 +25,8 @@ from rolemesh_durable.control.client import ControlClient
 Make = Callable[..., Job]
 STEPS = 60
 SLOW = ("roles.work.options.kwargs.sleep=0.05",)
+SLOWER = ("roles.work.options.kwargs.sleep=0.5",)
+"""For jobs that a command has to stop before they are done, however long Python takes to start."""
 SINK = "sink/rank-0-of-1.safetensors"
 
 
@@ -79,7 +81,7 @@ def goes_on(job: Job, undisturbed: str, after: int, *args: str, reference: str =
 
 def test_a_job_that_was_stopped_goes_on(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(f"steps={STEPS}", *SLOW)
+    process = job.start(f"steps={STEPS}", *SLOWER)
     until(lambda: of_kind(job, "persisted") if job.running() else [], 60, "a snapshot on disk")
     assert job.cli("stop", "squares").returncode == 0
     process.communicate(timeout=60)
@@ -110,7 +112,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturb
 
 
 def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: Job, undisturbed: str) -> None:
-    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOW, "snapshots.persist_every=50")
+    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOWER, "snapshots.persist_every=50")
     ten.running(11)
     assert ten.cli("stop", "squares").returncode == 0
     process.communicate(timeout=60)

@@ -117,7 +117,8 @@ class SimAgent:
         )  # fmt: skip
 
     def _safe(self, rank: SimRank) -> int:
-        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or not self.machine.copies_to:
+        alone = self.machine.wired >= 0 and not self.machine.copies_to
+        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or alone:
             return rank.snapshot
         return min(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
 

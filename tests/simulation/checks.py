@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tests.simulation.model import SHARDS, RankKey, State
 
 from rolemesh.api.observer import Event, StepMetrics
@@ -44,6 +45,7 @@ INVARIANTS = (
     "the smallest restart",
     "the state is the undisturbed run's",
     "what is committed can be restored",
+    "what is journalled is what is so",
     "who works comes through",
 )
 """What holds in every schedule, by the names under which a violation is reported."""
@@ -135,6 +137,13 @@ class Checks:
         for name in kept.__struct_fields__:
             if (mine := getattr(kept, name)) != (should := getattr(whole, name)):
                 self.world.fail("compaction forgets nothing", f"{name}: {mine} instead of {should}")
+
+    def told(self, master: ms.JobState, journal: ms.JobState) -> None:
+        """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
+        mine, should = ms.Checkpoint.of(master), ms.Checkpoint.of(journal)
+        for name in mine.__struct_fields__:
+            if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):
+                self.world.fail("what is journalled is what is so", f"{name}: {told}, the journal tells {read}")
 
     def _launched(self, rank: dict[str, Any]) -> None:
         key = rank["role"], rank["rank"]
@@ -274,3 +283,17 @@ def brief(data: dict[str, Any]) -> str:
     """A record's data in one line."""
     text = str({key: value for key, value in data.items() if key not in ("at", "trail", "sha256")})
     return text if len(text) < 400 else text[:400] + "…"
+
+
+def _told(name: str, value: Any) -> Any:
+    """Of a field of a checkpoint what the journal tells: not how far ranks are, and no times, which differ."""
+    match name:
+        case "ranks":
+            return [msgspec.structs.replace(rank, finished=0, safe=0) for rank in value]
+        case "recovery" if value is not None:
+            return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
+        case "attempts":
+            return [msgspec.structs.replace(each, at=0.0, ended_at=0.0) for each in value]
+        case "last" | "refused" | "clock":
+            return None
+    return value

@@ -1,4 +1,4 @@
-"""A simulated master: the real `MasterMachine` and `Replay`, a journal that is compacted, and a shell's work."""
+"""A simulated master: the real `MasterMachine`, a journal that is compacted, and a shell's work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Journal:
         self.events: list[Event] = []
         self.committed: int | None = None
         self._rng = random.Random(world.scenario.seed * 15485863 + 3)
-        self._history = ms.Replay(world.scenario.master_machine(0, ""))
+        self.state = world.scenario.master_machine(0, "").state
         self._head = b""
         self._head_seq = 0
 
@@ -53,32 +53,31 @@ class Journal:
             if isinstance(effect, ms.Record):
                 event = Event(len(self.events) + 1, epoch, self.world.now, effect.kind, effect.data)
                 self.events.append(event)
-                self._history.apply(event)
+                ms.follow(self.state, event)
                 self.world.checks.recorded(event)
             elif isinstance(effect, ms.Committed):
                 told = Event(len(self.events), epoch, self.world.now, "committed", {"step": effect.step})
                 self.world.checks.recorded(told)
         self.committed = committed
-        self._history.commit(committed)
+        self.state.commit(committed)
         if self._rng.random() < COMPACTED:
-            self._head, self._head_seq = msgspec.json.encode(self._history.checkpoint()), len(self.events)
+            self._head, self._head_seq = msgspec.json.encode(ms.Checkpoint.of(self.state)), len(self.events)
 
     def replay(self, machine: ms.MasterMachine, now: float) -> None:
         """Bring a new master's machine to where the journal ends, from what is kept of it."""
-        kept = ms.Replay(machine)
+        kept, whole = machine.state, self.world.scenario.master_machine(0, "").state
         if self._head:
-            kept.restore(msgspec.json.decode(self._head, type=ms.Checkpoint))
+            msgspec.json.decode(self._head, type=ms.Checkpoint).onto(kept)
         self._apply(kept, self.events[self._head_seq :])
-        whole = ms.Replay(self.world.scenario.master_machine(0, ""))
         self._apply(whole, self.events)
-        self.world.checks.replayed(kept.checkpoint(), whole.checkpoint())
-        kept.finish(now, self.world.now)
+        self.world.checks.replayed(ms.Checkpoint.of(kept), ms.Checkpoint.of(whole))
+        ms.take_over(kept, machine.outline.clock, now, self.world.now)
 
-    def _apply(self, history: ms.Replay, events: list[Event]) -> None:
+    def _apply(self, state: ms.JobState, events: list[Event]) -> None:
         for event in events:
-            history.apply(event)
+            ms.follow(state, event)
         if self.committed is not None:
-            history.commit(self.committed)
+            state.commit(self.committed)
 
 
 class SimMaster:
@@ -103,7 +102,7 @@ class SimMaster:
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
-        self.machine.published = max(self.machine.published, len(world.checks.lines) - 1)
+        self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
         self.handle(ms.Begin())
         world.at(TICK_S, self._tick)
 
@@ -138,7 +137,7 @@ class SimMaster:
             self._later += [event for event in events if not isinstance(event, ms.Tick)]
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
-        if self.machine.coordinator.busy:
+        if self.machine.state.busy:
             self.lines.unsettled(self.machine.now)
         records = [effect for effect in effects if isinstance(effect, ms.Record | ms.Committed)]
         kinds = [effect.kind if isinstance(effect, ms.Record) else "committed" for effect in records]
@@ -149,13 +148,14 @@ class SimMaster:
             return
         if records:
             try:
-                self.journal.append(self.epoch, effects, self.machine.committed)
+                self.journal.append(self.epoch, effects, self.machine.state.committed)
+                self.world.checks.told(self.machine.state, self.journal.state)
             except Stale:
                 self.world.note(f"master {self.epoch}", "is no longer the master")
                 self.die()
                 return
         if any(isinstance(effect, ms.Record) and effect.kind == "replanned" for effect in effects):
-            self.lines.moved(rank.agent for rank in self.machine.ranks.values())
+            self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
         others = [effect for effect in effects if not isinstance(effect, ms.Record | ms.Committed)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
@@ -208,7 +208,7 @@ class SimMaster:
                     self._advances[agent, incarnation] = effect
                 backend.send(agent, incarnation, message)
             case ms.Publish(agent, metrics):
-                lines = self.lines.add(agent, metrics, self.machine.now, self.machine.committed, wall=world.now)
+                lines = self.lines.add(agent, metrics, self.machine.now, self.machine.state.committed, wall=world.now)
                 if lines and self.epoch != self.journal.epoch:
                     world.note(f"master {self.epoch}", "is no longer the master")
                     self.die()
@@ -257,8 +257,8 @@ class SimMaster:
         nodes = [n for n in scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in lost]
         room = dict.fromkeys(nodes, scenario.room)
         moving = []
-        for key, rank in machine.ranks.items():
-            node = machine.agents[rank.agent].place.node
+        for key, rank in machine.state.ranks.items():
+            node = machine.state.agents[rank.agent].place.node
             if node in lost:
                 moving.append(key)
             elif node in room:
@@ -271,8 +271,8 @@ class SimMaster:
                 return
             room[node] -= 1
             homes[key] = node
-        agents = {a.place.node: name for name, a in machine.agents.items() if not a.node_lost}
-        taken = len(machine.agents)
+        agents = {a.place.node: name for name, a in machine.state.agents.items() if not a.node_lost}
+        taken = len(machine.state.agents)
         for node in homes.values():
             if node not in agents:
                 agents[node] = f"node{taken}"

@@ -17,16 +17,31 @@ from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.protocol.master import checkpoint, commands, coordinator, hangs, ladder, machine, own_time
+from rolemesh_durable.protocol.master import (
+    carrying_out,
+    commands,
+    coordinator,
+    hangs,
+    ladder,
+    own_time,
+    progress,
+    reports,
+    transitions,
+)
+from rolemesh_durable.protocol.master.carrying_out import CarryingOut
+from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["MUTATIONS", "Mutation"]
 
 replay = importlib.import_module("rolemesh_durable.protocol.master.replay")
-"""The module; the package has the function under its name."""
+apply = importlib.import_module("rolemesh_durable.protocol.master.apply")
+"""The modules; the package has functions under their names."""
 
 
 class Mutation(NamedTuple):
@@ -50,13 +65,13 @@ def _no_epoch_fence(original: Any) -> Any:
 
 def _commit_what_is_finished(original: Any) -> Any:
     def commit(self: Any) -> Any:
-        before = {key: record.safe for key, record in self.ranks.items()}
-        for record in self.ranks.values():
+        ranks = self._context.state.ranks
+        before = {key: record.safe for key, record in ranks.items()}
+        for record in ranks.values():
             record.safe = max(record.safe, record.finished, record.report.step if record.report else -1)
-        effects = original(self)
+        original(self)
         for key, safe in before.items():
-            self.ranks[key].safe = safe
-        return effects
+            ranks[key].safe = safe
 
     return commit
 
@@ -123,52 +138,54 @@ def _no_budget(original: Any) -> Any:
 
 
 def _failures_meanwhile_are_lost(original: Any) -> Any:
-    def remember(self: Any, failure: Any, now: float) -> None:
-        if self.recovery is None:
-            original(self, failure, now)
+    def failed(self: Any, failure: Any, silent_s: float = 0.0) -> None:
+        busy = self.state.recovery is not None
+        original(self, failure, silent_s)
+        if busy:
+            self.state.open.pop()
 
-    return remember
+    return failed
 
 
 def _says_everything_once(original: Any) -> Any:
-    def send(self: Any, agent: Any, message: Any, now: float, again_s: float = 0.5) -> Any:
-        return original(self, agent, message, now, again_s if isinstance(message, m.Advance) else 1e9)
+    def send(self: Any, agent: Any, message: Any, again_s: float = 0.5) -> Any:
+        return original(self, agent, message, again_s if isinstance(message, m.Advance) else 1e9)
 
     return send
 
 
 def _forgets_generations(original: Any) -> Any:
-    def checkpoint(self: Any) -> Any:
-        kept = original(self)
+    def checkpoint(state: Any) -> Any:
+        kept = original(state)
         ranks = [msgspec.structs.replace(rank, generation=0) for rank in kept.ranks]
         return msgspec.structs.replace(kept, ranks=ranks)
 
     return checkpoint
 
 
-def _launch_is_not_replayed(original: Any) -> Any:
-    return lambda machine, started: None
+def _launch_is_not_journalled(original: Any) -> Any:
+    def tell(self: Any, happened: Any) -> None:
+        if not isinstance(happened, transitions.RecoveryLaunched):
+            return original(self, happened)
+        return apply.apply(self.state, happened)
+
+    return tell
 
 
 def _restored_is_safe(original: Any) -> Any:
-    def launch(self: Any, recovery: Any, now: float) -> Any:
-        effects = original(self, recovery, now)
-        for key in recovery.restart:
-            self.machine.ranks[key].safe = self.machine.ranks[key].launch.resume
-        return effects
+    def launch(self: Any, recovery: Any, points: Any) -> Any:
+        original(self, recovery, points)
+        for key in points:
+            self._context.state.ranks[key].safe = self._context.state.ranks[key].launch.resume
 
     return launch
 
 
 def _same_generation(original: Any) -> Any:
-    def launch(self: Any, recovery: Any, now: float) -> Any:
-        effects = original(self, recovery, now)
-        for key in recovery.restart:
-            record = self.machine.ranks[key]
-            record.launch = msgspec.structs.replace(record.launch, generation=record.launch.generation - 1)
-        return effects
+    def launched(state: Any, started: Any) -> None:
+        original(state, msgspec.structs.replace(started, generation=started.generation - 1))
 
-    return launch
+    return launched
 
 
 def _overwrites_at_once(original: Any) -> Any:
@@ -184,7 +201,7 @@ def _timeline_is_forgotten(original: Any) -> Any:
 
 def _end_is_not_told_again(original: Any) -> Any:
     def turn(self: Any, events: Any, now: float) -> Any:
-        return [] if self.phase == "ended" else original(self, events, now)
+        return [] if self.state.phase == "ended" else original(self, events, now)
 
     return turn
 
@@ -195,40 +212,36 @@ def _without(*names: str) -> Any:
 
 
 def _set_without_parts(original: Any) -> Any:
-    def persisted(self: Any, teller: Any, part: Any, now: float) -> Any:
-        known, published = self._parts.setdefault(part.step, {}), self.published
-        for key in self.ranks:
+    def add(self: Any, teller: Any, part: Any) -> None:
+        known, published = self._parts.setdefault(part.step, {}), self._progress.published
+        for key in self._context.state.ranks:
             known.setdefault(key, (teller, msgspec.structs.replace(part, role=key[0], rank=key[1])))
-        self.published = max(published, part.step)
-        effects = original(self, teller, part, now)
-        self.published = published
-        return effects
+        self._progress.published = max(published, part.step)
+        original(self, teller, part)
+        self._progress.published = published
 
-    return persisted
+    return add
 
 
 def _parts_of_any_generation(original: Any) -> Any:
-    def persisted(self: Any, teller: Any, part: Any, now: float) -> Any:
-        rank = self.ranks[part.role, part.rank]
-        known = self._parts.setdefault(part.step, {})
-        effects = original(self, teller, msgspec.structs.replace(part, generation=rank.launch.generation), now)
+    def add(self: Any, teller: Any, part: Any) -> None:
+        rank, effects = self._context.state.ranks[part.role, part.rank], self._context._effects
+        known, before = self._parts.setdefault(part.step, {}), len(effects)
+        original(self, teller, msgspec.structs.replace(part, generation=rank.launch.generation))
         if (part.role, part.rank) in known:
             known[part.role, part.rank] = teller, part
-        return [
-            ms.CompleteSet(e.step, tuple(known[p.role, p.rank][1] for p in e.parts))
-            if isinstance(e, ms.CompleteSet)
-            else e
-            for e in effects
-        ]
+        for at in range(before, len(effects)):
+            if isinstance(effect := effects[at], ms.CompleteSet):
+                effects[at] = ms.CompleteSet(effect.step, tuple(known[p.role, p.rank][1] for p in effect.parts))
 
-    return persisted
+    return add
 
 
 def _goes_back_too_far(original: Any) -> Any:
-    def answered(self: Any, event: Any, now: float) -> Any:
+    def answered(self: Any, event: Any) -> Any:
         if isinstance(event, ms.OriginFound) and event.step >= 0:
             event = ms.OriginFound("", -1)
-        return original(self, event, now)
+        return original(self, event)
 
     return answered
 
@@ -261,11 +274,15 @@ def _leaves_without_a_word(original: Any) -> Any:
 
 
 def _forgets_what_was_proved(original: Any) -> Any:
-    def moved(self: Any, key: Any, now: float) -> Any:
+    def moved(self: Any, key: Any) -> Any:
         self._spared = None
-        return original(self, key, now)
+        return original(self, key)
 
     return moved
+
+
+def _takes_times_as_they_are(state: Any, clock: str, now: float, wall: float) -> None:
+    state.clock, state.last = clock, (now, wall)
 
 
 def _tells_the_latest_only(original: Any) -> Any:
@@ -301,9 +318,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
              method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
     Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
-             method(MasterMachine, "_commit", _commit_what_is_finished)),
+             method(Progress, "_commit", _commit_what_is_finished)),
     Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
-             "process", method(Coordinator, "_launch", _restored_is_safe), 127),
+             "process", method(CarryingOut, "_launch", _restored_is_safe), 127),
     Mutation("a consumer takes the last value of a restarted producer again", "the state is the undisturbed run's",
              "process", method(InEdgeState, "restart_source", _duplicates_are_taken), 141),
     Mutation("a consumer takes a value again, and only the shards are counted", "each shard once", "process",
@@ -317,30 +334,33 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "storm",
              lambda: all_of(method(ag.AgentMachine, "_launch", _launches_again)(),
-                          method(Coordinator, "_gone", _does_not_wait_for_the_dead)())),
+                          method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
     Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
-             "storm", lambda: patch.object(coordinator, "resume_points", _old_snapshots_do(coordinator.resume_points))),
+             "storm", lambda: patch.object(
+                 carrying_out, "resume_points", _old_snapshots_do(carrying_out.resume_points))),
     Mutation("ranks are restored from a snapshot that nobody has", "restored from what there is", "process",
              lambda: patch.object(
-                 coordinator, "resume_points", _restores_what_is_not_there(coordinator.resume_points))),
+                 carrying_out, "resume_points", _restores_what_is_not_there(carrying_out.resume_points))),
     Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
              method(Coordinator, "answered", _goes_back_too_far), 640),
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
-             lambda: patch.object(replay.Replay, "commit", lambda self, step: None)),
+             lambda: all_of(patch.object(ms.JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
-             method(replay.Replay, "checkpoint", _forgets_generations)),
+             method(ms.Checkpoint, "of", _forgets_generations)),
+    Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
+             method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
-             lambda: patch.object(replay, "_launched", _launch_is_not_replayed(None))),
+             lambda: all_of(method(MasterContext, "tell", _launch_is_not_journalled)(), _without("told"))),
     Mutation("a rank is started again under the generation it had", "generations grow", "agents",
-             method(Coordinator, "_launch", _same_generation)),
+             lambda: patch.object(apply, "_launched", _same_generation(apply._launched))),
     Mutation("levels have no budget", "the ladder ends", "endless",
              lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
     Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",
              lambda: patch.object(coordinator, "propose", _ends_without_a_word(ladder.propose))),
     Mutation("a failure during a recovery is lost", "the job ends as it must", "process",
-             method(Coordinator, "remember", _failures_meanwhile_are_lost)),
+             lambda: all_of(method(MasterContext, "failed", _failures_meanwhile_are_lost)(), _without("told"))),
     Mutation("commands are said once", "the job ends as it must", "process",
-             method(commands.Commands, "send", _says_everything_once)),
+             method(commands.Commands, "_send", _says_everything_once)),
     Mutation("of who is where, an agent is told the latest only", "the job ends as it must", "process",
              method(Wiring, "message", _tells_the_latest_only)),
     Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
@@ -348,11 +368,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(ag.AgentMachine, "_wire", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
-             "nothing restarts without a failure", "calm", lambda: patch.object(machine, "SILENCE_S", 0.3)),
+             "nothing restarts without a failure", "calm", lambda: patch.object(reports, "SILENCE_S", 0.3)),
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
              lambda: patch.object(own_time, "STALL_S", 1e9)),
     Mutation("a new master takes the times of another machine's clock for its own", "no deadlock", "master",
-             lambda: all_of(patch.object(checkpoint.Moment, "by", lambda self, clock, now, wall: self.at),
+             lambda: all_of(patch.object(apply, "by_another_clock", _takes_times_as_they_are),
+                          patch.object(replay, "by_another_clock", _takes_times_as_they_are),
                           patch.object(ladder, "FIRST_DELAY_S", 4.0))),
     Mutation("recoveries follow each other without a pause", "the job ends as it must", "passing",
              lambda: patch.object(ladder, "MAX_DELAY_S", 0.0)),
@@ -361,7 +382,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
-             lambda: all_of(method(Coordinator, "leaves", lambda original: lambda self, agent, ranks, now: [])(),
+             lambda: all_of(method(Coordinator, "leaves", lambda original: lambda self, agent, ranks: None)(),
                           patch.object(ag, "LEAVE_S", 0.5))),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
              method(ag.AgentMachine, "handle", _leaves_without_a_word)),
@@ -373,14 +394,14 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(MasterMachine, "turn", _end_is_not_told_again)),
     Mutation("a set takes parts that a rank had written before it went back, if they come late",
              "sets are of one history", "back",
-             method(MasterMachine, "_persisted", _parts_of_any_generation), first=3_700),
+             method(Sets, "_add", _parts_of_any_generation), first=3_700),
     Mutation("a set keeps the parts of ranks that go back", "sets are of one history", "lost",
-             method(MasterMachine, "went_back", lambda original: lambda self, key, step: None)),
+             method(Sets, "went_back", lambda original: lambda self, key, step: None)),
     Mutation("a set is complete before its parts are there", "sets are whole", "calm",
-             method(MasterMachine, "_persisted", _set_without_parts)),
+             method(Sets, "_add", _set_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a job ends before its last step is durable", "no step is skipped", "nodes",
-             lambda: all_of(patch.object(machine, "LAST_SET_S", 0.0), patch.object(machine, "LINES_S", 0.0),
+             lambda: all_of(patch.object(progress, "LAST_SET_S", 0.0), patch.object(progress, "LINES_S", 0.0),
                           _without("every_line"))),
 )  # fmt: skip

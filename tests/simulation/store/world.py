@@ -33,7 +33,7 @@ from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master import MasterMachine
+from rolemesh_durable.protocol.master import JobState
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 __all__ = ["INVARIANTS", "Masters"]
@@ -138,14 +138,14 @@ class Masters:
         """The time of day, as the machine has it."""
         return self.now + self._wall
 
-    def fresh(self) -> MasterMachine:
-        """The machine of the job's first master."""
+    def fresh(self) -> JobState:
+        """The state that the job's first master begins with."""
         places = (AgentPlace("a0", "n0", {"cpu": 1.0}),)
         launches = {"a0": tuple(m.RankLaunch("work", i, 2, i, 2, 0, {}, {}) for i in range(2))}
         outline = JobOutline(
             "job", 1, 10, 4, places, launches, 60.0, 1.0, None, graph=self.graph, snapshots=SnapshotPlan(enabled=False)
         )
-        return MasterMachine(outline)
+        return JobState.of(outline)
 
     def records(self, seq: int) -> list[tuple[str, dict[str, Any]]]:
         """What happens to the job now, after event `seq`."""
@@ -154,8 +154,8 @@ class Masters:
 
     def _record(self, number: int) -> tuple[str, dict[str, Any]]:
         if number < 2:
-            at = {"clock": "boot", "at": self.now} if number == 0 else {"at": self.now}
-            return ("job_started", "job_running")[number], at
+            job = {"name": "job", "steps": 10, "agents": ["a0"], "ranks": 2, "clock": "boot"} if number == 0 else {}
+            return ("job_started", "job_running")[number], {**job, "at": self.now}
         count, part = divmod(number - 2, 7)
         rank, common = {"role": "work", "rank": 0, "generation": count}, {"number": count, "at": self.now}
         says = f"killed {self.rng.random()} " + "x" * self.rng.choice((0, 0, 3000))

@@ -17,13 +17,13 @@ from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import KEPT, Claimed, Journal
 from rolemesh_durable.master.writer import Writer
-from rolemesh_durable.protocol.master import MasterMachine
+from rolemesh_durable.protocol.master import JobState
 
 RECOVERIES = 700
 
 
-def fresh() -> MasterMachine:
-    return MasterMachine(job(ranks=2).outline)
+def fresh() -> JobState:
+    return JobState.of(job(ranks=2).outline)
 
 
 class Master:
@@ -58,6 +58,9 @@ class Master:
     def close(self) -> None:
         self._writer.close()
         self.journal.close()
+
+
+BEGUN = ("job_started", {"name": "job", "steps": 9, "agents": ["a0"], "ranks": 1, "at": 0.0, "clock": "boot"})
 
 
 def recovery(number: int) -> list[tuple[str, dict[str, Any]]]:
@@ -100,7 +103,7 @@ def test_a_master_of_a_job_that_has_failed_very_often_begins_with_what_its_whole
     masters: Any, tmp_path: Path
 ) -> None:
     first = masters()
-    every = first.append(("job_started", {"clock": "boot", "at": 0.0}), ("job_running", {"at": 0.0}))
+    every = first.append(BEGUN, ("job_running", {"at": 0.0}))
     for number in range(1, RECOVERIES + 1, 10):
         batch = [record for each in range(number, number + 10) for record in recovery(each)]
         every += first.append(*batch, committed=number)
@@ -122,12 +125,12 @@ def test_a_master_of_a_job_that_has_failed_very_often_begins_with_what_its_whole
 
 def test_a_master_goes_on_with_the_recovery_that_was_under_way_when_the_journal_was_compacted(masters: Any) -> None:
     first = masters()
-    first.append(("job_started", {"clock": "boot", "at": 0.0}), ("job_running", {"at": 0.0}))
+    first.append(BEGUN, ("job_running", {"at": 0.0}))
     first.append(*(record for number in range(1, 300) for record in recovery(number)))
     first.append(*recovery(300)[:3], committed=4)
-    machine = fresh()
-    masters().journal.history.continue_with(machine, 400.0, 1e9)
-    assert machine.coordinator.recovery is not None
-    assert machine.coordinator.recovery.number == 300
-    assert machine.ranks["work", 0].launch.generation == 300
-    assert (machine.phase, machine.committed) == ("running", 4)
+    state = fresh()
+    masters().journal.history.continue_with(state, "boot", 400.0, 1e9)
+    assert state.recovery is not None
+    assert state.recovery.number == 300
+    assert state.ranks["work", 0].launch.generation == 300
+    assert (state.phase, state.committed) == ("running", 4)

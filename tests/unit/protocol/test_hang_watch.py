@@ -19,6 +19,9 @@ AFTER_S = 10.0
 COMPUTING = 1
 
 
+AGAIN = ms.Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
+
+
 class Job:
     """One rank on one agent; `run` lets time pass in which it reports the same."""
 
@@ -29,8 +32,7 @@ class Job:
             "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
             hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
         )  # fmt: skip
-        again = ms.Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
-        self.machine = ms.MasterMachine(outline, [again])
+        self.machine = ms.MasterMachine(outline, [AGAIN])
         self.journal: list[Event] = []
         self.now, self.seq, self.generation = 0.0, count(1), 0
         self.turn(ms.Begin())
@@ -46,7 +48,7 @@ class Job:
         seen, until = len(self.journal), self.now + seconds
         while self.now < until:
             self.now += 0.5
-            known = self.machine.ranks["work", 0]
+            known = self.machine.state.ranks["work", 0]
             generation, state = known.launch.generation, at.get("state", "ready")
             if known.state == "halting":
                 state = "gone"
@@ -81,8 +83,8 @@ def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() 
     assert job.run(1.0, step=4) == []
     (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
     assert slow["seconds"] > AFTER_S
-    again = ms.MasterMachine(job.machine.outline, job.machine.ladder)
-    ms.replay(again, job.journal, job.now, job.now)
+    again = ms.MasterMachine(job.machine.outline, [AGAIN])
+    ms.replay(again.state, job.journal, "", job.now, job.now)
     job.machine = again
     job.turn(ms.Begin())
     assert job.run(1.9 * AFTER_S, step=6) == []

@@ -10,11 +10,13 @@ from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master.machine import OWNER_START_S, STOP_MARGIN_S, TROUBLE_S
+from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
+from rolemesh_durable.protocol.master.machine import OWNER_START_S
+from rolemesh_durable.protocol.master.progress import TROUBLE_S
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 
-def job(ranks: int = 1, agents: int = 1, **settings: Any) -> ms.MasterMachine:
+def job(ranks: int = 1, agents: int = 1, ladder: tuple[ms.Rung, ...] = (), **settings: Any) -> ms.MasterMachine:
     """A job whose master has heard its agents; `agents` beyond `ranks` have none."""
     names = [f"a{i}" for i in range(agents)]
     launches: dict[str, tuple[m.RankLaunch, ...]] = dict.fromkeys(names, ())
@@ -28,7 +30,8 @@ def job(ranks: int = 1, agents: int = 1, **settings: Any) -> ms.MasterMachine:
         "owner_lease_s": None,
         "snapshots": SnapshotPlan(enabled=False),
     }
-    machine = ms.MasterMachine(JobOutline("job", 1, 10, 4, places, launches, graph=graph, **known | settings))
+    outline = JobOutline("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
+    machine = ms.MasterMachine(outline, ladder)
     machine.handle(ms.Begin(), 0.0)
     for name in names:
         tell(machine, name, 0.1)
@@ -40,18 +43,18 @@ def tell(
 ) -> list[ms.Effect]:
     """A report of an agent."""
     seq = int(now * 1000)
-    node = machine.agents[agent].place.node
-    incarnation = machine.agents[agent].incarnation
+    node = machine.state.agents[agent].place.node
+    incarnation = machine.state.agents[agent].incarnation
     report = m.Report(agent, incarnation, seq, node, "h", 1, "", 1, -1, ranks, (), (), (), "", 0, making)
     return machine.handle(ms.FromAgent(agent, report), now)
 
 
 def running(machine: ms.MasterMachine, now: float = 1.0) -> None:
-    for name, agent in machine.agents.items():
-        here = [key for key, rank in machine.ranks.items() if rank.agent == agent.place.agent]
+    for name, agent in machine.state.agents.items():
+        here = [key for key, rank in machine.state.ranks.items() if rank.agent == agent.place.agent]
         tell(machine, name, now, *(m.RankReport(*key, 0, "up", 100) for key in here))
         tell(machine, name, now + 0.1, *(m.RankReport(*key, 0, "ready", 100) for key in here))
-    assert machine.phase == "running"
+    assert machine.state.phase == "running"
 
 
 def records(effects: list[ms.Effect]) -> dict[str, dict[str, Any]]:
@@ -125,7 +128,7 @@ def test_a_detached_job_outlives_its_owner() -> None:
 def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
     machine = job()
     machine.handle(ms.StopAsked("enough"), 1.0)
-    assert machine.phase == "stopping"
+    assert machine.state.phase == "stopping"
     alone(machine, 1.0, 1.9 + STOP_MARGIN_S)
     effects = machine.handle(ms.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
     assert ms.End("interrupted", "enough") in effects
@@ -165,7 +168,7 @@ def test_reports_that_come_late_or_twice_change_nothing() -> None:
     running(machine)
     tell(machine, "a0", 3.0, m.RankReport("work", 0, 0, "ready", 100, finished=5))
     assert tell(machine, "a0", 2.0, m.RankReport("work", 0, 0, "failed", 100)) == []
-    assert machine.ranks["work", 0].state == "running"
+    assert machine.state.ranks["work", 0].state == "running"
 
 
 def test_an_agent_without_ranks_may_be_lost() -> None:
@@ -173,7 +176,7 @@ def test_an_agent_without_ranks_may_be_lost() -> None:
     running(machine)
     found = records(machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.0))
     assert set(found) == {"agent_lost"}
-    assert machine.phase == "running"
+    assert machine.state.phase == "running"
     assert set(records(machine.handle(ms.AgentLost("a0", 1, "its node is gone", node_lost=True), 2.1))) >= {
         "agent_lost",
         "failure",
@@ -191,16 +194,16 @@ def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_for
     kinds = [effect.kind for effect in effects if isinstance(effect, ms.Record)]
     assert kinds == ["agent_lost", "node_lost"]
     replayed(again, effects)
-    assert machine.agents["a1"].node_lost
-    assert again.agents["a1"].node_lost
-    replayed(again, machine.start_agents(["a1"], 3.0))
-    assert not machine.agents["a1"].node_lost
-    assert not again.agents["a1"].node_lost
+    again_started = {"agent": "a1", "incarnation": 2, "node": "n1", "resources": {}}
+    assert machine.state.agents["a1"].node_lost
+    assert again.state.agents["a1"].node_lost
+    ms.follow(again.state, Event(3, 1, 0.0, "agent_started", again_started))
+    assert not again.state.agents["a1"].node_lost
 
 
 def replayed(machine: ms.MasterMachine, effects: list[ms.Effect]) -> None:
     made = [effect for effect in effects if isinstance(effect, ms.Record)]
-    ms.replay(machine, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], 0.0, 0.0)
+    ms.replay(machine.state, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], "", 0.0, 0.0)
 
 
 def refusals(machine: ms.MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
@@ -215,12 +218,12 @@ def test_refused_connections_are_counted_and_told_when_their_number_has_doubled(
     running(machine)
     told = [count for now, count in enumerate((0, 1, 1, 2, 3, 5, 6, 9), 2) if refusals(machine, now, count)]
     assert told == [1, 2, 5, 9]
-    assert sum(machine.refused.values()) == 9
+    assert sum(machine.state.refused.values()) == 9
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
     again = ms.MasterMachine(machine.outline)
-    ms.replay(again, [Event(1, 1, 0.0, "connections_refused", last)], 0.0, 0.0)
-    assert again.refused == machine.refused
+    ms.replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
+    assert again.state.refused == machine.state.refused
 
 
 def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_hold_up_the_end() -> None:
@@ -239,15 +242,14 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
         assert any(isinstance(effect, ms.CompleteSet) for effect in reported(now)), "it is tried again"
         told += [*records(machine.handle(ms.SetCompleted(9, "not here"), now + 0.5))]
     assert told == ["snapshot_trouble"]
-    assert machine.phase == "running"
+    assert machine.state.phase == "running"
     found = alone(machine, 6.0, 3.0 + TROUBLE_S + 0.1)
     assert found["job_stopping"]["status"] == "done"
 
 
 def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to() -> None:
-    machine = job(snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     everybody = ms.Rung("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
-    machine.ladder = (everybody,)
+    machine = job(ladder=(everybody,), snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     running(machine)
     machine.handle(ms.Published(9), 2.0)
     part = m.Persisted("work", 0, 1, {"work/rank-0-of-1.safetensors": (1, "y")})
@@ -268,11 +270,11 @@ def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to(
 def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> None:
     machine = job(ranks=2, agents=2, snapshots=SnapshotPlan(enabled=True))
     running(machine)
-    machine.published = 9
+    machine.progress.published = 9
 
     def told(agent: str, now: float, *parts: m.Persisted) -> list[ms.Effect]:
-        of = machine.agents[agent]
-        ranks = tuple(m.RankReport(*key, 0, "ready", 100) for key, r in machine.ranks.items() if r.agent == agent)
+        of = machine.state.agents[agent]
+        ranks = tuple(m.RankReport(*key, 0, "ready", 100) for key, r in machine.state.ranks.items() if r.agent == agent)
         report = m.Report(agent, of.incarnation, int(now * 1000), of.place.node, "h", 1, "", 1, -1, ranks, (), parts)
         return machine.handle(ms.FromAgent(agent, report), now)
 

@@ -35,7 +35,7 @@ class NodeMemory:
             self._persister.start()
         replicas = self._plan.enabled and self._plan.replicas
         self._replicas = Replicas(config, shm, self.timeline) if replicas else None
-        self._others = self._alone = False
+        self._alone = False
         self._running: set[RankKey] = set()
         self._covered = -1
         self._lost: set[RankKey] = set()
@@ -85,7 +85,7 @@ class NodeMemory:
 
     def copies_to(self, address: str) -> None:
         """The agent at `address` gets copies of this one's snapshots; nobody, if that is empty."""
-        self._others, self._alone = bool(address), not address
+        self._alone = not address
         if self._replicas is not None:
             self._replicas.copies_to(address)
 
@@ -128,7 +128,7 @@ class NodeMemory:
         self._lost.discard((role, rank))
         if self._persister is not None:
             self._persister.look(role, rank)
-        if self._replicas is None or not self._others:
+        if self._replicas is None or self._alone:
             return snapshot
         self._replicas.offer(role, rank, snapshot)
         return self._replicas.replicated(role, rank)

@@ -17,45 +17,44 @@ __all__ = ["History"]
 class _Head(msgspec.Struct, frozen=True):
     """The content of the store's head."""
 
-    machine: machine.Checkpoint
+    state: machine.Checkpoint
     account: Account
 
 
 class History:
     """Follows the journal: `apply` what is journalled, `head` is what stands for all of it.
 
-    `fresh` makes a machine as the job's first master began with.
+    `fresh` makes the state that the job's first master began with.
     """
 
-    def __init__(self, fresh: Callable[[], machine.MasterMachine], stored: Stored) -> None:
+    def __init__(self, fresh: Callable[[], machine.JobState], stored: Stored) -> None:
         """Begin with what is kept in the store."""
         self.account = Account()
         self.seq = stored.head_seq
         """The number of the last event."""
-        self._replay = machine.Replay(fresh())
+        self._state = fresh()
         if stored.head:
             head = msgspec.json.decode(stored.head, type=_Head)
             self.account = head.account
-            self._replay.restore(head.machine)
+            head.state.onto(self._state)
         self.apply([event for event in stored.events if event.seq > stored.head_seq])
         if self.account.begun is not None:
-            self._replay.commit(stored.committed)
+            self._state.commit(stored.committed)
 
-    def continue_with(self, fresh: machine.MasterMachine, now: float, wall: float) -> None:
-        """Bring a fresh machine to where the journal ends, to go on with what was under way."""
-        replay = machine.Replay(fresh)
-        replay.restore(msgspec.convert(msgspec.to_builtins(self._replay.checkpoint()), machine.Checkpoint))
-        replay.finish(now, wall)
+    def continue_with(self, fresh: machine.JobState, clock: str, now: float, wall: float) -> None:
+        """Bring the state of a new master to where the journal ends, to go on with what was under way."""
+        machine.Checkpoint.of(self._state).onto(fresh)
+        machine.take_over(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
         """Follow what has been journalled."""
         for event in events:
-            self._replay.apply(event)
+            machine.follow(self._state, event)
             self.account.apply(event)
             self.seq = event.seq
         if committed is not None:
-            self._replay.commit(committed)
+            self._state.commit(committed)
 
     def head(self) -> str:
         """What stands for everything so far."""
-        return msgspec.json.encode(_Head(self._replay.checkpoint(), self.account)).decode()
+        return msgspec.json.encode(_Head(machine.Checkpoint.of(self._state), self.account)).decode()

@@ -52,7 +52,7 @@ class Journal:
         opened: Callable[[], EventLog],
         run_dir: Path,
         writer: Writes,
-        fresh: Callable[[], machine.MasterMachine],
+        fresh: Callable[[], machine.JobState],
         written: Callable[[], int],
     ) -> None:
         self._run_dir = run_dir

@@ -73,7 +73,7 @@ class Master:
             partial(EventLog.open, bundle.state, self.run_dir, bundle.job_id, exact(bundle.store)),
             self.run_dir,
             self._writer,
-            lambda: machine.MasterMachine(bundle.outline),
+            lambda: machine.JobState.of(bundle.outline),
             lambda: self._publication.told,
         )
         self._keepalive = Keepalive(launcher)
@@ -153,14 +153,14 @@ class Master:
         self._check_journal(found)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
         self._machine = machine.MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
-        self._journal.history.continue_with(self._machine, time.monotonic(), time.time())
+        self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
             published = max(found.published, self.bundle.outline.origin_step)
             self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
         self._announce(found)
         self._in_control = True
-        if self._machine.phase == "ended":
+        if self._machine.state.phase == "ended":
             self._finish()
             return
         effects = self._machine.turn([machine.Begin()], time.monotonic())
@@ -232,7 +232,7 @@ class Master:
             if isinstance(event, machine.Published):
                 self._lines.written(event.step)
         effects = self._machine.turn([*events, machine.Tick()], time.monotonic())
-        if self._machine.coordinator.busy:
+        if self._machine.state.busy:
             self._lines.unsettled(self._machine.now)
         self._carry_out(effects)
 
@@ -241,7 +241,7 @@ class Master:
         records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
         commits = any(isinstance(effect, machine.Committed) for effect in effects)
         if records or commits:
-            self._journal.append(records, lambda events: self._release(events, effects), self._machine.committed)
+            self._journal.append(records, lambda events: self._release(events, effects), self._machine.state.committed)
         elif any(isinstance(effect, machine.Publish) for effect in effects):
             # A master that was stopped for a while would write lines that are there already.
             self._journal.verify(lambda: self._release([], effects))
@@ -252,7 +252,7 @@ class Master:
         """What a turn has led to, now that it is durable."""
         self._publication.add(events)
         if any(event.kind == "replanned" for event in events):
-            self._lines.moved(rank.agent for rank in self._machine.ranks.values())
+            self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
         for effect in effects:
             match effect:
                 case machine.ToAgent(agent, incarnation, message):
@@ -264,10 +264,10 @@ class Master:
                 case machine.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
                 case machine.Replan(lost):
-                    homes = {key: record.agent for key, record in self._machine.ranks.items()}
+                    homes = {key: record.agent for key, record in self._machine.state.ranks.items()}
                     alive = {
                         name: record.place.node
-                        for name, record in self._machine.agents.items()
+                        for name, record in self._machine.state.agents.items()
                         if record.state == "up" and record.place.node not in lost
                     }
                     self._tasks.replan(lost, homes, alive)
@@ -285,7 +285,9 @@ class Master:
                     pass
 
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
-        lines = tuple(self._lines.add(agent, metrics, self._machine.now, self._machine.committed, wall=time.time()))
+        lines = tuple(
+            self._lines.add(agent, metrics, self._machine.now, self._machine.state.committed, wall=time.time())
+        )
         if lines:
             self._recent.extend(lines)
             self._publication.add(lines)
@@ -343,7 +345,7 @@ class Master:
         )
         if not self._in_control:
             return msgspec.structs.replace(status, state="recovering" if self._earlier is not None else "starting")
-        if self._machine.phase == "ended" and not self._over:  # that is not journalled yet
+        if self._machine.state.phase == "ended" and not self._over:  # that is not journalled yet
             return msgspec.structs.replace(status, state="stopping")
         return status
 
@@ -354,7 +356,7 @@ class Master:
         stopping.start()
         self._serve(until=lambda: not stopping.is_alive())
         ended = time.time()
-        result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started)
+        result = result_of(self._machine.state, self.bundle, self._journal.history.account, ended - self._started)
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
         self._serve(until=lambda: self._publication.wait(0) or not self._publication.patient)

@@ -14,7 +14,7 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_S
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_durable.protocol.master import MasterMachine, RankRecord
+from rolemesh_durable.protocol.master import JobState, MasterMachine, RankRecord
 
 __all__ = ["result_of", "status_of"]
 
@@ -26,27 +26,28 @@ def status_of(
     machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str, warnings: Iterable[str] = ()
 ) -> JobStatus:
     """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
+    state = machine.state
     agents = tuple(
-        AgentStatus(name, record.place.node, record.pid, record.state) for name, record in machine.agents.items()
+        AgentStatus(name, record.place.node, record.pid, record.state) for name, record in state.agents.items()
     )
     graph = bundle.config.graph
     ranks = tuple(
-        _rank(role, n, machine.agents[record.agent].place.node, record, graph)
-        for (role, n), record in machine.ranks.items()
+        _rank(role, n, state.agents[record.agent].place.node, record, graph)
+        for (role, n), record in state.ranks.items()
     )
     return JobStatus(
         bundle.config.name,
-        machine.status if machine.phase == "ended" else machine.phase,
+        state.status if state.phase == "ended" else state.phase,
         machine.outline.epoch,
-        machine.committed,
+        state.committed,
         bundle.config.steps,
         started,
         pid,
         host,
         agents,
         ranks,
-        machine.message,
-        machine.persisted,
+        state.message,
+        state.persisted,
         (*warnings, *machine.warnings()),
     )
 
@@ -69,41 +70,41 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 
-def result_of(machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float) -> dict[str, Any]:
+def result_of(state: JobState, bundle: JobBundle, account: Account, wall_s: float) -> dict[str, Any]:
     """The content of ``result.json``."""
-    status = machine.status
+    status = state.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
-    never_started = status == "failed" and not machine.failures and machine.never_started
+    never_started = status == "failed" and not state.failures and state.never_started
     result: dict[str, Any] = {
         "name": bundle.config.name,
         "job_id": bundle.job_id,
         "status": status,
-        "message": machine.message,
+        "message": state.message,
         "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
         "steps": bundle.config.steps,
-        "committed_steps": machine.committed + 1,
+        "committed_steps": state.committed + 1,
         "wall_s": round(wall_s, 3),
-        "state_sha256": _digests(machine),
+        "state_sha256": _digests(state),
         "plugins": bundle.plugins,
         "run_dir": bundle.config.run_dir,
         "restored_step": bundle.outline.origin_step,
-        "persisted_step": machine.persisted,
-        "lost_nodes": sorted({agent.place.node for agent in machine.agents.values() if agent.node_lost}),
-        "refused_connections": sum(machine.refused.values()),
+        "persisted_step": state.persisted,
+        "lost_nodes": sorted({agent.place.node for agent in state.agents.values() if agent.node_lost}),
+        "refused_connections": sum(state.refused.values()),
         "recoveries": account.recoveries(),
         "goodput": account.goodput(wall_s),
     }
-    if machine.failures and status != "done":
-        result["failure"] = msgspec.to_builtins(failures.primary(machine.last_failures))
-        result["failures"] = [failures.describe(failure) for failure in machine.last_failures]
+    if state.failures and status != "done":
+        result["failure"] = msgspec.to_builtins(failures.primary(state.last_failures))
+        result["failures"] = [failures.describe(failure) for failure in state.last_failures]
     return result
 
 
-def _digests(machine: MasterMachine) -> dict[str, str | None]:
+def _digests(state: JobState) -> dict[str, str | None]:
     """Per role the sha256 over its ranks' digests in rank order; None for a role without state or not at its end."""
     result: dict[str, str | None] = {}
-    for role in dict.fromkeys(role for role, _ in machine.ranks):
-        ranks = [record for (r, _), record in sorted(machine.ranks.items()) if r == role]
+    for role in dict.fromkeys(role for role, _ in state.ranks):
+        ranks = [record for (r, _), record in sorted(state.ranks.items()) if r == role]
         if all(record.state == "done" and record.sha256 for record in ranks):
             result[role] = sha256("".join(record.sha256 for record in ranks).encode()).hexdigest()
         else:

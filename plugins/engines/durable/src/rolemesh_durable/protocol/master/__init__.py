@@ -17,7 +17,6 @@ from rolemesh_durable.protocol.master.events import (
     Incarnation,
     InjectAsked,
     KillAgent,
-    Move,
     OriginFound,
     OwnerSeen,
     Publish,
@@ -35,8 +34,9 @@ from rolemesh_durable.protocol.master.events import (
 )
 from rolemesh_durable.protocol.master.ladder import Rung
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master.records import AgentRecord, RankRecord
-from rolemesh_durable.protocol.master.replay import Replay, replay
+from rolemesh_durable.protocol.master.replay import follow, replay, take_over
+from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
+from rolemesh_durable.protocol.master.transitions import Move
 
 __all__ = [
     "AgentLost",
@@ -55,6 +55,7 @@ __all__ = [
     "FromAgent",
     "Incarnation",
     "InjectAsked",
+    "JobState",
     "KillAgent",
     "MasterMachine",
     "Move",
@@ -67,7 +68,6 @@ __all__ = [
     "Released",
     "Replan",
     "Replanned",
-    "Replay",
     "Rung",
     "SetCompleted",
     "StartAgents",
@@ -75,5 +75,7 @@ __all__ = [
     "StopAsked",
     "Tick",
     "ToAgent",
+    "follow",
     "replay",
+    "take_over",
 ]

@@ -5,18 +5,27 @@ Neither options nor variables of ranks are in it: they may hold secrets, and are
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from rolemesh.api.cluster import AgentPlace
-from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
-from rolemesh_durable.protocol.master.events import Status
-from rolemesh_durable.protocol.master.hangs import Allowance
-from rolemesh_durable.protocol.master.records import AgentRecord, AgentState, RankRecord, RankState
-from rolemesh_durable.protocol.master.resume import Origin
+from rolemesh.api.failures import Attempt, Failure
+from rolemesh_durable.protocol.master.state import (
+    AgentRecord,
+    AgentState,
+    Allowance,
+    JobState,
+    Origin,
+    Phase,
+    RankKey,
+    RankRecord,
+    RankState,
+    Recovery,
+)
+from rolemesh_durable.protocol.master.transitions import Status
 
-__all__ = ["Checkpoint", "KeptAgent", "KeptAttempt", "KeptRank", "Moment", "Unfinished"]
+__all__ = ["Checkpoint", "KeptAgent", "KeptRank"]
 
 
 class KeptAgent(msgspec.Struct, frozen=True):
@@ -81,49 +90,10 @@ _OF_RECORD = ("agent", "state", "pid", "finished", "safe", "sha256")
 _OF_LAUNCH = tuple(name for name in KeptRank.__struct_fields__ if name not in ("role", "rank", *_OF_RECORD))
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """When something was: by the monotonic clock `clock`, and by the clock on the wall."""
-
-    clock: str
-    at: float
-    wall: float
-
-    def by(self, clock: str, now: float, wall: float) -> float:
-        """When it was by another clock, where it is `now`.
-
-        If that is another machine's, or another boot's, wall times tell how long ago it was, as well as they can; what
-        seems to be still to come counts as now.
-        """
-        return min(self.at, now) if self.clock == clock else now - max(0.0, wall - self.wall)
-
-
-class KeptAttempt(msgspec.Struct, frozen=True):
-    """An attempt, and when it began and ended."""
-
-    attempt: Attempt
-    begun: Moment
-    ended: Moment | None = None
-
-    def by(self, clock: str, now: float, wall: float) -> Attempt:
-        """The attempt with its times by this clock."""
-        ended_at = self.ended.by(clock, now, wall) if self.ended is not None else 0.0
-        return msgspec.structs.replace(self.attempt, at=self.begun.by(clock, now, wall), ended_at=ended_at)
-
-
-class Unfinished(msgspec.Struct, frozen=True):
-    """A recovery that was under way."""
-
-    number: int
-    plan: RecoveryPlan
-    attempt: int
-    begun: Moment
-
-
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A machine as `Replay` has it. `reached` and `regaining` are the coordinator's, `allowed` is what operators may
-    take; `open` are failures that no plan has taken up; `clock` is the one that the last master went by."""
+    """A `JobState` without what agents report; see there."""
 
-    phase: Literal["new", "starting", "running", "stopping", "ended"]
+    phase: Phase
     status: Status
     message: str
     grace_s: float
@@ -133,15 +103,41 @@ class Checkpoint(msgspec.Struct, frozen=True):
     persisted: int
     timeline: int
     origin: Origin
+    failures: list[Failure]
+    open: list[Failure]
+    latest: list[Failure]
+    attempts: list[Attempt]
+    recoveries: int
+    recovery: Recovery | None
+    regaining: list[int]
+    clock: str
+    last: tuple[float, float]
     agents: list[KeptAgent]
     ranks: list[KeptRank]
-    refused: list[tuple[str, int, int]]
-    failures: list[Failure]
-    attempts: list[KeptAttempt]
-    clock: str
-    allowed: list[tuple[str, str, Allowance]]
-    count: int
-    reached: list[tuple[str, int, int]]
-    regaining: list[int]
-    unfinished: Unfinished | None
-    open: list[Failure]
+    refused: list[tuple[tuple[str, int], int]]
+    reached: list[tuple[RankKey, int]]
+    allowed: list[tuple[tuple[str, str], Allowance]]
+
+    @classmethod
+    def of(cls, state: JobState) -> Checkpoint:
+        """What is kept of `state`."""
+        kept: dict[str, Any] = {name: getattr(state, name) for name in _AS_IT_IS}
+        kept |= {name: list(getattr(state, name).items()) for name in _BY_KEY}
+        kept["agents"] = [KeptAgent.of(agent) for agent in state.agents.values()]
+        kept["ranks"] = [KeptRank.of(rank) for rank in state.ranks.values()]
+        return cls(**kept)
+
+    def onto(self, state: JobState) -> None:
+        """Make a job of which nothing has happened what it was."""
+        own = msgspec.convert(msgspec.to_builtins(self), Checkpoint)
+        for name in _AS_IT_IS:
+            setattr(state, name, getattr(own, name))
+        for name in _BY_KEY:
+            setattr(state, name, dict(getattr(own, name)))
+        state.agents |= {agent.place.agent: agent.record() for agent in own.agents}
+        for rank in own.ranks:
+            rank.onto(state.ranks[rank.role, rank.rank])
+
+
+_BY_KEY = ("refused", "reached", "allowed")
+_AS_IT_IS = tuple(name for name in Checkpoint.__struct_fields__ if name not in ("agents", "ranks", *_BY_KEY))

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.events import ToAgent
-from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, RankRecord
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, RankRecord
+from rolemesh_durable.protocol.master.wiring import Wiring
 
-__all__ = ["KEEPALIVE_S", "RESEND_S", "Commands", "halt_of", "launch_of"]
+__all__ = ["Commands", "halt_of", "launch_of"]
 
 RESEND_S = 0.5
 """After this a command that no report confirms is sent again."""
@@ -22,19 +25,65 @@ KEEPALIVE_S = 1.0
 class Commands:
     """Remembers what was sent to each agent, so that a command goes out when it changes, and again when it is due."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: MasterContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
+        self._wiring = Wiring(context.outline)
         self._sent: dict[tuple[str, int, type], tuple[object, float]] = {}
 
-    def send(
-        self, agent: AgentRecord, message: m.MasterToAgent, now: float, again_s: float = RESEND_S
-    ) -> list[ToAgent]:
+    def turn(self) -> None:
+        """What every agent has to be told now."""
+        state, epoch = self._context.state, self._context.outline.epoch
+        if state.phase == "stopping":
+            stop = m.Stop(epoch, state.grace_s, state.message)
+            for agent in state.agents.values():
+                if agent.state in ("up", "starting"):
+                    self._send(agent, stop)
+        elif state.phase in ("starting", "running"):
+            self._govern()
+
+    def _govern(self) -> None:
+        state, epoch = self._context.state, self._context.outline.epoch
+        advance = self._advance()
+        here: dict[str, list[RankRecord]] = {}
+        for record in state.ranks.values():
+            here.setdefault(record.agent, []).append(record)
+        self._wiring.turn(state.ranks, state.agents, here)
+        for name, agent in state.agents.items():
+            if agent.state != "up":
+                continue
+            self._send(agent, advance, KEEPALIVE_S)
+            if agent.report is None or agent.report.epoch < epoch:
+                continue  # what it runs is not known yet; it answers the first Advance of an epoch at once
+            ranks = here.get(name, [])
+            if halts := halt_of(agent, ranks, state.ranks):
+                self._send(agent, m.Halt(epoch, halts))
+            if launches := launch_of(agent, ranks):
+                self._send(agent, m.Launch(epoch, state.timeline, launches))
+            if agent.leaving and not ranks and state.recovery is None:
+                self._send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"))
+            if (wire := self._wiring.message(agent)) is not None:
+                self._send(agent, wire)
+
+    def _advance(self) -> m.Advance:
+        context, state = self._context, self._context.state
+        groups: dict[str, int] = {}
+        if state.snapshots and context.collective:
+            for (role, _), record in state.ranks.items():
+                if role in context.collective:
+                    groups[role] = min(record.safe, groups.get(role, record.safe))
+        granted = self._progress.granted if state.phase == "running" else -1
+        return m.Advance(
+            context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
+            state.persisted, groups,
+        )  # fmt: skip
+
+    def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
         """`message`, unless this incarnation was told the same less than `again_s` ago."""
         key = (agent.place.agent, agent.incarnation, type(message))
-        before = self._sent.get(key)
-        if before is not None and before[0] == message and now < before[1] + again_s:
-            return []
-        self._sent[key] = (message, now)
-        return [ToAgent(agent.place.agent, agent.incarnation, message)]
+        before, now = self._sent.get(key), self._context.now
+        if before is None or before[0] != message or now >= before[1] + again_s:
+            self._sent[key] = (message, now)
+            self._context.want(ToAgent(agent.place.agent, agent.incarnation, message))
 
 
 def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLaunch, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from rolemesh.api.cluster import AgentPlace
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.transitions import Move, Status
 
 __all__ = [
     "AgentLost",
@@ -25,7 +26,6 @@ __all__ = [
     "Incarnation",
     "InjectAsked",
     "KillAgent",
-    "Move",
     "OriginFound",
     "OwnerSeen",
     "Publish",
@@ -37,13 +37,10 @@ __all__ = [
     "SetCompleted",
     "StartAgents",
     "StartFailed",
-    "Status",
     "StopAsked",
     "Tick",
     "ToAgent",
 ]
-
-Status: TypeAlias = Literal["done", "failed", "interrupted"]
 
 # ------------------------------------------------------------------------------------------------------------ events
 
@@ -73,24 +70,6 @@ class StartFailed(msgspec.Struct, frozen=True):
 
     why: str
     agents: tuple[str, ...] = ()
-
-
-class Move(msgspec.Struct, frozen=True):
-    """A rank's new place: the agent that is to run it, and what depends on the place."""
-
-    role: str
-    rank: int
-    agent: str
-    local_rank: int
-    local_world_size: int
-    gpus: tuple[int, ...] = ()
-    turns: tuple[tuple[str, int], ...] = ()
-
-    def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
-        """`launch` at the new place."""
-        return msgspec.structs.replace(
-            launch, local_rank=self.local_rank, local_world_size=self.local_world_size, gpus=self.gpus, turns=self.turns
-        )
 
 
 class Replanned(msgspec.Struct, frozen=True):

@@ -7,20 +7,16 @@ and its ladder lasts for it. What it has proved to need it keeps; a rank that is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-
 from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol import hang
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master.records import RankKey
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.state import RankKey
 
-if TYPE_CHECKING:
-    from rolemesh_durable.protocol.master.machine import MasterMachine
-
-__all__ = ["Allowance", "HangWatch"]
+__all__ = ["HangWatch"]
 
 STACKS_S = 5.0
 """How long the verdict of a hang waits for the culprit's stacks."""
@@ -30,120 +26,93 @@ PATIENCE = 2.0
 """How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
 
 
-class Allowance(msgspec.Struct, frozen=True):
-    """What an operator may take in `step`, where it was judged last, and in others: `base`. In seconds."""
-
-    step: int
-    here_s: float
-    base_s: float
-
-
 class HangWatch:
     """Follows whether anything moves."""
 
-    def __init__(self, machine: MasterMachine) -> None:
-        self._machine = machine
+    def __init__(self, context: MasterContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
         self._moved = 0.0
         self._looked = float("-inf")
         self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._spared: tuple[hang.HangVerdict, float] | None = None
-        self._allowed: dict[tuple[str, str], Allowance] = {}
 
-    def begin(self, now: float) -> None:
-        """Everything moves: the job has just begun to run, or this master has."""
-        self._moved = now
+    def begin(self) -> None:
+        """This master begins to look."""
+        self._moved = self._context.now
 
-    def moved(self, key: RankKey, now: float) -> list[e.Effect]:
+    def moved(self, key: RankKey) -> None:
         """A rank has got on."""
+        now = self._context.now
         self._moved, self._suspect = now, None
         if self._spared is None or (self._spared[0].role, self._spared[0].rank) != key:
-            return []
+            return
         # It was only slow: in other steps it may take as long.
         (spared, since), self._spared = self._spared, None
         took = now - since
-        if took <= self._base(spared):
-            return []
-        data = {
-            "role": spared.role, "rank": spared.rank, "step": spared.step, "operator": spared.operator,
-            "seconds": round(took, 3), "allowed_s": round(PATIENCE * took, 3),
-        }  # fmt: skip
-        self.replayed("slow_operator", data)
-        return [e.Record("slow_operator", data)]
+        if took > self._base(spared):
+            allowed = round(PATIENCE * took, 3)
+            self._context.tell(
+                t.SlowOperator(spared.role, spared.rank, spared.step, spared.operator, round(took, 3), allowed)
+            )
 
-    def tick(self, now: float) -> list[e.Effect]:
+    def tick(self) -> None:
         """Time has passed."""
-        machine = self._machine
-        after, busy = machine.outline.hang_after_s, machine.coordinator.busy or machine.held_back
-        if after is None or machine.phase != "running" or busy:
+        context, state, now = self._context, self._context.state, self._context.now
+        after, waits = context.outline.hang_after_s, state.busy or self._progress.held_back
+        if after is None or state.phase != "running" or waits:
             self._suspect = self._spared = None
-            self._moved = now if busy else self._moved
-            return []
+            self._moved = now
+            return
         if self._suspect is not None:
             verdict, asked = self._suspect
-            return self._judge(verdict, "", now) if now >= asked + STACKS_S else []
-        if now < max(self._moved + after, self._looked + LOOK_S):
-            return []
-        if all(record.state == "done" for record in machine.ranks.values()):
-            return []
+            if now >= asked + STACKS_S:
+                self._judge(verdict, "")
+            return
+        if now < max(self._moved + after, self._looked + LOOK_S) or state.are(state.ranks, "done"):
+            return
         self._looked = now
         verdict = self._culprit()
         if now < self._moved + self._allowance(verdict):
             self._spared = (verdict, self._moved)
-            return []
-        record = machine.ranks[verdict.role, verdict.rank]
-        home = machine.agents[record.agent]
-        if not machine.outline.stacks or home.state != "up":
-            return self._judge(verdict, "", now)
+            return
+        record = state.ranks[verdict.role, verdict.rank]
+        home = state.agents[record.agent]
+        if not context.outline.stacks or home.state != "up":
+            self._judge(verdict, "")
+            return
         self._suspect = (verdict, now)
-        dump = m.Dump(machine.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
-        return [e.ToAgent(record.agent, home.incarnation, dump)]
+        dump = m.Dump(context.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
+        context.want(e.ToAgent(record.agent, home.incarnation, dump))
 
-    def stacks(self, stacks: m.Stacks, now: float) -> list[e.Effect]:
+    def stacks(self, stacks: m.Stacks) -> None:
         """The culprit's stacks have come."""
-        if self._suspect is None or (stacks.role, stacks.rank) != (self._suspect[0].role, self._suspect[0].rank):
-            return []
-        return self._judge(self._suspect[0], stacks.text, now)
-
-    def replayed(self, kind: str, data: dict[str, Any]) -> None:
-        """After replay, and when it happens: what operators are allowed."""
-        if kind == "hang" and data["next_s"]:
-            self._allowed[data["role"], data["operator"]] = Allowance(data["step"], data["next_s"], data["base_s"])
-        elif kind == "slow_operator":
-            allowed = data["allowed_s"]
-            self._allowed[data["role"], data["operator"]] = Allowance(data["step"], allowed, allowed)
-
-    def kept(self) -> list[tuple[str, str, Allowance]]:
-        """For a checkpoint: what operators are allowed."""
-        return [(role, operator, allowance) for (role, operator), allowance in self._allowed.items()]
-
-    def restored(self, allowed: list[tuple[str, str, Allowance]]) -> None:
-        """From a checkpoint: what `kept` has said."""
-        self._allowed = {(role, operator): allowance for role, operator, allowance in allowed}
+        if self._suspect is not None and (stacks.role, stacks.rank) == (self._suspect[0].role, self._suspect[0].rank):
+            self._judge(self._suspect[0], stacks.text)
 
     def _culprit(self) -> hang.HangVerdict:
-        machine = self._machine
-        reports = {key: record.report for key, record in machine.ranks.items() if record.report is not None}
-        sizes = {role: record.launch.world_size for (role, _), record in machine.ranks.items()}
-        turns = {key: record.launch.turns for key, record in machine.ranks.items()}
-        return hang.culprit(machine.outline.graph, reports, sizes, collective=machine.collective, turns=turns)
+        ranks = self._context.state.ranks
+        reports = {key: record.report for key, record in ranks.items() if record.report is not None}
+        sizes = {role: record.launch.world_size for (role, _), record in ranks.items()}
+        turns = {key: record.launch.turns for key, record in ranks.items()}
+        return hang.culprit(
+            self._context.outline.graph, reports, sizes, collective=self._context.collective, turns=turns
+        )
 
     def _base(self, verdict: hang.HangVerdict) -> float:
-        known = self._allowed.get((verdict.role, verdict.operator))
-        return known.base_s if known is not None else self._machine.outline.hang_after_s or 0.0
+        known = self._context.state.allowed.get((verdict.role, verdict.operator))
+        return known.base_s if known is not None else self._context.outline.hang_after_s or 0.0
 
     def _allowance(self, verdict: hang.HangVerdict) -> float:
         """How long everything may stand still for this verdict's rank."""
         if not verdict.computing:
-            return self._machine.outline.hang_after_s or 0.0
-        known = self._allowed.get((verdict.role, verdict.operator))
+            return self._context.outline.hang_after_s or 0.0
+        known = self._context.state.allowed.get((verdict.role, verdict.operator))
         return known.here_s if known is not None and known.step == verdict.step else self._base(verdict)
 
-    def _judge(self, verdict: hang.HangVerdict, stacks: str, now: float) -> list[e.Effect]:
-        machine = self._machine
-        silent_s, allowed = now - self._moved, self._allowance(verdict)
-        self._suspect, self._moved = None, now
-        record = machine.ranks[verdict.role, verdict.rank]
-        node = machine.agents[record.agent].place.node
+    def _judge(self, verdict: hang.HangVerdict, stacks: str) -> None:
+        context, key = self._context, (verdict.role, verdict.rank)
+        silent_s, allowed = context.now - self._moved, self._allowance(verdict)
+        self._suspect, self._moved = None, context.now
         text, longer = verdict.text, 0.0
         if verdict.computing:
             longer = PATIENCE * allowed
@@ -151,14 +120,10 @@ class HangWatch:
                 f"; {allowed:g} s were allowed, {longer:g} s are the next time in this step: if it only takes that "
                 "long, set hang.after_s above it"
             )
-        data = {
-            "role": verdict.role, "rank": verdict.rank, "step": verdict.step, "operator": verdict.operator,
-            "text": text, "chain": list(verdict.chain), "next_s": longer, "base_s": self._base(verdict),
-        }  # fmt: skip
-        self.replayed("hang", data)
+        base, chain = self._base(verdict), list(verdict.chain)
+        context.tell(t.Hang(*key, verdict.step, verdict.operator, text, chain, longer, base, stacks))
+        generation = context.state.ranks[key].launch.generation
         found = Failure(
-            "hang", verdict.role, verdict.rank, node, verdict.operator, verdict.step, text, stacks,
-            generation=record.launch.generation,
-        )  # fmt: skip
-        record.state = "failed"
-        return [e.Record("hang", data | {"stacks": stacks}), *machine.coordinator.failed(found, now, silent_s)]
+            "hang", *key, context.node(key), verdict.operator, verdict.step, text, stacks, generation=generation
+        )
+        context.failed(found, silent_s)

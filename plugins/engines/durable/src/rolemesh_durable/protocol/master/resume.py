@@ -7,16 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh_durable.protocol.master.records import RankKey
+from rolemesh_durable.protocol.master.state import Origin, RankKey
 
-__all__ = ["Origin", "Resume", "resume_points"]
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """The persisted snapshot that this timeline of the job began with; step -1 for none."""
-
-    folder: str = ""
-    step: int = -1
+__all__ = ["Resume", "resume_points"]
 
 
 class Resume(msgspec.Struct, frozen=True):

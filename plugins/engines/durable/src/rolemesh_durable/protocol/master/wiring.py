@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master.records import AgentRecord, RankKey, RankRecord
+from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, RankRecord
 from rolemesh_durable.protocol.master_config import JobOutline
 from rolemesh_durable.protocol.neighbours import Neighbours
 
@@ -65,6 +65,8 @@ class Wiring:
         for rank in ranks.values():
             if not rank.alive or rank.report is None or not rank.report.addresses or agents[rank.agent].state != "up":
                 return
+        if any(agent.state == "up" and agent.report is None for agent in agents.values()):
+            return  # a new master does not know yet where copies can go
         self._version += 1
         self._holders = holders
         for key in moved:

@@ -1,0 +1,199 @@
+"""What each transition means for a job's state: the one statement of it, for the master and for its successors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import Attempt, Failure
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.state import (
+    MOST_ATTEMPTS,
+    MOST_FAILURES,
+    AgentRecord,
+    Allowance,
+    JobState,
+    Origin,
+    RankRecord,
+    Recovery,
+)
+
+__all__ = ["apply"]
+
+
+def apply(state: JobState, happened: t.Transition, wall: float = 0.0) -> None:
+    """Bring `state` to where it is after what has happened, at `wall` by the clock on the wall."""
+    match happened:
+        case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
+            _job(state, happened, wall)
+        case t.AgentStarted(agent, incarnation, node, resources):
+            _placed(state, AgentPlace(agent, node, dict(resources)))
+            record = state.agents[agent]
+            record.incarnation, record.state, record.node_lost, record.leaving = incarnation, "starting", False, False
+        case t.AgentUp(agent, pid=pid, host=host):
+            state.never_started = False
+            record = state.agents[agent]
+            record.state, record.pid, record.host = "up", pid, host
+        case t.AgentLost(agent, node_lost=node_lost):
+            _gone(state.agents[agent], node_lost)
+            if state.phase != "stopping":
+                for key in state.on(agent):
+                    _failed(state.ranks[key])
+        case t.AgentLeft(agent, node_lost=node_lost):
+            _gone(state.agents[agent], node_lost)
+        case t.NodeLost(agent):
+            state.agents[agent].node_lost = True
+        case t.AgentLeaving(agent):
+            state.agents[agent].leaving = True
+        case t.AgentStopped(agent):
+            state.agents[agent].state = "stopped"
+        case t.ConnectionsRefused(agent, incarnation, count=count):
+            state.refuse(agent, incarnation, count)
+        case t.RankUp() | t.RankReady() | t.RankDone():
+            if (rank := state.ranks[happened.role, happened.rank]).launch.generation == happened.generation:
+                _rank(state, rank, happened)
+        case t.Hang(role, _, step, operator, next_s=next_s, base_s=base_s):
+            if next_s:
+                state.allowed[role, operator] = Allowance(step, next_s, base_s)
+        case t.SlowOperator(role, _, step, operator, allowed_s=allowed_s):
+            state.allowed[role, operator] = Allowance(step, allowed_s, allowed_s)
+        case t.SetPersisted(step):
+            state.persisted = step
+        case _:
+            _recovery(state, happened)
+    if (at := getattr(happened, "at", None)) is not None:
+        state.last = (at, wall)
+
+
+def _job(state: JobState, happened: t.Transition, wall: float) -> None:
+    match happened:
+        case t.JobStarted(clock=clock):
+            state.phase, state.clock = "starting", clock
+        case t.MasterRecovered(at=at, clock=clock):
+            by_another_clock(state, clock, at, wall)
+            state.never_started = False
+            if (left := state.recovery) is not None:
+                left.phase, left.since, left.asked, left.waiting = "halting", at, None, ""
+                for key in left.restart:
+                    state.ranks[key].state = "halting"
+        case t.JobDetached():
+            state.owned = False
+        case t.JobRunning():
+            state.phase = "running"
+            for record in state.ranks.values():
+                record.state = "running" if record.state == "ready" else record.state
+        case t.JobStopping(status, message, grace_s, at):
+            state.phase, state.status, state.message, state.grace_s = "stopping", status, message, grace_s
+            _answered(state, 0)
+            if status == "failed":
+                _close(state, "failed", at)
+            state.recovery = None
+        case t.JobEnded():
+            state.phase = "ended"
+
+
+def _recovery(state: JobState, happened: t.Transition) -> None:
+    match happened:
+        case t.FailureSeen(failure):
+            state.open.append(failure)
+            if (record := state.ranks.get((failure.role, failure.rank))) is not None:
+                _failed(record)
+        case t.RecoveryPlanned():
+            _planned(state, happened)
+        case t.RecoveryFailed(at=at):
+            _close(state, "failed", at)
+        case t.SuspectsUsed(_, nodes) if (now := state.recovery) is not None:
+            now.plan = msgspec.structs.replace(now.plan, avoid=tuple(n for n in now.plan.avoid if n not in nodes))
+        case t.RolledBack(step, folder):
+            state.timeline += 1
+            state.origin = Origin(folder, step)
+            state.committed = state.persisted = step
+            for record in state.ranks.values():
+                record.finished = record.safe = step
+        case t.RanksMoved(moves, places):
+            for place in places:
+                _placed(state, place)
+            for move in moves:
+                record = state.ranks[move.role, move.rank]
+                record.agent, record.launch = move.agent, move.applied(record.launch)
+        case t.RecoveryLaunched(_, ranks):
+            for started in ranks:
+                _launched(state, started)
+        case t.Recovered(number, at=at):
+            _close(state, "recovered", at)
+            state.recovery = None
+            state.regaining.append(number)
+        case t.Regained(number):
+            state.regaining.remove(number)
+            if not state.regaining:
+                state.reached.clear()
+
+
+def _placed(state: JobState, place: AgentPlace) -> None:
+    state.agents.setdefault(place.agent, AgentRecord(place)).place = place
+
+
+def _gone(record: AgentRecord, node_lost: bool) -> None:
+    record.state, record.node_lost, record.leaving, record.report = "lost", node_lost, False, None
+
+
+def _failed(record: RankRecord) -> None:
+    record.state = "failed" if record.state != "halting" else record.state
+
+
+def _rank(state: JobState, record: RankRecord, happened: t.RankUp | t.RankReady | t.RankDone) -> None:
+    match happened:
+        case t.RankUp(pid=pid):
+            record.state, record.pid = "up", pid
+        case t.RankReady():
+            record.state = "running" if state.phase == "running" else "ready"
+        case t.RankDone(finished=finished, sha256=sha256):
+            record.state, record.sha256, record.finished = "done", sha256, max(record.finished, finished)
+            record.safe = record.safe if state.snapshots else max(record.safe, state.steps - 1)
+
+
+def _launched(state: JobState, started: t.Started) -> None:
+    record, origin = state.ranks[started.role, started.rank], state.origin
+    record.agent = started.agent
+    record.launch = msgspec.structs.replace(
+        record.launch, generation=started.generation, resume=started.resume, restore=started.restore,
+        replica=started.replica, origin=origin.folder, origin_step=origin.step,
+    )  # fmt: skip
+    record.state, record.report, record.pid, record.sha256 = "starting", None, 0, ""
+    record.finished = started.resume
+    record.safe = min(record.safe, started.resume)  # what it is restored from may have no replica yet
+
+
+def _planned(state: JobState, happened: t.RecoveryPlanned) -> None:
+    plan = happened.plan
+    _close(state, "failed", happened.at)
+    earlier = state.recovery.failures if state.recovery is not None else []
+    taken = _answered(state, happened.open)
+    state.recoveries = happened.number
+    state.recovery = Recovery(
+        happened.number, plan, [*earlier, *taken], happened.at, happened.attempt, since=happened.at
+    )
+    for key in plan.restart:
+        state.ranks[key].state = "halting"
+    for role, rank, step in happened.were:
+        state.reached[role, rank] = max(step, state.reached.get((role, rank), -1))
+    if happened.attempt:
+        state.attempts.append(Attempt(plan.level, happened.at, plan.restart, plan.reason, reached=happened.were))
+        del state.attempts[:-MOST_ATTEMPTS]
+
+
+def _answered(state: JobState, left: int) -> list[Failure]:
+    """The failures that a decision has been made about: all that are open, but the last `left`."""
+    count = len(state.open) - left
+    taken, state.open = state.open[:count], state.open[count:]
+    state.latest = taken or state.latest
+    state.failures = [*state.failures, *taken][-MOST_FAILURES:]
+    return taken
+
+
+def _close(state: JobState, outcome: Literal["recovered", "failed"], at: float) -> None:
+    if state.attempts and not state.attempts[-1].outcome:
+        state.attempts[-1] = msgspec.structs.replace(state.attempts[-1], outcome=outcome, ended_at=at)

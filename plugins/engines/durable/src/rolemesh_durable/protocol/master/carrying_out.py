@@ -1,0 +1,216 @@
+"""A recovery plan, carried out step by step: see `Recovery` for its phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.resume import Resume, resume_points
+from rolemesh_durable.protocol.master.sets import Sets
+from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, Recovery
+
+__all__ = ["CarryingOut"]
+
+REPORTED_S = 1.0
+"""A report that comes so long after something happened was sent after it: messages are under way for less."""
+ASK_AGAIN_S = 2.0
+"""How often a place is looked for while there is none."""
+
+WAITS = (False, "")
+GOES_ON = (True, "")
+
+
+class CarryingOut:
+    """Whether a phase goes on, or why it cannot."""
+
+    def __init__(self, context: MasterContext, progress: Progress, sets: Sets) -> None:
+        self._context, self._progress, self._sets = context, progress, sets
+
+    def step(self, recovery: Recovery) -> tuple[bool, str]:
+        """Go on, if there is nothing to wait for; whether it has, and why the plan has failed, if it has."""
+        match recovery.phase:
+            case "halting":
+                return self._halting(recovery)
+            case "origin":
+                return WAITS
+            case "placing":
+                return self._placing(recovery)
+            case "agents":
+                return self._agents(recovery)
+            case "launching":
+                return self._launching(recovery)
+
+    def answered(self, recovery: Recovery, event: e.Replanned | e.OriginFound) -> str:
+        """The shell has found an origin, or places; why the plan has failed, if it has."""
+        if isinstance(event, e.OriginFound) and recovery.phase == "origin":
+            self._roll_back(recovery, event)
+        elif isinstance(event, e.Replanned) and recovery.phase == "placing":
+            if event.moves is None:
+                return self._no_place(recovery, event.why)
+            self._context.tell(t.RanksMoved(event.moves, event.places))
+            self._enter(recovery, "agents")
+        return ""
+
+    def _enter(self, recovery: Recovery, phase: Any) -> None:
+        recovery.phase, recovery.since = phase, self._context.now
+
+    # -------------------------------------------------------------------------------------------- halting and origin
+
+    def _halting(self, recovery: Recovery) -> tuple[bool, str]:
+        state = self._context.state
+        reported: dict[str, dict[RankKey, m.RankReport]] = {}
+        for key in recovery.restart:
+            name = state.ranks[key].agent
+            if name not in reported and (report := state.agents[name].report) is not None:
+                reported[name] = {(seen.role, seen.rank): seen for seen in report.ranks}
+            if not self._gone(key, reported.get(name, {}).get(key)):
+                return WAITS
+        if self._context.now < recovery.not_before:
+            return WAITS
+        from_disk = recovery.plan.source == "disk"
+        self._enter(recovery, "origin" if from_disk else "placing")
+        if from_disk:
+            self._context.want(e.FindOrigin())
+        return GOES_ON
+
+    def _gone(self, key: RankKey, seen: m.RankReport | None) -> bool:
+        """Whether no process of this rank, of which `seen` is its agent's report, is left, and none can come."""
+        rank = self._context.state.ranks[key]
+        if self._context.state.agents[rank.agent].state != "up":
+            return True  # its ranks die with an agent, and a new incarnation has only those that it is told to start
+        return seen is not None and seen.state == "gone" and seen.generation >= rank.launch.generation
+
+    def _roll_back(self, recovery: Recovery, found: e.OriginFound) -> None:
+        context, state = self._context, self._context.state
+        for text in found.damaged:
+            context.tell(t.SnapshotDamaged(text))
+        lost = max((rank.finished for rank in state.ranks.values()), default=-1) - found.step
+        context.tell(t.RolledBack(found.step, found.folder, max(0, lost), state.timeline + 1))
+        self._sets.roll_back()
+        self._progress.roll_back(found.step)
+        self._enter(recovery, "placing")
+
+    # --------------------------------------------------------------------------------------------- places and agents
+
+    def _placing(self, recovery: Recovery) -> tuple[bool, str]:
+        context, state = self._context, self._context.state
+        avoid = set(recovery.plan.avoid) | {a.place.node for a in state.agents.values() if a.node_lost}
+        misplaced = {key for key in state.ranks if context.node(key) in avoid}
+        if not misplaced:
+            self._enter(recovery, "agents")
+            return GOES_ON
+        if not misplaced <= set(recovery.restart):
+            return False, f"ranks on {', '.join(sorted(avoid))} are not part of the plan"
+        if recovery.asked is None or context.now >= recovery.asked + ASK_AGAIN_S:
+            recovery.asked = context.now
+            context.want(e.Replan(tuple(sorted(avoid))))
+        return WAITS
+
+    def _no_place(self, recovery: Recovery, why: str) -> str:
+        context, agents = self._context, self._context.state.agents.values()
+        avoid = recovery.plan.avoid
+        if drained := {agent.place.node for agent in agents if agent.leaving} & set(avoid):
+            # Its next incarnation is better than none: the node may stay.
+            self._use(recovery, sorted(drained), why)
+            return ""
+        if context.now - recovery.since < recovery.plan.wait_s:
+            if why != recovery.waiting:
+                recovery.waiting = why
+                context.tell(t.WaitingForNodes(recovery.number, why, recovery.plan.wait_s))
+            return ""
+        dead = {agent.place.node for agent in agents if agent.node_lost}
+        suspect = [node for node in avoid if node not in dead]
+        if suspect and context.ladder and recovery.plan.level == context.ladder[-1].name:
+            # Better on a node that may be at fault than not at all.
+            self._use(recovery, suspect, why)
+            return ""
+        limit = f"; waited {recovery.plan.wait_s:g} s for one" if recovery.plan.wait_s else ""
+        return f"there is no place: {why}{limit}"
+
+    def _use(self, recovery: Recovery, nodes: list[str], missing: str) -> None:
+        recovery.asked = None
+        self._context.tell(t.SuspectsUsed(recovery.number, nodes, missing))
+
+    def _agents(self, recovery: Recovery) -> tuple[bool, str]:
+        context, state, outline = self._context, self._context.state, self._context.outline
+        needed = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in recovery.restart}
+        missing = [name for name in state.agents if name in needed and _is_missing(needed[name])]
+        if missing:
+            context.start_agents(missing)
+            return GOES_ON
+        if any(agent.state != "up" for agent in needed.values()):
+            late = context.now > recovery.since + outline.start_timeout_s
+            return (False, "the agents did not come up in time") if late else WAITS
+        known = [agent for agent in state.agents.values() if agent.state == "up"]
+        if any(agent.report is None or agent.report.epoch < outline.epoch for agent in known):
+            return WAITS  # what the agents hold is not known yet
+        points = self._points(recovery)
+        if not isinstance(points, str):
+            self._launch(recovery, points)
+            return GOES_ON
+        if outline.snapshots.replicas and any(agent.heard < recovery.since + REPORTED_S for agent in known):
+            return WAITS  # a copy may have been made that its holder's newest report does not know yet
+        return False, points
+
+    # ----------------------------------------------------------------------------------------------------- launching
+
+    def _points(self, recovery: Recovery) -> dict[RankKey, Resume] | str:
+        context, state = self._context, self._context.state
+        groups = list(dict.fromkeys(context.group(*key) for key in recovery.restart))
+        if recovery.plan.source == "disk":
+            restore: Any = "disk" if state.origin.step >= 0 else "none"
+            return {key: Resume(state.origin.step, restore) for group in groups for key in group}
+        held: dict[RankKey, dict[str, tuple[int, ...]]] = {}
+        copies: dict[RankKey, dict[str, tuple[int, ...]]] = {}
+        for name, agent in state.agents.items():
+            if agent.state != "up" or agent.report is None or agent.report.timeline != state.timeline:
+                continue
+            for seen in agent.report.ranks:
+                if seen.state == "gone" and state.ranks[seen.role, seen.rank].agent == name:
+                    held.setdefault((seen.role, seen.rank), {})[name] = seen.snapshots
+            for stored in agent.report.stored:
+                found = (copies if stored.copy else held).setdefault((stored.role, stored.rank), {})
+                found[name] = tuple(sorted({*found.get(name, ()), *stored.steps}))
+        agents = {key: rank.agent for key, rank in state.ranks.items()}
+        return resume_points(groups, held, copies, agents, state.committed, state.origin)
+
+    def _launch(self, recovery: Recovery, points: dict[RankKey, Resume]) -> None:
+        context, ranks = self._context, self._context.state.ranks
+        started = [
+            t.Started(
+                *key, ranks[key].launch.generation + 1, ranks[key].agent, point.step, point.restore,
+                self._address(point.replica),
+            )
+            for key, point in points.items()
+        ]  # fmt: skip
+        context.tell(t.RecoveryLaunched(recovery.number, started, context.now))
+        for key, point in points.items():
+            self._sets.went_back(key, point.step)
+        self._enter(recovery, "launching")
+
+    def _address(self, name: str) -> str:
+        """Where the agent that holds a replica is reached, "" for none."""
+        agent = self._context.state.agents.get(name)
+        return agent.report.address if agent is not None and agent.report is not None else ""
+
+    def _launching(self, recovery: Recovery) -> tuple[bool, str]:
+        context, state, limit = self._context, self._context.state, self._context.outline.start_timeout_s
+        late = [key for key in recovery.restart if not state.are([key], "ready", "running", "done")]
+        if late:
+            if context.now <= recovery.since + limit:
+                return WAITS
+            return False, f"{', '.join(f'{role}/{rank}' for role, rank in late)} did not get ready in {limit:g} s"
+        restarted = [f"{role}/{rank}" for role, rank in recovery.restart]
+        took = round(context.now - recovery.begun, 3)
+        context.tell(t.Recovered(recovery.number, recovery.plan.level, restarted, took, context.now))
+        context.deadline = context.now + limit  # those that start for the first time have waited for these
+        context.run_if_ready()
+        return GOES_ON
+
+
+def _is_missing(agent: AgentRecord) -> bool:
+    return agent.state in ("wanted", "lost") or agent.leaving

@@ -1,0 +1,35 @@
+"""Times of one master for the next, which may go by another clock: that of another machine, or of another boot."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh_durable.protocol.master.state import JobState
+
+__all__ = ["by_another_clock"]
+
+
+def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> None:
+    """Tell the times in `state` by the monotonic clock `clock`, which is at `now` when the clock on the wall is at
+    `wall`.
+
+    Where that is another one, wall times tell how long ago something was, as well as they can; what seems to be still
+    to come counts as now.
+    """
+    same = clock == state.clock
+
+    def told(at: float) -> float:
+        return min(at, now) if same else now - _ago(at, state.last, wall)
+
+    state.attempts = [
+        msgspec.structs.replace(each, at=told(each.at), ended_at=told(each.ended_at) if each.outcome else 0.0)
+        for each in state.attempts
+    ]
+    if state.recovery is not None:
+        state.recovery.begun = told(state.recovery.begun)
+    state.clock, state.last = clock, (now, wall)
+
+
+def _ago(at: float, last: tuple[float, float], wall: float) -> float:
+    """How long before `wall` something was, at `at` of a clock that was at `last[0]` when the wall's was at `last[1]`."""
+    return max(0.0, wall - last[1] + last[0] - at)

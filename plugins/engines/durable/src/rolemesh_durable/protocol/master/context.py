@@ -1,0 +1,123 @@
+"""What the parts of a master's machine share: the job's state, what it is to be, and what this turn has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rolemesh.api.failures import Failure, JobView, NodeState, RankView
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.apply import apply
+from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
+from rolemesh_durable.protocol.master.state import JobState, RankKey
+from rolemesh_durable.protocol.master_config import JobOutline
+
+__all__ = ["MasterContext"]
+
+STOP_MARGIN_S = 5.0
+"""Beyond the grace, how long agents may take to kill and clean before they are given up."""
+
+
+class MasterContext:
+    """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
+
+    `deadline` is when a job that starts, or ends, has done so; `trouble` says by agent what snapshots suffer from
+    ("" for the master itself).
+    """
+
+    def __init__(self, outline: JobOutline, ladder: Sequence[Rung], diagnosers: Sequence[Diagnose]) -> None:
+        self.outline = outline
+        self.ladder = tuple(ladder)
+        self.diagnosers = tuple(diagnosers)
+        self.state = JobState.of(outline)
+        self.now = 0.0
+        """The own time of this turn."""
+        self.deadline = float("inf")
+        self.trouble: dict[str, str] = {}
+        self._effects: list[e.Effect] = []
+        ranks = self.state.ranks
+        self.collective = tuple(dict.fromkeys(role for (role, _), r in ranks.items() if r.launch.collective))
+        self._groups = {role: tuple(key for key in ranks if key[0] == role) for role in self.collective}
+
+    def tell(self, happened: t.Transition) -> None:
+        """Something happens."""
+        apply(self.state, happened)
+        self._effects.append(e.Record(happened.kind, happened.data))
+
+    def want(self, *effects: e.Effect) -> None:
+        """Something is to be done."""
+        self._effects += effects
+
+    def taken(self) -> list[e.Effect]:
+        """All effects since it was asked last, in order."""
+        taken, self._effects = self._effects, []
+        return taken
+
+    def group(self, role: str, rank: int) -> tuple[RankKey, ...]:
+        """The ranks that live and die with this one: see `JobView.group`."""
+        return self._groups.get(role, ((role, rank),))
+
+    def node(self, key: RankKey) -> str:
+        """Where a rank is."""
+        return self.state.agents[self.state.ranks[key].agent].place.node
+
+    def failed(self, failure: Failure, silent_s: float = 0.0) -> None:
+        """A failure, which has lasted for `silent_s` unnoticed."""
+        self.tell(t.FailureSeen(failure, round(silent_s, 3), self.now))
+
+    def start_agents(self, names: Sequence[str]) -> None:
+        """Start these agents, each as its next incarnation."""
+        starts: list[e.Incarnation] = []
+        for name in names:
+            agent = self.state.agents[name]
+            place, number = agent.place, agent.incarnation + 1
+            self.tell(t.AgentStarted(name, number, place.node, place.resources))
+            agent.heard, agent.seq, agent.report = self.now, -1, None
+            starts.append(e.Incarnation(place, number))
+        self.want(e.StartAgents(tuple(starts)))
+
+    def run_if_ready(self) -> None:
+        """The job runs as soon as all of its ranks are ready."""
+        state = self.state
+        if state.phase == "starting" and state.recovery is None and state.are(state.ranks, "ready", "done", "running"):
+            self.tell(t.JobRunning(self.now))
+
+    def stop(self, status: t.Status, message: str, grace_s: float) -> None:
+        """End the job: ranks are asked to stop, then killed."""
+        if self.state.phase == "stopping":
+            return
+        self.deadline = self.now + grace_s + STOP_MARGIN_S
+        self.tell(t.JobStopping(status, message, grace_s, self.now))
+        self.end_if_gone()
+
+    def end_if_gone(self) -> None:
+        """A job that is stopping has ended when none of its agents is left."""
+        if all(agent.state in ("stopped", "lost", "wanted") for agent in self.state.agents.values()):
+            self.end()
+
+    def end(self, note: str = "") -> None:
+        """It has ended."""
+        state = self.state
+        self.tell(t.JobEnded(state.status, state.message, state.committed, note))
+        self.want(e.End(state.status, state.message))
+
+    def view(self) -> JobView:
+        """The job as diagnosers and levels see it."""
+        state, outline = self.state, self.outline
+        ranks = tuple(
+            RankView(*key, self.node(key), rank.state, rank.finished, rank.launch.generation, rank.safe)
+            for key, rank in state.ranks.items()
+        )
+        nodes = tuple(
+            NodeState(agent.place.node, name, agent.state in ("starting", "up") or not agent.node_lost)
+            for name, agent in state.agents.items()
+        )
+        return JobView(
+            outline.name, outline.epoch, state.committed, ranks, self.collective, outline.stateful, nodes,
+            state.persisted, tuple(state.failures), tuple(state.attempts), self.now,
+        )  # fmt: skip
+
+    def ordered(self, wanted: Iterable[RankKey]) -> tuple[RankKey, ...]:
+        """These ranks, in the job's order."""
+        known = set(wanted)
+        return tuple(key for key in self.state.ranks if key in known)

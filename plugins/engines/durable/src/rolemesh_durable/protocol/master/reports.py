@@ -1,0 +1,179 @@
+"""What agents say of themselves and of their ranks, and what their silence says."""
+
+from __future__ import annotations
+
+from rolemesh.api import failures
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.hangs import HangWatch
+from rolemesh_durable.protocol.master.sets import Sets
+from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+from rolemesh_durable.protocol.straggler import StragglerWatch
+
+__all__ = ["Reports"]
+
+SILENCE_S = 5.0
+"""An agent that says nothing for this long, or for half its lease if that is less, is killed and counts as lost."""
+
+
+class Reports:
+    """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
+
+    def __init__(self, context: MasterContext, coordinator: Coordinator, hangs: HangWatch, sets: Sets) -> None:
+        self._context, self._coordinator, self._hangs, self._sets = context, coordinator, hangs, sets
+        self._stragglers = StragglerWatch()
+        self._making: dict[str, tuple[str, ...]] = {}
+
+    def message(self, name: str, message: m.AgentToMaster) -> None:
+        """An agent has sent something."""
+        agent = self._context.state.agents.get(name)
+        if agent is None:
+            return
+        if isinstance(message, m.Stacks):
+            self._hangs.stacks(message)
+        elif message.incarnation != agent.incarnation:
+            return
+        elif isinstance(message, m.AtWork):
+            agent.heard = self._context.now
+        elif agent.state in ("lost", "stopped"):
+            return
+        elif isinstance(message, m.Stopped):
+            self.gone(name, agent.incarnation, "" if self._context.state.phase == "stopping" else "it has ended itself")
+        elif message.seq > agent.seq:
+            self._report(agent, message)
+
+    def _report(self, agent: AgentRecord, report: m.Report) -> None:
+        context, state, name = self._context, self._context.state, agent.place.agent
+        agent.heard, agent.seq, agent.report = context.now, report.seq, report
+        if agent.state == "starting":
+            context.tell(t.AgentUp(name, agent.incarnation, report.node, report.pid, report.host))
+        self._refusals(agent, report.refused)
+        if report.metrics:
+            context.want(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
+        if state.phase == "stopping":
+            return
+        for seen in report.ranks:
+            record = state.ranks.get((seen.role, seen.rank))
+            if record is not None and record.agent == name and record.launch.generation == seen.generation:
+                self._rank(record, seen)
+        if report.timeline == state.timeline:
+            self._sets.told((name, report.incarnation), report.persisted)
+        self._trouble(name, report.trouble)
+        for text in report.making:
+            if text not in self._making.get(name, ()):
+                context.tell(t.Environment(name, report.node, text))
+        self._making[name] = report.making
+        if report.leaving and not agent.leaving:
+            self._leaves(agent)
+
+    def _trouble(self, name: str, trouble: str) -> None:
+        context = self._context
+        if trouble == context.trouble.get(name, ""):
+            return
+        if trouble:
+            context.trouble[name] = trouble
+            context.tell(t.SnapshotTrouble(trouble, name))
+        else:
+            del context.trouble[name]
+            context.tell(t.SnapshotTroubleOver(name))
+
+    def _leaves(self, agent: AgentRecord) -> None:
+        """An agent was told to end: its ranks are brought elsewhere before, which is no failure."""
+        name, here = agent.place.agent, self._context.state.on(agent.place.agent)
+        ranks = [f"{role}/{rank}" for role, rank in here]
+        self._context.tell(t.AgentLeaving(name, agent.incarnation, agent.place.node, ranks))
+        if here:
+            self._coordinator.leaves(agent, here)
+
+    def _refusals(self, agent: AgentRecord, count: int) -> None:
+        """Journal that an agent has refused connections: the first, and each time their number has doubled."""
+        name, state = agent.place.agent, self._context.state
+        before = state.refused.get((name, agent.incarnation), 0)
+        if count.bit_length() > before.bit_length():
+            self._context.tell(t.ConnectionsRefused(name, agent.incarnation, agent.place.node, count))
+        elif count > before:
+            state.refuse(name, agent.incarnation, count)
+
+    def _rank(self, record: RankRecord, seen: m.RankReport) -> None:
+        context, state = self._context, self._context.state
+        key, generation, node = (seen.role, seen.rank), seen.generation, context.node((seen.role, seen.rank))
+        before, record.report = record.report, seen
+        if before is None or _place(before) != _place(seen):
+            self._hangs.moved(key)
+        if record.state != "halting":  # it is going back, maybe to before what it had reached
+            record.finished = max(record.finished, seen.finished)
+            record.safe = max(record.safe, seen.safe if state.snapshots else seen.finished)
+        if record.state == "starting" and seen.state in ("up", "ready", "done"):
+            context.tell(t.RankUp(*key, generation, seen.pid, node))
+        if record.state == "up" and seen.state in ("ready", "done"):
+            context.tell(t.RankReady(*key, generation, round(seen.setup_s, 3)))
+        if record.state in ("ready", "running") and seen.state == "done":
+            context.tell(t.RankDone(*key, generation, seen.finished, seen.sha256))
+        if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
+            unknown = "it is gone, and its agent knows of no reason"
+            context.failed(seen.failure or Failure("exit", *key, node, message=unknown, generation=generation))
+        if record.state == "running" and (
+            slow := self._stragglers.seen(seen, context.now, collective=record.launch.collective)
+        ):
+            context.tell(t.Straggler(slow.role, slow.rank, slow.message))
+            self._coordinator.suspected(slow)
+
+    # ------------------------------------------------------------------------------------------------------- the end
+
+    def gone(self, name: str, incarnation: int, why: str, node_lost: bool = False, silent_s: float = 0.0) -> None:
+        """An incarnation of an agent has ended: as it should, because it leaves, or for the reason `why`."""
+        context, state = self._context, self._context.state
+        agent = state.agents.get(name)
+        if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
+            return
+        node = agent.place.node
+        if agent.state == "lost":
+            if node_lost and not agent.node_lost:
+                context.tell(t.NodeLost(name, incarnation, node))
+            return
+        if state.phase == "stopping":
+            # Who was told to end may be seen to have ended before it is heard to have.
+            context.tell(
+                t.AgentLost(name, incarnation, node, why, node_lost) if node_lost else t.AgentStopped(name, why)
+            )
+            context.end_if_gone()
+            return
+        on_it = state.on(name)
+        if agent.leaving and self._coordinator.brings_back(on_it):
+            context.tell(t.AgentLeft(name, incarnation, node, why, node_lost))
+            return
+        context.tell(t.AgentLost(name, incarnation, node, why, node_lost))
+        if on_it:  # else all that is lost is the copies it had
+            cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
+            message = f"{why}; its ranks were {', '.join(f'{role}/{rank}' for role, rank in on_it)}"
+            context.failed(Failure(cause, node=node, message=message), silent_s)
+
+    def not_started(self, why: str, agents: tuple[str, ...]) -> None:
+        """Agents could not be started: the first time that ends the job, as nothing has ever worked."""
+        context, state = self._context, self._context.state
+        if state.never_started and state.recovery is None:
+            context.stop("failed", why, 0.0)
+            if state.phase == "stopping":
+                context.end()
+            return
+        for name in agents:
+            self.gone(name, state.agents[name].incarnation, why)
+
+    def silent(self) -> None:
+        """Whoever has said nothing for too long is killed."""
+        context = self._context
+        limit = min(SILENCE_S, context.outline.lease_s / 2)
+        for name, agent in context.state.agents.items():
+            silent_s = context.now - agent.heard
+            if agent.state == "up" and silent_s > limit:
+                context.want(e.KillAgent(name, agent.incarnation))
+                why = f"the agent has not been heard of for {limit:g} s"
+                self.gone(name, agent.incarnation, why, silent_s=silent_s)
+
+
+def _place(report: m.RankReport) -> tuple[object, ...]:
+    return (report.state, report.finished, report.step, report.op, report.phase, report.edge)

@@ -1,0 +1,214 @@
+"""What a job has come to, as its journal tells it: `apply` makes it from transitions, and nothing else changes it.
+
+Only how far ranks are (`finished`, `safe`, `JobState.committed`) comes from elsewhere: their agents report it, to every
+new master again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.transitions import Status
+from rolemesh_durable.protocol.master_config import JobOutline
+
+__all__ = [
+    "AgentRecord",
+    "AgentState",
+    "Allowance",
+    "JobState",
+    "Origin",
+    "Phase",
+    "RankKey",
+    "RankRecord",
+    "RankState",
+    "Recovery",
+]
+
+RankKey: TypeAlias = tuple[str, int]
+
+Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
+AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
+RankState: TypeAlias = Literal["starting", "up", "ready", "running", "done", "failed", "halting"]
+
+MOST_FAILURES = 256
+MOST_ATTEMPTS = 2048
+"""How many failures and recoveries are remembered, of a job that has had more."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The persisted snapshot that this timeline of the job began with; step -1 for none."""
+
+    folder: str = ""
+    step: int = -1
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """What an operator may take in `step`, where it was judged last, and in others: `base_s`. In seconds."""
+
+    step: int
+    here_s: float
+    base_s: float
+
+
+class AgentRecord(msgspec.Struct):
+    """An agent: `incarnation` is the number of its latest start.
+
+    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them. What this
+    master has heard of it is not of the journal: `heard` when, `seq` and `report` the newest.
+    """
+
+    place: AgentPlace
+    state: AgentState = "wanted"
+    incarnation: int = 0
+    pid: int = 0
+    host: str = ""
+    node_lost: bool = False
+    leaving: bool = False
+    heard: float = 0.0
+    seq: int = -1
+    report: m.Report | None = None
+
+
+class RankRecord(msgspec.Struct):
+    """A rank: `launch` is its latest start, `report` the newest of that generation, which is not of the journal."""
+
+    launch: m.RankLaunch
+    agent: str
+    state: RankState = "starting"
+    report: m.RankReport | None = None
+    pid: int = 0
+    finished: int = -1
+    safe: int = -1
+    sha256: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes part: up, and neither failed nor being halted."""
+        return self.state in ("up", "ready", "running", "done")
+
+
+class Recovery(msgspec.Struct):
+    """A recovery that is under way.
+
+    halting: what is left of the ranks is killed, and the plan's delay waited for → origin (only from disk: the newest
+    set that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are started again →
+    launching: the ranks start, in a new generation → gone, when all of them are ready. Nothing starts before
+    `not_before`; this is number `attempt` of those in a row that have not got the ranks on. A new master begins with
+    halting again; `asked` is when it has asked for places.
+    """
+
+    number: int
+    plan: RecoveryPlan
+    failures: list[Failure]
+    begun: float
+    attempt: int
+    phase: Literal["halting", "origin", "placing", "agents", "launching"] = "halting"
+    since: float = 0.0
+    asked: float | None = None
+    waiting: str = ""
+
+    @property
+    def restart(self) -> tuple[RankKey, ...]:
+        """The ranks that are started again."""
+        return self.plan.restart
+
+    @property
+    def not_before(self) -> float:
+        """When its ranks may start, at the earliest."""
+        return self.begun + self.plan.delay_s
+
+
+class JobState(msgspec.Struct):
+    """A job as its journal tells it.
+
+    `open` are failures that no plan has taken in yet, `latest` those of the last decision; `reached` is where ranks had
+    been, and `regaining` the recoveries that have not got them there again; `refused` are connections, by agent and
+    incarnation (-1 for all earlier ones). Times are by the monotonic clock `clock`, and `last` is when the newest event
+    with a time was: by it, and by the clock on the wall.
+    """
+
+    agents: dict[str, AgentRecord]
+    ranks: dict[RankKey, RankRecord]
+    steps: int
+    snapshots: bool
+    committed: int
+    persisted: int
+    origin: Origin
+    owned: bool
+    phase: Phase = "new"
+    status: Status = "done"
+    message: str = ""
+    grace_s: float = 0.0
+    never_started: bool = True
+    timeline: int = 0
+    refused: dict[tuple[str, int], int] = {}
+    failures: list[Failure] = []
+    open: list[Failure] = []
+    latest: list[Failure] = []
+    attempts: list[Attempt] = []
+    recoveries: int = 0
+    recovery: Recovery | None = None
+    reached: dict[RankKey, int] = {}
+    regaining: list[int] = []
+    allowed: dict[tuple[str, str], Allowance] = {}
+    clock: str = ""
+    last: tuple[float, float] = (0.0, 0.0)
+
+    @classmethod
+    def of(cls, outline: JobOutline) -> JobState:
+        """A job of which nothing has happened."""
+        return cls(
+            agents={place.agent: AgentRecord(place) for place in outline.places},
+            ranks={
+                (launch.role, launch.rank): RankRecord(launch, agent, finished=launch.resume, safe=launch.resume)
+                for agent, launches in outline.launches.items()
+                for launch in launches
+            },
+            steps=outline.steps,
+            snapshots=outline.snapshots.enabled,
+            committed=outline.origin_step,
+            persisted=outline.origin_step,
+            origin=Origin(outline.origin, outline.origin_step),
+            owned=outline.owner_lease_s is not None,
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether something has failed and has not been brought back yet."""
+        return self.recovery is not None or bool(self.open)
+
+    @property
+    def seeks_origin(self) -> bool:
+        """Whether it is being looked for where the job goes back to: no other set may become whole meanwhile."""
+        return self.recovery is not None and self.recovery.phase == "origin"
+
+    @property
+    def last_failures(self) -> list[Failure]:
+        """The failures that the last decision was about: of a failed job, why it failed."""
+        return self.latest or self.failures
+
+    def on(self, agent: str) -> list[RankKey]:
+        """The ranks of an agent."""
+        return [key for key, record in self.ranks.items() if record.agent == agent]
+
+    def are(self, keys: Iterable[RankKey], *states: RankState) -> bool:
+        """Whether all of these ranks are in one of `states`."""
+        return all(self.ranks[key].state in states for key in keys)
+
+    def refuse(self, agent: str, incarnation: int, count: int) -> None:
+        """So many connections an incarnation of an agent has refused so far."""
+        self.refused[agent, incarnation] = count
+        for key in [key for key in self.refused if key[0] == agent and 0 <= key[1] < incarnation]:
+            self.refused[agent, -1] = self.refused.get((agent, -1), 0) + self.refused.pop(key)
+
+    def commit(self, step: int) -> None:
+        """`step` is committed. How far that is is no transition, so it may be told once, at the end."""
+        self.committed = step
+        for record in self.ranks.values():
+            record.safe, record.finished = max(record.safe, step), max(record.finished, step)

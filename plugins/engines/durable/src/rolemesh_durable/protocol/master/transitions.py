@@ -1,0 +1,410 @@
+"""What a master journals: one typed statement for each thing that happens to a job.
+
+`apply` is what each of them means for the job's state, the same where it happens and where the journal is read again.
+Times (`at`) are in seconds of the monotonic clock that the latest `JobStarted` or `MasterRecovered` names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import Failure, RecoveryPlan
+from rolemesh_durable.protocol import messages as m
+
+__all__ = ["KINDS", "Move", "Started", "Status", "Transition", "read"]
+
+Status: TypeAlias = Literal["done", "failed", "interrupted"]
+
+
+class Transition(msgspec.Struct, frozen=True, tag_field="_", omit_defaults=True):
+    """Something that has happened. Its kind in the journal is its tag."""
+
+    @property
+    def kind(self) -> str:
+        """As `rolemesh.api.observer.Event` has it."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """As `rolemesh.api.observer.Event` has it: plain values by name."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        del built["_"]
+        return built
+
+
+# ------------------------------------------------------------------------------------------------------------- the job
+
+
+class JobStarted(Transition, frozen=True, tag="job_started"):
+    """The first master begins; `origin` is the persisted snapshot that it begins with, if it does."""
+
+    name: str
+    steps: int
+    agents: list[str]
+    ranks: int
+    at: float
+    clock: str
+    origin: str = ""
+    origin_step: int = -1
+
+
+class MasterRecovered(Transition, frozen=True, tag="master_recovered"):
+    """Another master takes over."""
+
+    epoch: int
+    phase: str
+    at: float
+    clock: str
+
+
+class JobDetached(Transition, frozen=True, tag="job_detached"):
+    """Its driver leaves it to the master."""
+
+
+class JobRunning(Transition, frozen=True, tag="job_running"):
+    """All ranks are ready."""
+
+    at: float
+
+
+class JobStopping(Transition, frozen=True, tag="job_stopping"):
+    """The job comes to its end, for the reason `message`."""
+
+    status: Status
+    message: str
+    grace_s: float
+    at: float
+
+
+class JobEnded(Transition, frozen=True, tag="job_ended"):
+    """No agent is left, or none is waited for any longer."""
+
+    status: Status
+    message: str
+    committed: int
+    note: str = ""
+
+
+# -------------------------------------------------------------------------------------------------------------- agents
+
+
+class AgentStarted(Transition, frozen=True, tag="agent_started"):
+    """An incarnation of an agent is asked for."""
+
+    agent: str
+    incarnation: int
+    node: str
+    resources: dict[str, float]
+
+
+class AgentUp(Transition, frozen=True, tag="agent_up"):
+    """It has reported for the first time."""
+
+    agent: str
+    incarnation: int
+    node: str
+    pid: int
+    host: str
+
+
+class AgentLost(Transition, frozen=True, tag="agent_lost"):
+    """It is gone, and its ranks are with it; with `node_lost` the node is, too."""
+
+    agent: str
+    incarnation: int
+    node: str
+    why: str
+    node_lost: bool
+
+
+class NodeLost(Transition, frozen=True, tag="node_lost"):
+    """Of an agent that is lost it is learned that its node is, too."""
+
+    agent: str
+    incarnation: int
+    node: str
+
+
+class AgentLeaving(Transition, frozen=True, tag="agent_leaving"):
+    """It was told to end from outside; these ranks of it are brought elsewhere before."""
+
+    agent: str
+    incarnation: int
+    node: str
+    ranks: list[str]
+
+
+class AgentLeft(Transition, frozen=True, tag="agent_left"):
+    """An agent that was leaving is gone, and nothing with it."""
+
+    agent: str
+    incarnation: int
+    node: str
+    why: str
+    node_lost: bool
+
+
+class AgentStopped(Transition, frozen=True, tag="agent_stopped"):
+    """It has ended as the job ends; `why` is what the backend says, where it did not say so itself."""
+
+    agent: str
+    why: str = ""
+
+
+class Environment(Transition, frozen=True, tag="environment"):
+    """An agent makes the environment of a role."""
+
+    agent: str
+    node: str
+    message: str
+
+
+class ConnectionsRefused(Transition, frozen=True, tag="connections_refused"):
+    """So many connections an agent and its ranks have refused; told for the first, and whenever it has doubled."""
+
+    agent: str
+    incarnation: int
+    node: str
+    count: int
+
+
+# --------------------------------------------------------------------------------------------------------------- ranks
+
+
+class RankUp(Transition, frozen=True, tag="rank_up"):
+    """Its process runs."""
+
+    role: str
+    rank: int
+    generation: int
+    pid: int
+    node: str
+
+
+class RankReady(Transition, frozen=True, tag="rank_ready"):
+    """It is set up, which took `setup_s`."""
+
+    role: str
+    rank: int
+    generation: int
+    setup_s: float
+
+
+class RankDone(Transition, frozen=True, tag="rank_done"):
+    """It has finished the last step; `sha256` is of its state."""
+
+    role: str
+    rank: int
+    generation: int
+    finished: int
+    sha256: str
+
+
+class Straggler(Transition, frozen=True, tag="straggler"):
+    """It is much slower than the others of its role."""
+
+    role: str
+    rank: int
+    message: str
+
+
+class Hang(Transition, frozen=True, tag="hang"):
+    """Nothing has moved for too long, because of this rank; it may take `next_s` the next time in this step."""
+
+    role: str
+    rank: int
+    step: int
+    operator: str
+    text: str
+    chain: list[str]
+    next_s: float
+    base_s: float
+    stacks: str
+
+
+class SlowOperator(Transition, frozen=True, tag="slow_operator"):
+    """An operator that seemed to hang has come through: it may take as long from now on."""
+
+    role: str
+    rank: int
+    step: int
+    operator: str
+    seconds: float
+    allowed_s: float
+
+
+class Injected(Transition, frozen=True, tag="injected"):
+    """Whoever rehearses failures has asked for one."""
+
+    fault: str = msgspec.field(name="kind")
+    target: str
+
+
+# ---------------------------------------------------------------------------------------------------------- recoveries
+
+
+class FailureSeen(Transition, frozen=True, tag="failure"):
+    """Something has failed, unnoticed for `silent_s`."""
+
+    failure: Failure
+    silent_s: float
+    at: float
+
+
+class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
+    """No level has a plan; `trail` is what each has said."""
+
+    trail: list[str]
+
+
+class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
+    """Recovery `number` begins; it takes in what an earlier one has not brought back, and all failures that wait for
+    one but the last `open`. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come."""
+
+    number: int
+    attempt: int
+    plan: RecoveryPlan
+    failures: list[str]
+    were: tuple[tuple[str, int, int], ...]
+    causes: list[str]
+    trail: list[str]
+    at: float
+    open: int = 0
+
+
+class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
+    """There are no other places than on nodes that the plan avoids."""
+
+    number: int
+    nodes: list[str]
+    missing: str
+
+
+class WaitingForNodes(Transition, frozen=True, tag="waiting_for_nodes"):
+    """There is no place, and one is waited for."""
+
+    number: int
+    missing: str
+    wait_s: float
+
+
+class SnapshotDamaged(Transition, frozen=True, tag="snapshot_damaged"):
+    """A persisted snapshot cannot be gone back to."""
+
+    message: str
+
+
+class RolledBack(Transition, frozen=True, tag="rolled_back"):
+    """The whole job goes back to a persisted snapshot."""
+
+    step: int
+    folder: str
+    lost_steps: int
+    timeline: int
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A rank's new place: the agent that is to run it, and what depends on the place."""
+
+    role: str
+    rank: int
+    agent: str
+    local_rank: int
+    local_world_size: int
+    gpus: tuple[int, ...] = ()
+    turns: tuple[tuple[str, int], ...] = ()
+
+    def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
+        """`launch` at the new place."""
+        return msgspec.structs.replace(
+            launch, local_rank=self.local_rank, local_world_size=self.local_world_size, gpus=self.gpus, turns=self.turns
+        )
+
+
+class RanksMoved(Transition, frozen=True, tag="replanned"):
+    """Ranks have new places."""
+
+    moves: tuple[Move, ...]
+    places: tuple[AgentPlace, ...]
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A rank that starts again: as which generation, where, after which step, and where its state is."""
+
+    role: str
+    rank: int
+    generation: int
+    agent: str
+    resume: int
+    restore: Literal["none", "memory", "disk"]
+    replica: str
+
+
+class RecoveryLaunched(Transition, frozen=True, tag="recovery_launched"):
+    """Its ranks start."""
+
+    number: int
+    ranks: list[Started]
+    at: float
+
+
+class RecoveryFailed(Transition, frozen=True, tag="recovery_failed"):
+    """It cannot be carried out: the next level's turn."""
+
+    number: int
+    level: str
+    why: str
+    at: float
+
+
+class Recovered(Transition, frozen=True, tag="recovered"):
+    """All of its ranks are ready."""
+
+    number: int
+    level: str
+    restarted: list[str]
+    seconds: float
+    at: float
+
+
+class Regained(Transition, frozen=True, tag="regained"):
+    """Its ranks are as far as they had been."""
+
+    number: int
+    at: float
+
+
+# ----------------------------------------------------------------------------------------------------------- snapshots
+
+
+class SetPersisted(Transition, frozen=True, tag="persisted"):
+    """The persisted snapshot of a step is whole."""
+
+    step: int
+
+
+class SnapshotTrouble(Transition, frozen=True, tag="snapshot_trouble"):
+    """An agent, or with `step` the master, cannot write snapshots."""
+
+    message: str
+    agent: str = ""
+    step: int = -1
+
+
+class SnapshotTroubleOver(Transition, frozen=True, tag="snapshot_trouble_over"):
+    """An agent can again."""
+
+    agent: str
+
+
+KINDS: dict[str, type[Transition]] = {str(cls.__struct_config__.tag): cls for cls in Transition.__subclasses__()}
+"""Every kind of event that a master journals."""
+
+
+def read(kind: str, data: dict[str, Any]) -> Transition | None:
+    """What an event of a journal says; None for a kind that this version does not know."""
+    cls = KINDS.get(kind)
+    return msgspec.convert({**data, "_": kind}, cls) if cls is not None else None
