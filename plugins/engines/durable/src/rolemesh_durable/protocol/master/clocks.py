@@ -31,5 +31,5 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
 
 
 def _ago(at: float, last: tuple[float, float], wall: float) -> float:
-    """How long before `wall` something was, at `at` of a clock that was at `last[0]` when the wall's was at `last[1]`."""
+    """How long before `wall` something was, `at` of a clock that was at `last[0]` when the wall's was at `last[1]`."""
     return max(0.0, wall - last[1] + last[0] - at)
