@@ -121,8 +121,9 @@ def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
     from rolemesh.api.cluster import AgentPlace
     from rolemesh.graph.logical import LogicalGraph, OpCall
-    from rolemesh_durable.protocol import master as ms
     from rolemesh_durable.protocol import messages as m
+    from rolemesh_durable.protocol.master import events as me
+    from rolemesh_durable.protocol.master.machine import MasterMachine
     from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
     agents, each, turns = 1250, 8, 20
@@ -136,8 +137,8 @@ def heartbeats(seconds: int) -> dict[str, float]:
     outline = JobOutline(
         "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True)
     )
-    machine = ms.MasterMachine(outline)
-    machine.handle(ms.Begin(), 0.0)
+    machine = MasterMachine(outline)
+    machine.handle(me.Begin(), 0.0)
 
     def reports(step: int, state: Any) -> list[tuple[str, bytes]]:
         found = []
@@ -151,7 +152,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
         return found
 
     for step, state in ((-2, "up"), (-1, "ready")):
-        machine.turn([ms.FromAgent(n, m.decode_agent_to_master(r)) for n, r in reports(step, state)], 0.1)
+        machine.turn([me.FromAgent(n, m.decode_agent_to_master(r)) for n, r in reports(step, state)], 0.1)
     assert machine.phase == "running"
     spent = 0.0
     for second in range(seconds):
@@ -161,9 +162,9 @@ def heartbeats(seconds: int) -> dict[str, float]:
             now = 1.0 + second + turn / turns
             batch = arriving[turn * size : (turn + 1) * size]
             began = time.process_time()
-            events = [ms.FromAgent(name, m.decode_agent_to_master(report)) for name, report in batch]
-            for effect in machine.turn([*events, ms.Tick()], now):
-                if isinstance(effect, ms.ToAgent):
+            events = [me.FromAgent(name, m.decode_agent_to_master(report)) for name, report in batch]
+            for effect in machine.turn([*events, me.Tick()], now):
+                if isinstance(effect, me.ToAgent):
                     m.encode(effect.message)
             spent += time.process_time() - began
     assert machine.committed == seconds - 1

@@ -11,6 +11,17 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.running import ROOT
+from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.failures import RecoveryPlan
+from rolemesh.api.partition import Split
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.neighbours import Neighbours
 
 ROLES = {"data": 104, "rollout": 4096, "reward": 1704, "trainer": 4096}
 EACH = 8
@@ -63,17 +74,6 @@ class Cluster:
     """A master's machine, and a machine for each agent, in turns."""
 
     def __init__(self, roles: dict[str, int]) -> None:
-        from rolemesh.api.cluster import AgentPlace
-        from rolemesh.api.failures import RecoveryPlan
-        from rolemesh.api.partition import Split
-        from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-        from rolemesh_durable.protocol import agent as ag
-        from rolemesh_durable.protocol import master as ms
-        from rolemesh_durable.protocol import messages as m
-        from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
-        from rolemesh_durable.protocol.neighbours import Neighbours
-
-        self.ag, self.ms, self.m = ag, ms, m
         names = list(roles)
         ops = tuple(OpCall(i, name, "do", f"{name}.do", None) for i, name in enumerate(names))
         edges = tuple(Edge(i, i, i + 1, "value", Split(), Split()) for i in range(len(names) - 1))
@@ -96,11 +96,11 @@ class Cluster:
         def recover(failure: Any, view: Any) -> Any:
             return RecoveryPlan("process", view.lost_with(failure))
 
-        self.master = ms.MasterMachine(outline, ladder_of(recover))
+        self.master = MasterMachine(outline, ladder_of(recover))
         self.neighbours = Neighbours(self.graph, roles)
         self.agents: dict[str, Any] = {}
         self.now, self.cpu_s = 0.0, 0.0
-        self.inbox: list[Any] = [ms.Begin()]
+        self.inbox: list[Any] = [me.Begin()]
         self.soon: dict[str, list[Any]] = defaultdict(list)
         self.sent: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
@@ -111,14 +111,14 @@ class Cluster:
         events, self.inbox = self.inbox, []
         began = time.process_time()
         decoded = [
-            self.ms.FromAgent(event[0], self.m.decode_agent_to_master(event[1])) if isinstance(event, tuple) else event
+            me.FromAgent(event[0], m.decode_agent_to_master(event[1])) if isinstance(event, tuple) else event
             for event in events
         ]
         told = [
-            (effect.agent, type(effect.message).__name__, self.m.encode(effect.message))
-            if isinstance(effect, self.ms.ToAgent)
+            (effect.agent, type(effect.message).__name__, m.encode(effect.message))
+            if isinstance(effect, me.ToAgent)
             else effect
-            for effect in self.master.turn([*decoded, self.ms.Tick()], self.now)
+            for effect in self.master.turn([*decoded, me.Tick()], self.now)
         ]
         self.cpu_s += time.process_time() - began
         soon, self.soon = self.soon, defaultdict(list)
@@ -127,37 +127,36 @@ class Cluster:
                 agent, kind, data = effect
                 self.sent[agent] += len(data) if kind != "Advance" else 0
                 self.kinds[kind] += len(data)
-                soon[agent].append(self.ag.FromMaster(self.m.decode_master_to_agent(data)))
-            elif isinstance(effect, self.ms.StartAgents):
+                soon[agent].append(ae.FromMaster(m.decode_master_to_agent(data)))
+            elif isinstance(effect, me.StartAgents):
                 for start in effect.agents:
                     name = start.place.agent
-                    self.agents[name] = self.ag.AgentMachine(
+                    self.agents[name] = AgentMachine(
                         name, name, 10.0, incarnation=start.incarnation, host="10.0.0.1", neighbours=self.neighbours
                     )
         for name, agent in self.agents.items():
-            for event in (*soon[name], self.ag.Sampled()):
+            for event in (*soon[name], ae.Sampled()):
                 for effect in agent.handle(event, self.now):
                     self._agent(name, effect)
 
     def _agent(self, name: str, effect: Any) -> None:
-        ag, m = self.ag, self.m
         match effect:
-            case ag.ToMaster(message):
+            case ae.ToMaster(message):
                 self.inbox.append((name, m.encode(message)))
-            case ag.Fork(launch):
+            case ae.Fork(launch):
                 who = launch.role, launch.rank, launch.generation
                 addresses = {
                     "local": f"ipc:///tmp/rolemesh-0123abcd-01234567/{who[0]}-{who[1]}-{who[2]}-inbox",
                     "remote": f"tcp://10.0.0.1:{40000 + launch.rank}",
                     "control": f"ipc:///tmp/rolemesh-0123abcd-01234567/{who[0]}-{who[1]}-{who[2]}-inbox",
                 }
-                self.soon[name].append(ag.FromRank(m.RankHello(*who, 1000, addresses)))
-            case ag.ToRank(role, rank, m.WireRank(peers)):
+                self.soon[name].append(ae.FromRank(m.RankHello(*who, 1000, addresses)))
+            case ae.ToRank(role, rank, m.WireRank(peers)):
                 mine = next((peer for peer in peers if (peer.role, peer.rank) == (role, rank)), None)
                 if mine is not None:
-                    self.soon[name].append(ag.FromRank(m.RankReady(role, rank, mine.generation, 0.1)))
-            case ag.Kill(role, rank, generation):
-                self.soon[name].append(ag.RankExited(role, rank, generation, signal=9))
+                    self.soon[name].append(ae.FromRank(m.RankReady(role, rank, mine.generation, 0.1)))
+            case ae.Kill(role, rank, generation):
+                self.soon[name].append(ae.RankExited(role, rank, generation, signal=9))
 
     def settle(self, generation: int, key: tuple[str, int]) -> None:
         """Until all run, `key` in `generation`."""
@@ -197,7 +196,7 @@ def many(scale: int) -> dict[str, float]:
     cluster.sent.clear()
     cluster.cpu_s = 0.0
     home = cluster.master.state.ranks[lost].agent
-    cluster.soon[home].append(cluster.ag.RankExited(*lost, 0, signal=9))
+    cluster.soon[home].append(cluster.ae.RankExited(*lost, 0, signal=9))
     cluster.settle(1, lost)
     agents = sum(1 for size in cluster.sent.values() if size)
     return start | {"lost_cpu_s": cluster.cpu_s, "lost_kb": cluster.sent.total() / KB, "lost_agents": agents}

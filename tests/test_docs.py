@@ -30,7 +30,7 @@ from rolemesh.plugins.manager import LIMITS_S
 from rolemesh.spec import load
 from rolemesh.spec.model import JobSpec, Use
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.protocol.master import MasterMachine
+from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import RankRecord, Recovery
 from rolemesh_rehearsal.spec import TARGETS
 

@@ -9,8 +9,8 @@ from tests.simulation.memory import NodeMemory
 from tests.simulation.model import RankKey
 from tests.simulation.rank import SimRank
 
-from rolemesh_durable.protocol import agent as ag
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -40,14 +40,14 @@ class SimAgent:
         self.trouble = ""
         self.failed_at = -1
         self.covered = -1
-        self._later: list[ag.Event] = []
+        self._later: list[ae.Event] = []
         self._cancelled: set[tuple[str, int, int]] = set()
         self.machine = world.backend.agent_machine(name, node, LEASE_S, incarnation, self.memory)
         world.at(world.between(0.0, 0.05), self._sample)
 
     # ------------------------------------------------------------------------------------------------------- events
 
-    def handle(self, event: ag.Event) -> None:
+    def handle(self, event: ae.Event) -> None:
         """An event of the machine, at once or when the process runs again."""
         if not self.alive:
             return
@@ -56,7 +56,7 @@ class SimAgent:
             return
         checks = self.world.checks
         effects = self.machine.handle(event, self.world.now)
-        if isinstance(event, ag.FromMaster):
+        if isinstance(event, ae.FromMaster):
             self._look_into(event.message)
             checks.obeyed(self, event.message, effects)
         for effect in effects:
@@ -73,11 +73,11 @@ class SimAgent:
 
     def receive(self, message: m.RankToAgent) -> None:
         """A rank's message."""
-        self.handle(ag.FromRank(message))
+        self.handle(ae.FromRank(message))
 
     def from_master(self, message: m.MasterToAgent) -> None:
         """The network brings a message of some master."""
-        self.handle(ag.FromMaster(message))
+        self.handle(ae.FromMaster(message))
 
     def thaw(self) -> None:
         """Go on after a SIGSTOP."""
@@ -107,61 +107,61 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        self.handle(ag.Sampled(boards, stored, parts, self.trouble, given_up=self.failed_at))
+        self.handle(ae.Sampled(boards, stored, parts, self.trouble, given_up=self.failed_at))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
-    def _board(self, rank: SimRank) -> ag.BoardSample:
-        return ag.BoardSample(
-            *rank.key, rank.generation, rank.pid, rank.finished, self._safe(rank), rank.step, rank.op, rank.phase,
-            rank.edge, self.world.now - rank.since, rank.frozen, 0.0,
+    def _board(self, rank: SimRank) -> ae.RankSample:
+        return ae.RankSample(
+            *rank.key, rank.generation, rank.pid, finished=rank.finished, safe=self._safe(rank), step=rank.step,
+            op=rank.op, phase=rank.phase, edge=rank.edge, since_s=self.world.now - rank.since, frozen=rank.frozen,
         )  # fmt: skip
 
     def _safe(self, rank: SimRank) -> int:
-        alone = self.machine.wired >= 0 and not self.machine.copies_to
+        alone = self.machine.addresses.version >= 0 and not self.machine.addresses.copies_to
         if rank.snapshot < 0 or not self.world.scenario.plan.replicas or alone:
             return rank.snapshot
         return min(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
 
     # ------------------------------------------------------------------------------------------------------ effects
 
-    def _do(self, effect: ag.Effect) -> None:
+    def _do(self, effect: ae.Effect) -> None:
         world = self.world
         match effect:
-            case ag.ToMaster(message):
+            case ae.ToMaster(message):
                 world.deliver(world.backend.to_master, self.name, message)
-            case ag.ToRank(role, n, message):
+            case ae.ToRank(role, n, message):
                 target = self.ranks.get((role, n))
                 world.send(self, target, message)
-            case ag.Fork(launch):
+            case ae.Fork(launch):
                 world.at(world.between(0.002, 0.05), self._fork, launch)
-            case ag.Fetch(launch):
+            case ae.Fetch(launch):
                 world.at(world.between(0.01, 0.3), self._fetch, launch)
-            case ag.Kill(role, n, generation):
+            case ae.Kill(role, n, generation):
                 rank = self.ranks.get((role, n))
                 if rank is not None and rank.alive and rank.generation == generation:
                     world.at(world.between(0.0, 0.01), rank.die, 9)
                 else:
                     self._cancelled.add((role, n, generation))  # it is on its way: it is not to start
-            case ag.RankDied() | ag.Fail():
+            case ae.RankDied() | ae.Fail():
                 pass
-            case ag.TakeStacks(role, n, generation):
+            case ae.TakeStacks(role, n, generation):
                 stacks = m.Stacks(role, n, generation, "Thread 0x1")
-                world.at(world.between(0.01, 0.5), self.handle, ag.StacksTaken(stacks))
-            case ag.Forget():
+                world.at(world.between(0.01, 0.5), self.handle, ae.StacksTaken(stacks))
+            case ae.Forget():
                 self._forget(effect)
-            case ag.ReviveMaster():
+            case ae.ReviveMaster():
                 world.at(world.between(0.01, 0.5), self._revive)
-            case ag.Quit():
+            case ae.Quit():
                 self.end("it was told to end, and nobody has come for its ranks")
-            case ag.CleanUp():
+            case ae.CleanUp():
                 world.note(self.label, "cleans up and ends")
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
 
     def _revive(self) -> None:
-        self.handle(ag.MasterRevived(self.world.backend.revive()))
+        self.handle(ae.MasterRevived(self.world.backend.revive()))
 
-    def _forget(self, effect: ag.Forget) -> None:
+    def _forget(self, effect: ae.Forget) -> None:
         self.world.note(self.label, "forgets what is in memory")
         if effect.timeline <= self.memory.timeline:
             self.world.fail("memory is forgotten once a timeline", f"{self.label}: timeline {effect.timeline} is here")
@@ -182,12 +182,12 @@ class SimAgent:
             return
         who = (launch.role, launch.rank, launch.generation)
         if who in self._cancelled:
-            self.handle(ag.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
+            self.handle(ae.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
             return
         fails = self.world.chance(self.world.scenario.start_failures) and not self.world.calm
         if fails or self.world.starves("rank"):
             self.world.note(self.label, f"cannot start {who}")
-            self.handle(ag.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
+            self.handle(ae.RankExited(*who, error="no more processes", snapshots=self.memory.steps(who[:2])))
             return
         self.world.note(self.label, f"starts {who} at {launch.resume} from {launch.restore} {launch.replica}")
         snap = self.memory.snaps.get(who[:2], {}).get(launch.resume) if launch.restore == "memory" else None
@@ -209,17 +209,17 @@ class SimAgent:
         other = self.world.backend.agents.get(launch.replica)
         image = other.memory.image(who[:2], launch.resume) if other is not None and other.alive else None
         if image is None:
-            self.handle(ag.Fetched(*who, error=f"{launch.replica} does not have it"))
+            self.handle(ae.Fetched(*who, error=f"{launch.replica} does not have it"))
             return
         self.memory.install(who[:2], launch.resume, image)
-        self.handle(ag.Fetched(*who))
+        self.handle(ae.Fetched(*who))
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:
         """A process of this agent is gone."""
         if not self.alive:
             return
         steps = self.memory.steps(rank.key)
-        exited = ag.RankExited(*rank.key, rank.generation, exit_code, signal, snapshots=steps)
+        exited = ae.RankExited(*rank.key, rank.generation, exit_code, signal, snapshots=steps)
         self.world.at(self.world.between(0.01, 0.05), self.handle, exited)
 
     # ------------------------------------------------------------------------------------------- disk and replicas
@@ -256,7 +256,7 @@ class SimAgent:
         world = self.world
         if not world.scenario.plan.replicas:
             return
-        partner = world.backend.agents.get(self.machine.copies_to)
+        partner = world.backend.agents.get(self.machine.addresses.copies_to)
         if partner is None or not partner.alive or partner.node == self.node:
             return
         for key, rank in self.ranks.items():
@@ -293,6 +293,6 @@ class SimAgent:
         self.world.backend.agent_ended(self, why, node_lost)
 
 
-def kills(effects: list[ag.Effect]) -> list[Any]:
+def kills(effects: list[ae.Effect]) -> list[Any]:
     """The effects that do something to ranks or memory: not for a dead master to have."""
-    return [e for e in effects if not isinstance(e, ag.ToMaster | ag.ReviveMaster)]
+    return [e for e in effects if not isinstance(e, ae.ToMaster | ae.ReviveMaster)]

@@ -8,9 +8,9 @@ from tests.simulation.agent import SimAgent
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 
-from rolemesh_durable.protocol import agent as ag
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.neighbours import Neighbours
 
 if TYPE_CHECKING:
@@ -40,11 +40,9 @@ class Backend:
         self._pids += 1
         return self._pids
 
-    def agent_machine(
-        self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory
-    ) -> ag.AgentMachine:
+    def agent_machine(self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory) -> AgentMachine:
         """The machine of a new incarnation."""
-        return ag.AgentMachine(
+        return AgentMachine(
             name,
             node,
             lease_s,
@@ -67,7 +65,7 @@ class Backend:
 
     def to_master(self, agent: str, message: m.AgentToMaster) -> None:
         """An agent's message reaches the master; an old one that goes on hears nothing any more."""
-        self.master.handle(ms.FromAgent(agent, message))
+        self.master.handle(me.FromAgent(agent, message))
 
     def kill_master(self, restart: bool = True) -> None:
         """SIGKILL the master; it is started again."""
@@ -95,7 +93,7 @@ class Backend:
 
     # --------------------------------------------------------------------------------------------------------- agents
 
-    def start(self, places: tuple[ms.Incarnation, ...]) -> None:
+    def start(self, places: tuple[me.Incarnation, ...]) -> None:
         """Start agents; earlier incarnations are dead before."""
         for at in places:
             name = at.place.agent
@@ -107,7 +105,7 @@ class Backend:
                 old.end("a new incarnation takes over")
             self.world.at(0.1 + self.world.between(0.0, 0.5), self._start, at)
 
-    def _start(self, at: ms.Incarnation) -> None:
+    def _start(self, at: me.Incarnation) -> None:
         world, name = self.world, at.place.agent
         if world.ended or self.started.get(name, 0) != at.incarnation:
             return
@@ -121,7 +119,7 @@ class Backend:
         self.used.add(at.place.node)
         self.agents[name] = SimAgent(world, name, at.place.node, at.incarnation)
 
-    def attach(self, known: tuple[ms.Incarnation, ...]) -> None:
+    def attach(self, known: tuple[me.Incarnation, ...]) -> None:
         """Find the agents of an earlier master."""
         names = {at.place.agent: at for at in known}
         for name, agent in list(self.agents.items()):
@@ -139,10 +137,10 @@ class Backend:
                 else:
                     self._tell(name, at.incarnation, "it is gone", at.place.node in self.world.dead_nodes)
 
-    def _coming(self, name: str, at: ms.Incarnation) -> None:
+    def _coming(self, name: str, at: me.Incarnation) -> None:
         self.world.at(1.0, self._came, name, at)
 
-    def _came(self, name: str, at: ms.Incarnation) -> None:
+    def _came(self, name: str, at: me.Incarnation) -> None:
         agent = self.agents.get(name)
         if agent is None or agent.incarnation < at.incarnation:
             self._tell(name, at.incarnation, "it never came", at.place.node in self.world.dead_nodes)
@@ -164,10 +162,10 @@ class Backend:
         self._tell(agent.name, agent.incarnation, why, node_lost)
 
     def _tell(self, name: str, incarnation: int, why: str, node_lost: bool) -> None:
-        event = ms.AgentLost(name, incarnation, why, node_lost)
+        event = me.AgentLost(name, incarnation, why, node_lost)
         self.world.at(self.world.between(0.01, 0.5), self._told, self.master, event)
 
-    def _told(self, master: SimMaster, event: ms.AgentLost) -> None:
+    def _told(self, master: SimMaster, event: me.AgentLost) -> None:
         master.handle(event)
 
     def lose_node(self, node: str) -> None:

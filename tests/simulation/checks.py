@@ -8,9 +8,10 @@ import msgspec
 from tests.simulation.model import SHARDS, RankKey, State
 
 from rolemesh.api.observer import Event, StepMetrics
-from rolemesh_durable.protocol import agent as ag
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.state import JobState
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -132,15 +133,15 @@ class Checks:
                         f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
                     )
 
-    def replayed(self, kept: ms.Checkpoint, whole: ms.Checkpoint) -> None:
+    def replayed(self, kept: Checkpoint, whole: Checkpoint) -> None:
         """A new master has read what is kept of the journal; `whole` is what all of it would have told."""
         for name in kept.__struct_fields__:
             if (mine := getattr(kept, name)) != (should := getattr(whole, name)):
                 self.world.fail("compaction forgets nothing", f"{name}: {mine} instead of {should}")
 
-    def told(self, master: ms.JobState, journal: ms.JobState) -> None:
+    def told(self, master: JobState, journal: JobState) -> None:
         """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
-        mine, should = ms.Checkpoint.of(master), ms.Checkpoint.of(journal)
+        mine, should = Checkpoint.of(master), Checkpoint.of(journal)
         for name in mine.__struct_fields__:
             if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):
                 self.world.fail("what is journalled is what is so", f"{name}: {told}, the journal tells {read}")
@@ -156,10 +157,10 @@ class Checks:
 
     # --------------------------------------------------------------------------------------------------------- agents
 
-    def obeyed(self, agent: SimAgent, message: m.MasterToAgent, effects: list[ag.Effect]) -> None:
+    def obeyed(self, agent: SimAgent, message: m.MasterToAgent, effects: list[ae.Effect]) -> None:
         """An agent has acted on a master's message."""
         newest = self._epochs.get(agent.uid, -1)
-        acts = [e for e in effects if not isinstance(e, ag.ToMaster | ag.ReviveMaster | ag.RankDied)]
+        acts = [e for e in effects if not isinstance(e, ae.ToMaster | ae.ReviveMaster | ae.RankDied)]
         if message.epoch < newest and acts:
             self.world.fail("one epoch acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}")
         self._epochs[agent.uid] = max(newest, message.epoch)

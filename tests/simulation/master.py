@@ -9,8 +9,13 @@ import msgspec
 
 from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.observer import Event
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.replay import follow, take_over
+from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
@@ -45,37 +50,37 @@ class Journal:
         self.epoch += 1
         return self.epoch
 
-    def append(self, epoch: int, effects: list[ms.Effect], committed: int) -> None:
+    def append(self, epoch: int, effects: list[me.Effect], committed: int) -> None:
         """Write a turn, after which step `committed` is. Raises `Stale`."""
         if epoch != self.epoch:
             raise Stale
         for effect in effects:
-            if isinstance(effect, ms.Record):
+            if isinstance(effect, me.Record):
                 event = Event(len(self.events) + 1, epoch, self.world.now, effect.kind, effect.data)
                 self.events.append(event)
-                ms.follow(self.state, event)
+                follow(self.state, event)
                 self.world.checks.recorded(event)
-            elif isinstance(effect, ms.Committed):
+            elif isinstance(effect, me.Committed):
                 told = Event(len(self.events), epoch, self.world.now, "committed", {"step": effect.step})
                 self.world.checks.recorded(told)
         self.committed = committed
         self.state.commit(committed)
         if self._rng.random() < COMPACTED:
-            self._head, self._head_seq = msgspec.json.encode(ms.Checkpoint.of(self.state)), len(self.events)
+            self._head, self._head_seq = msgspec.json.encode(Checkpoint.of(self.state)), len(self.events)
 
-    def replay(self, machine: ms.MasterMachine, now: float) -> None:
+    def replay(self, machine: MasterMachine, now: float) -> None:
         """Bring a new master's machine to where the journal ends, from what is kept of it."""
         kept, whole = machine.state, self.world.scenario.master_machine(0, "").state
         if self._head:
-            msgspec.json.decode(self._head, type=ms.Checkpoint).onto(kept)
+            msgspec.json.decode(self._head, type=Checkpoint).onto(kept)
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
-        self.world.checks.replayed(ms.Checkpoint.of(kept), ms.Checkpoint.of(whole))
-        ms.take_over(kept, machine.outline.clock, now, self.world.now)
+        self.world.checks.replayed(Checkpoint.of(kept), Checkpoint.of(whole))
+        take_over(kept, machine.outline.clock, now, self.world.now)
 
-    def _apply(self, state: ms.JobState, events: list[Event]) -> None:
+    def _apply(self, state: JobState, events: list[Event]) -> None:
         for event in events:
-            ms.follow(state, event)
+            follow(state, event)
         if self.committed is not None:
             state.commit(self.committed)
 
@@ -91,10 +96,10 @@ class SimMaster:
         self.clock = world.clock = world.between(-500.0, 500.0) if world.chance(0.2) else world.clock
         self.machine = world.scenario.master_machine(self.epoch, f"boot {self.clock}")
         self.lines = LineAssembler(world.job.graph, world.job.sizes, len(world.checks.lines) - 1)
-        self._later: list[ms.Event] = []
-        self._queue: list[ms.Event] = []
+        self._later: list[me.Event] = []
+        self._queue: list[me.Event] = []
         self._waiting = False
-        self._advances: dict[tuple[str, int], ms.ToAgent] = {}
+        self._advances: dict[tuple[str, int], me.ToAgent] = {}
         self._origins = 0
 
     def begin(self) -> None:
@@ -103,20 +108,20 @@ class SimMaster:
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
-        self.handle(ms.Begin())
+        self.handle(me.Begin())
         world.at(TICK_S, self._tick)
 
     def _tick(self) -> None:
         if self.alive and not self.world.ended:
-            self.handle(ms.Tick())
+            self.handle(me.Tick())
             self.world.at(TICK_S, self._tick)
 
-    def handle(self, event: ms.Event) -> None:
+    def handle(self, event: me.Event) -> None:
         """An event: a turn of its own, or part of one that takes all events of a moment."""
         if not self.alive or self.world.ended:
             return
         if self.frozen or self.stalled:
-            if not isinstance(event, ms.Tick):
+            if not isinstance(event, me.Tick):
                 self._later.append(event)
             return
         self._queue.append(event)
@@ -134,13 +139,13 @@ class SimMaster:
         if not self.alive or self.world.ended:
             return
         if self.frozen or self.stalled:
-            self._later += [event for event in events if not isinstance(event, ms.Tick)]
+            self._later += [event for event in events if not isinstance(event, me.Tick)]
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
         if self.machine.state.busy:
             self.lines.unsettled(self.machine.now)
-        records = [effect for effect in effects if isinstance(effect, ms.Record | ms.Committed)]
-        kinds = [effect.kind if isinstance(effect, ms.Record) else "committed" for effect in records]
+        records = [effect for effect in effects if isinstance(effect, me.Record | me.Committed)]
+        kinds = [effect.kind if isinstance(effect, me.Record) else "committed" for effect in records]
         dies = self.dies_at if records else ""
         if dies == "before":
             self.world.note(f"master {self.epoch}", f"is killed before {kinds} is written")
@@ -154,9 +159,9 @@ class SimMaster:
                 self.world.note(f"master {self.epoch}", "is no longer the master")
                 self.die()
                 return
-        if any(isinstance(effect, ms.Record) and effect.kind == "replanned" for effect in effects):
+        if any(isinstance(effect, me.Record) and effect.kind == "replanned" for effect in effects):
             self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
-        others = [effect for effect in effects if not isinstance(effect, ms.Record | ms.Committed)]
+        others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
             self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {kinds}")
@@ -194,20 +199,20 @@ class SimMaster:
                     self.world.backend.send(said.agent, said.incarnation, said.message)
             self.world.at(1.0, self._repeat)
 
-    def _do(self, effect: ms.Effect) -> None:
+    def _do(self, effect: me.Effect) -> None:
         world, backend = self.world, self.world.backend
         match effect:
-            case ms.StartAgents(agents):
+            case me.StartAgents(agents):
                 backend.start(agents)
-            case ms.Attach(agents):
+            case me.Attach(agents):
                 backend.attach(agents)
-            case ms.KillAgent(agent, incarnation):
+            case me.KillAgent(agent, incarnation):
                 backend.kill(agent, incarnation)
-            case ms.ToAgent(agent, incarnation, message):
+            case me.ToAgent(agent, incarnation, message):
                 if isinstance(message, m.Advance):
                     self._advances[agent, incarnation] = effect
                 backend.send(agent, incarnation, message)
-            case ms.Publish(agent, metrics):
+            case me.Publish(agent, metrics):
                 lines = self.lines.add(agent, metrics, self.machine.now, self.machine.state.committed, wall=world.now)
                 if lines and self.epoch != self.journal.epoch:
                     world.note(f"master {self.epoch}", "is no longer the master")
@@ -215,38 +220,38 @@ class SimMaster:
                     return
                 for line in lines:
                     world.checks.published(line)
-                self.handle_soon(ms.Published(self.lines.published))
-            case ms.Replan(lost):
+                self.handle_soon(me.Published(self.lines.published))
+            case me.Replan(lost):
                 world.at(world.between(0.01, 0.3), self._replan, lost)
-            case ms.FindOrigin():
+            case me.FindOrigin():
                 self._origins += 1
                 world.at(world.between(0.01, 0.3), self._find_origin)
-            case ms.FindSets(after):
+            case me.FindSets(after):
                 if world.disk.newest() > after:
-                    world.at(world.between(0.01, 0.3), self.handle, ms.SetCompleted(world.disk.newest(), ""))
-            case ms.CompleteSet(step, parts):
+                    world.at(world.between(0.01, 0.3), self.handle, me.SetCompleted(world.disk.newest(), ""))
+            case me.CompleteSet(step, parts):
                 world.checks.complete(step, parts)
                 attempts = {(p.role, p.rank): p.attempt for p in parts}
                 world.at(world.between(0.01, 0.3), self._complete, step, attempts, self._origins)
-            case ms.End(status, message):
+            case me.End(status, message):
                 world.note(f"master {self.epoch}", f"ends the job: {status} {message}")
                 world.ended, world.message = status, message
 
-    def handle_soon(self, event: ms.Event) -> None:
+    def handle_soon(self, event: me.Event) -> None:
         """An event that this turn leads to."""
         self.world.at(0.0, self.handle, event)
 
     def _complete(self, step: int, attempts: dict[tuple[str, int], str], origins: int) -> None:
         if self.alive and self.epoch == self.journal.epoch:
             if self._origins > origins:
-                self.handle(ms.SetCompleted(-1))  # of before the job went back to the disk
+                self.handle(me.SetCompleted(-1))  # of before the job went back to the disk
             else:
-                self.handle(ms.SetCompleted(step, self.world.disk.seal(step, attempts)))
+                self.handle(me.SetCompleted(step, self.world.disk.seal(step, attempts)))
 
     def _find_origin(self) -> None:
         step = self.world.disk.newest()
         if self.alive:
-            self.handle(ms.OriginFound(f"step-{step}" if step >= 0 else "", step))
+            self.handle(me.OriginFound(f"step-{step}" if step >= 0 else "", step))
 
     def _replan(self, lost: tuple[str, ...]) -> None:
         """Move what is on the lost nodes to nodes with room."""
@@ -267,7 +272,7 @@ class SimMaster:
         for key in moving:
             node = max(room, key=lambda n: room[n], default="")
             if not node or room[node] < 1:
-                self.handle(ms.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free"))
+                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free"))
                 return
             room[node] -= 1
             homes[key] = node
@@ -277,6 +282,6 @@ class SimMaster:
             if node not in agents:
                 agents[node] = f"node{taken}"
                 taken += 1
-        moves = tuple(ms.Move(*key, agents[node], 0, 1) for key, node in homes.items())
+        moves = tuple(Move(*key, agents[node], 0, 1) for key, node in homes.items())
         places = tuple(AgentPlace(agents[node], node, {"cpu": 1.0}) for node in dict.fromkeys(homes.values()))
-        self.handle(ms.Replanned(moves, places))
+        self.handle(me.Replanned(moves, places))

@@ -12,10 +12,12 @@ from tests.simulation import checks
 from tests.simulation import rank as sim_rank
 from tests.simulation.patches import all_of, method
 
-from rolemesh_durable.protocol import agent as ag
 from rolemesh_durable.protocol import edge as edges
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.agent import lifetime
+from rolemesh_durable.protocol.agent.address_book import AddressBook
+from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.master import (
     carrying_out,
@@ -28,12 +30,15 @@ from rolemesh_durable.protocol.master import (
     reports,
     transitions,
 )
+from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
+from rolemesh_durable.protocol.master.checkpoint import Checkpoint
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.sets import Sets
+from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 
@@ -231,16 +236,16 @@ def _parts_of_any_generation(original: Any) -> Any:
         if (part.role, part.rank) in known:
             known[part.role, part.rank] = teller, part
         for at in range(before, len(effects)):
-            if isinstance(effect := effects[at], ms.CompleteSet):
-                effects[at] = ms.CompleteSet(effect.step, tuple(known[p.role, p.rank][1] for p in effect.parts))
+            if isinstance(effect := effects[at], me.CompleteSet):
+                effects[at] = me.CompleteSet(effect.step, tuple(known[p.role, p.rank][1] for p in effect.parts))
 
     return add
 
 
 def _goes_back_too_far(original: Any) -> Any:
     def answered(self: Any, event: Any) -> Any:
-        if isinstance(event, ms.OriginFound) and event.step >= 0:
-            event = ms.OriginFound("", -1)
+        if isinstance(event, me.OriginFound) and event.step >= 0:
+            event = me.OriginFound("", -1)
         return original(self, event)
 
     return answered
@@ -265,8 +270,8 @@ def _ends_without_a_word(original: Any) -> Any:
 
 def _leaves_without_a_word(original: Any) -> Any:
     def handle(self: Any, event: Any, now: float) -> Any:
-        if isinstance(event, ag.Leave):
-            self.stopping = True
+        if isinstance(event, ae.Leave):
+            self.lifetime.stopping = True
             return [*self._kill_all(), *self._clean_up_if_empty()]
         return original(self, event, now)
 
@@ -308,15 +313,15 @@ def _needs_what_it_needed(original: Any) -> Any:
 
 
 def _wired_once(original: Any) -> Any:
-    def wire(self: ag.AgentMachine, key: Any, rank: Any, new: Any) -> Any:
+    def tell(self: AddressBook, key: Any, rank: Any, new: Any) -> Any:
         return original(self, key, rank, new) if key in new else []
 
-    return wire
+    return tell
 
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
-             method(ag.AgentMachine, "_from_master", _no_epoch_fence)),
+             method(AgentMachine, "_from_master", _no_epoch_fence)),
     Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
              method(Progress, "_commit", _commit_what_is_finished)),
     Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
@@ -333,7 +338,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
              method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "storm",
-             lambda: all_of(method(ag.AgentMachine, "_launch", _launches_again)(),
+             lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
                           method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
     Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
              "storm", lambda: patch.object(
@@ -344,9 +349,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
              method(Coordinator, "answered", _goes_back_too_far), 640),
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
-             lambda: all_of(patch.object(ms.JobState, "commit", lambda self, step: None), _without("told"))),
+             lambda: all_of(patch.object(JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
-             method(ms.Checkpoint, "of", _forgets_generations)),
+             method(Checkpoint, "of", _forgets_generations)),
     Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
              method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
@@ -366,7 +371,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
              method(Wiring, "_renew", _needs_what_it_needed)),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
-             method(ag.AgentMachine, "_wire", _wired_once)),
+             method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
              "nothing restarts without a failure", "calm", lambda: patch.object(reports, "SILENCE_S", 0.3)),
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
@@ -383,13 +388,13 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
              lambda: all_of(method(Coordinator, "leaves", lambda original: lambda self, agent, ranks: None)(),
-                          patch.object(ag, "LEAVE_S", 0.5))),
+                          patch.object(lifetime, "LEAVE_S", 0.5))),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
-             method(ag.AgentMachine, "handle", _leaves_without_a_word)),
+             method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
-             method(ag.AgentMachine, "__init__", _timeline_is_forgotten)),
+             method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
              method(MasterMachine, "turn", _end_is_not_told_again)),
     Mutation("a set takes parts that a rank had written before it went back, if they come late",

@@ -6,8 +6,8 @@ import random
 from typing import TYPE_CHECKING
 
 from rolemesh.api.observer import Event
-from rolemesh_durable.protocol import agent as ag
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -137,7 +137,7 @@ class Nemesis:
             return False
         agent = self.rng.choice(live)
         world.note("nemesis", f"tells {agent.label} to end")
-        agent.handle(ag.Leave())
+        agent.handle(ae.Leave())
         return True
 
     def _freeze_agent(self, world: World) -> bool:

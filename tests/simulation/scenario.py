@@ -10,8 +10,9 @@ from tests.simulation.nemesis import Nemesis
 
 from rolemesh.api.cluster import AgentPlace
 from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
@@ -128,7 +129,7 @@ class Scenario:
         self.outcomes = {"endless": ("failed", "done"), "poison": ("failed", "done")}.get(self.family, ("done",))
         self.deadline = 150.0
 
-    def _ladder(self) -> tuple[ms.Rung, ...]:
+    def _ladder(self) -> tuple[Rung, ...]:
         few, usual = self.family == "endless", self.family == "passing"
         levels = [
             ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 5 if usual else 30))),
@@ -138,7 +139,7 @@ class Scenario:
         if len(self._nodes) == 1 or usual:
             del levels[1]
         return tuple(
-            ms.Rung(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
+            Rung(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
             for name, level in levels
         )
 
@@ -146,7 +147,7 @@ class Scenario:
         """The nodes that there are; spare ones may come late."""
         return self._nodes + [node for node, since in self._spares.items() if now >= since]
 
-    def master_machine(self, epoch: int, clock: str) -> ms.MasterMachine:
+    def master_machine(self, epoch: int, clock: str) -> MasterMachine:
         """A fresh machine, as each epoch's master begins with; `clock` is that of where it is."""
         launches: dict[str, list[m.RankLaunch]] = {f"node{i}": [] for i in range(len(self._nodes))}
         for key in self.job.keys:
@@ -172,7 +173,7 @@ class Scenario:
             hang_after_s=self.hang_after,
             clock=clock,
         )
-        return ms.MasterMachine(outline, self.ladder, self.diagnosers)
+        return MasterMachine(outline, self.ladder, self.diagnosers)
 
     def expect(self, world: World) -> None:
         """What holds at the end in this family only."""

@@ -33,7 +33,7 @@ from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master import JobState
+from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 __all__ = ["INVARIANTS", "Masters"]

@@ -20,7 +20,7 @@ from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE, Control, write_json
 from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, RefusedError, Watch
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
-from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.master import events as e
 
 GARBAGE: list[list[bytes]] = [
     [],
@@ -42,7 +42,7 @@ class Served:
     """Real answers, served by a thread as the master's loop does."""
 
     def __init__(self, folder: Path, events: int = 0, lines: int = 0, values: int = 1) -> None:
-        self.asked: list[machine.Event] = []
+        self.asked: list[e.Event] = []
         self.injected: list[tuple[str, str]] = []
         self.events = deque((Event(n + 1, 1, 0.0, "noise", {"n": n}) for n in range(events)), maxlen=4096)
         metrics = {f"metric-{n}": 0.5 for n in range(values)}

@@ -13,8 +13,8 @@ import pytest
 
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.master.background_tasks import BackgroundTasks
-from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as e
 
 
 class Sets:
@@ -46,16 +46,16 @@ class Sets:
         path.write_bytes(data)
         return m.Persisted("sink", 0, step, {name: (len(data), hashlib.sha256(data).hexdigest())}, attempt=attempt)
 
-    def complete(self, part: m.Persisted) -> machine.SetCompleted:
+    def complete(self, part: m.Persisted) -> e.SetCompleted:
         """Make the set of this part whole."""
-        self._tasks.complete(machine.CompleteSet(part.step, (part,)))
-        answer: machine.SetCompleted = self._answers.get(timeout=10)
+        self._tasks.complete(e.CompleteSet(part.step, (part,)))
+        answer: e.SetCompleted = self._answers.get(timeout=10)
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
         """Both answers, where an origin is asked for while a set waits for being made whole."""
         with self._tasks._completing:
-            self._tasks.complete(machine.CompleteSet(part.step, (part,)))
+            self._tasks.complete(e.CompleteSet(part.step, (part,)))
             self._tasks.find_origin()
         return {self._answers.get(timeout=10) for _ in range(2)}
 
@@ -68,23 +68,23 @@ def sets(tmp_path: Path) -> Sets:
 def test_sets_on_their_way_stay_however_far_a_role_runs_ahead(sets: Sets) -> None:
     parts = {step: sets.write(step) for step in (9, 19, 29, 39)}
     for step in parts:
-        assert sets.complete(parts[step]) == machine.SetCompleted(step)
+        assert sets.complete(parts[step]) == e.SetCompleted(step)
     assert [each.step for each in disk.find_sets(sets.run_dir)] == [39, 29]
 
 
 def test_a_set_of_before_the_job_went_back_to_the_disk_is_not_completed_after(sets: Sets) -> None:
     parts = {step: sets.write(step) for step in (9, 19)}
-    assert sets.complete(parts[9]) == machine.SetCompleted(9)
+    assert sets.complete(parts[9]) == e.SetCompleted(9)
     found = sets.go_back_while_completing(parts[19])
-    assert found == {machine.SetCompleted(-1), machine.OriginFound(str(disk.step_folder(sets.run_dir, 9)), 9)}
+    assert found == {e.SetCompleted(-1), e.OriginFound(str(disk.step_folder(sets.run_dir, 9)), 9)}
 
 
 def test_files_of_an_attempt_get_their_names_with_the_set_also_for_the_second_time(sets: Sets) -> None:
     part = sets.write(9, attempt="0-a")
-    assert sets.complete(part) == machine.SetCompleted(9)
+    assert sets.complete(part) == e.SetCompleted(9)
     (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()  # as if the master had died before it
     late = sets.write(9, attempt="0-b")
-    assert sets.complete(part) == machine.SetCompleted(9)
+    assert sets.complete(part) == e.SetCompleted(9)
     assert disk.verify(disk.step_folder(sets.run_dir, 9)) == []
     (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()
     assert "is not where the master is" in sets.complete(msgspec.structs.replace(late, attempt="0-c")).error
@@ -92,9 +92,9 @@ def test_files_of_an_attempt_get_their_names_with_the_set_also_for_the_second_ti
 
 def test_a_set_that_a_later_one_has_overtaken_is_no_trouble_whatever_is_still_written_of_it(sets: Sets) -> None:
     parts = {step: sets.write(step) for step in (9, 19)}
-    assert sets.complete(parts[19]) == machine.SetCompleted(19)
+    assert sets.complete(parts[19]) == e.SetCompleted(19)
     disk.step_folder(sets.run_dir, 9).mkdir()
-    assert sets.complete(parts[9]) == machine.SetCompleted(19)
+    assert sets.complete(parts[9]) == e.SetCompleted(19)
     assert disk.newest_intact(sets.run_dir)[0] is not None
 
 

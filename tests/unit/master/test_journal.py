@@ -17,7 +17,7 @@ from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import KEPT, Claimed, Journal
 from rolemesh_durable.master.writer import Writer
-from rolemesh_durable.protocol.master import JobState
+from rolemesh_durable.protocol.master.state import JobState
 
 RECOVERIES = 700
 

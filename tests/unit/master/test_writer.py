@@ -16,8 +16,8 @@ from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
 from rolemesh_durable.master.inbox import KEPT, Inbox
 from rolemesh_durable.master.writer import Writer
-from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as e
 
 
 class Loop:
@@ -102,21 +102,21 @@ def test_an_append_waits_for_a_lock_and_is_refused_once_another_epoch_has_taken_
             loop.until_done()
 
 
-def report(seq: int) -> machine.FromAgent:
-    return machine.FromAgent("a", m.Report("a", 1, seq, "n", "h", 1, "", 1, -1, (), (), ()))
+def report(seq: int) -> e.FromAgent:
+    return e.FromAgent("a", m.Report("a", 1, seq, "n", "h", 1, "", 1, -1, (), (), ()))
 
 
 def test_a_long_wait_for_a_turn_keeps_the_newest_reports_and_every_loss() -> None:
     inbox = Inbox()
-    lost = [machine.AgentLost("b", n, "gone") for n in range(3)]
+    lost = [e.AgentLost("b", n, "gone") for n in range(3)]
     for seq in range(1000):
         inbox.put(report(seq))
-        inbox.put(machine.OwnerSeen())
+        inbox.put(e.OwnerSeen())
         if seq % 400 == 0:
             inbox.put(lost[seq // 400])
     kept = inbox.take()
-    seqs = [event.message.seq for event in kept if isinstance(event, machine.FromAgent)]  # type: ignore[union-attr]
+    seqs = [event.message.seq for event in kept if isinstance(event, e.FromAgent)]  # type: ignore[union-attr]
     assert seqs == list(range(1000 - KEPT, 1000))
-    assert [event for event in kept if isinstance(event, machine.AgentLost)] == lost
+    assert [event for event in kept if isinstance(event, e.AgentLost)] == lost
     assert len(kept) == KEPT + len(lost) + 1
     assert inbox.take() == []

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from rolemesh.api.failures import Failure
-from rolemesh_durable.protocol import agent as ag
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.agent.lifetime import LEAVE_S
+from rolemesh_durable.protocol.agent.machine import AgentMachine
 
 WORK = ("work", 0, 0)
 
@@ -17,49 +19,49 @@ def order(role: str = "work", rank: int = 0, generation: int = 0, **more: Any) -
     return m.RankLaunch(role, rank, 2, rank, 2, generation, {}, {}, **more)
 
 
-def started(*orders: m.RankLaunch, epoch: int = 1, lease_s: float = 5.0) -> ag.AgentMachine:
-    machine = ag.AgentMachine("a", "n", lease_s=lease_s)
-    machine.handle(ag.FromMaster(m.Launch(epoch, 0, orders or (order(),))), 0.0)
+def started(*orders: m.RankLaunch, epoch: int = 1, lease_s: float = 5.0) -> AgentMachine:
+    machine = AgentMachine("a", "n", lease_s=lease_s)
+    machine.handle(ae.FromMaster(m.Launch(epoch, 0, orders or (order(),))), 0.0)
     return machine
 
 
-def of(effects: list[ag.Effect], kind: type) -> list[Any]:
+def of(effects: list[ae.Effect], kind: type) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def reports(effects: list[ag.Effect]) -> list[m.Report]:
-    return [e.message for e in effects if isinstance(e, ag.ToMaster) and isinstance(e.message, m.Report)]
+def reports(effects: list[ae.Effect]) -> list[m.Report]:
+    return [e.message for e in effects if isinstance(e, ae.ToMaster) and isinstance(e.message, m.Report)]
 
 
 def test_a_rank_is_started_once_however_often_it_is_ordered() -> None:
-    machine = ag.AgentMachine("a", "n", lease_s=5.0)
-    launch = ag.FromMaster(m.Launch(1, 0, (order(),)))
-    assert of(machine.handle(launch, 0.0), ag.Fork) == [ag.Fork(order())]
-    assert of(machine.handle(launch, 0.1), ag.Fork) == []
+    machine = AgentMachine("a", "n", lease_s=5.0)
+    launch = ae.FromMaster(m.Launch(1, 0, (order(),)))
+    assert of(machine.handle(launch, 0.0), ae.Fork) == [ae.Fork(order())]
+    assert of(machine.handle(launch, 0.1), ae.Fork) == []
 
 
 def test_a_newer_generation_waits_for_the_end_of_the_older_one() -> None:
     machine = started()
     newer = order(generation=1)
-    effects = machine.handle(ag.FromMaster(m.Launch(1, 0, (newer,))), 0.1)
-    assert of(effects, ag.Kill) == [ag.Kill(*WORK)]
-    assert of(effects, ag.Fork) == []
-    assert of(machine.handle(ag.RankExited(*WORK, signal=9), 0.2), ag.Fork) == [ag.Fork(newer)]
+    effects = machine.handle(ae.FromMaster(m.Launch(1, 0, (newer,))), 0.1)
+    assert of(effects, ae.Kill) == [ae.Kill(*WORK)]
+    assert of(effects, ae.Fork) == []
+    assert of(machine.handle(ae.RankExited(*WORK, signal=9), 0.2), ae.Fork) == [ae.Fork(newer)]
 
 
 def test_an_order_that_a_halt_has_overtaken_starts_nothing() -> None:
-    machine = ag.AgentMachine("a", "n", lease_s=5.0)
-    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.0)
-    assert of(machine.handle(ag.FromMaster(m.Launch(1, 0, (order(),))), 0.1), ag.Fork) == []
+    machine = AgentMachine("a", "n", lease_s=5.0)
+    machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.0)
+    assert of(machine.handle(ae.FromMaster(m.Launch(1, 0, (order(),))), 0.1), ae.Fork) == []
 
 
 def test_a_rank_from_a_replica_starts_when_that_is_there_and_fails_when_it_is_not() -> None:
     elsewhere = order(replica="tcp://n2:1")
     machine = started(elsewhere)
-    assert of(machine.handle(ag.Fetched(*WORK), 0.1), ag.Fork) == [ag.Fork(elsewhere)]
+    assert of(machine.handle(ae.Fetched(*WORK), 0.1), ae.Fork) == [ae.Fork(elsewhere)]
     machine = started(elsewhere)
-    effects = machine.handle(ag.Fetched(*WORK, error="the agent does not answer"), 0.1)
-    assert of(effects, ag.Fork) == []
+    effects = machine.handle(ae.Fetched(*WORK, error="the agent does not answer"), 0.1)
+    assert of(effects, ae.Fork) == []
     (rank,) = reports(effects)[-1].ranks
     assert rank.state == "failed"
     assert rank.failure is not None
@@ -68,122 +70,122 @@ def test_a_rank_from_a_replica_starts_when_that_is_there_and_fails_when_it_is_no
 
 def test_an_agent_that_does_not_hear_its_master_revives_it_then_ends_its_ranks_and_itself() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
-    machine.handle(ag.MasterRevived(False), 2.7)
-    assert of(machine.handle(ag.Sampled(), 4.9), ag.Kill) == []
-    assert of(machine.handle(ag.Sampled(), 5.1), ag.Kill) == [ag.Kill(*WORK)]
-    effects = machine.handle(ag.RankExited(*WORK, signal=9), 5.2)
-    assert of(effects, ag.CleanUp)
+    assert of(machine.handle(ae.Sampled(), 2.6), ae.ReviveMaster)
+    machine.handle(ae.MasterRevived(False), 2.7)
+    assert of(machine.handle(ae.Sampled(), 4.9), ae.Kill) == []
+    assert of(machine.handle(ae.Sampled(), 5.1), ae.Kill) == [ae.Kill(*WORK)]
+    effects = machine.handle(ae.RankExited(*WORK, signal=9), 5.2)
+    assert of(effects, ae.CleanUp)
     assert machine.ended
-    assert machine.handle(ag.FromMaster(m.Launch(1, 0, (order(generation=1),))), 5.3) == []
+    assert machine.handle(ae.FromMaster(m.Launch(1, 0, (order(generation=1),))), 5.3) == []
 
 
 def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:
     machine = started(lease_s=5.0)
     for at in (2.6, 5.2, 7.8):
-        assert of(machine.handle(ag.Sampled(), at), ag.ReviveMaster)
-        machine.handle(ag.MasterRevived(True), at + 0.1)
-    assert of(machine.handle(ag.Sampled(), 10.4), ag.ReviveMaster)
-    machine.handle(ag.MasterRevived(False), 10.5)
-    assert of(machine.handle(ag.Sampled(), 10.6), ag.Kill) == [ag.Kill(*WORK)]
+        assert of(machine.handle(ae.Sampled(), at), ae.ReviveMaster)
+        machine.handle(ae.MasterRevived(True), at + 0.1)
+    assert of(machine.handle(ae.Sampled(), 10.4), ae.ReviveMaster)
+    machine.handle(ae.MasterRevived(False), 10.5)
+    assert of(machine.handle(ae.Sampled(), 10.6), ae.Kill) == [ae.Kill(*WORK)]
 
 
 def test_a_question_that_never_was_answered_does_not_count_in_the_next_silence() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
-    machine.handle(ag.FromMaster(m.Halt(1, ())), 3.0)
-    assert of(machine.handle(ag.Sampled(), 5.6), ag.ReviveMaster)
-    machine.handle(ag.MasterRevived(False), 5.7)
-    assert of(machine.handle(ag.Sampled(), 8.1), ag.Kill) == [ag.Kill(*WORK)]
+    assert of(machine.handle(ae.Sampled(), 2.6), ae.ReviveMaster)
+    machine.handle(ae.FromMaster(m.Halt(1, ())), 3.0)
+    assert of(machine.handle(ae.Sampled(), 5.6), ae.ReviveMaster)
+    machine.handle(ae.MasterRevived(False), 5.7)
+    assert of(machine.handle(ae.Sampled(), 8.1), ae.Kill) == [ae.Kill(*WORK)]
 
 
 def test_an_agent_that_has_stood_still_itself_asks_before_it_ends() -> None:
     machine = started(lease_s=5.0)
-    effects = machine.handle(ag.Sampled(), 60.0)
-    assert of(effects, ag.ReviveMaster)
-    assert of(effects, ag.Kill) == []
-    machine.handle(ag.MasterRevived(False), 60.1)
-    assert of(machine.handle(ag.Sampled(), 60.2), ag.Kill) == [ag.Kill(*WORK)]
+    effects = machine.handle(ae.Sampled(), 60.0)
+    assert of(effects, ae.ReviveMaster)
+    assert of(effects, ae.Kill) == []
+    machine.handle(ae.MasterRevived(False), 60.1)
+    assert of(machine.handle(ae.Sampled(), 60.2), ae.Kill) == [ae.Kill(*WORK)]
 
 
 def test_an_agent_whose_question_for_its_master_is_not_answered_waits_for_a_lease_more() -> None:
     machine = started(lease_s=5.0)
-    assert of(machine.handle(ag.Sampled(), 2.6), ag.ReviveMaster)
+    assert of(machine.handle(ae.Sampled(), 2.6), ae.ReviveMaster)
     for at in (5.2, 7.5):
-        effects = machine.handle(ag.Sampled(), at)
-        assert of(effects, ag.ReviveMaster) == of(effects, ag.Kill) == []
-    assert of(machine.handle(ag.Sampled(), 7.7), ag.Kill) == [ag.Kill(*WORK)]
+        effects = machine.handle(ae.Sampled(), at)
+        assert of(effects, ae.ReviveMaster) == of(effects, ae.Kill) == []
+    assert of(machine.handle(ae.Sampled(), 7.7), ae.Kill) == [ae.Kill(*WORK)]
 
 
 @pytest.mark.parametrize("message", [m.Stop(1, 0.0), m.Halt(1, (WORK,)), m.Launch(1, 0, (order(generation=5),))])
 def test_masters_of_older_epochs_are_not_obeyed(message: Any) -> None:
     machine = started(epoch=2)
-    effects = machine.handle(ag.FromMaster(message), 0.1)
-    assert [e for e in effects if not isinstance(e, ag.ToMaster)] == []
-    assert not machine.stopping
+    effects = machine.handle(ae.FromMaster(message), 0.1)
+    assert [e for e in effects if not isinstance(e, ae.ToMaster)] == []
+    assert not machine.lifetime.stopping
 
 
 def test_the_ranks_own_report_wins_over_its_exit_code() -> None:
     machine = started()
-    machine.handle(ag.RankExited(*WORK, exit_code=1), 0.0)
+    machine.handle(ae.RankExited(*WORK, exit_code=1), 0.0)
     told = Failure("exception", "work", 0, message="boom")
-    (report,) = reports(machine.handle(ag.FromRank(m.RankFailed(told)), 0.05))
+    (report,) = reports(machine.handle(ae.FromRank(m.RankFailed(told)), 0.05))
     assert report.ranks[0].failure is not None
     assert report.ranks[0].failure.message == "boom"
-    later = reports(machine.handle(ag.Sampled(), 2.0))
+    later = reports(machine.handle(ae.Sampled(), 2.0))
     assert later[-1].ranks[0].failure == report.ranks[0].failure
 
 
 def test_a_rank_that_exits_without_a_word_has_failed_and_one_that_was_halted_is_gone() -> None:
     machine = started()
-    machine.handle(ag.RankExited(*WORK, exit_code=3), 0.0)
-    (report,) = reports(machine.handle(ag.Sampled(), 2.0))
+    machine.handle(ae.RankExited(*WORK, exit_code=3), 0.0)
+    (report,) = reports(machine.handle(ae.Sampled(), 2.0))
     assert report.ranks[0].state == "failed"
     assert report.ranks[0].failure is not None
     assert (report.ranks[0].failure.cause, report.ranks[0].failure.node) == ("exit", "n")
 
     machine = started()
-    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.0)
-    (report,) = reports(machine.handle(ag.RankExited(*WORK, signal=9, snapshots=(3, 4)), 0.1))
+    machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.0)
+    (report,) = reports(machine.handle(ae.RankExited(*WORK, signal=9, snapshots=(3, 4)), 0.1))
     assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (3, 4))
 
 
 def test_what_a_former_generation_says_is_not_heard() -> None:
     machine = started(order(generation=1))
-    machine.handle(ag.FromRank(m.RankHello("work", 0, 0, 100, {})), 0.1)
-    (report,) = reports(machine.handle(ag.Sampled(), 2.0))
+    machine.handle(ae.FromRank(m.RankHello("work", 0, 0, 100, {})), 0.1)
+    (report,) = reports(machine.handle(ae.Sampled(), 2.0))
     assert (report.ranks[0].state, report.ranks[0].pid) == ("starting", 0)
 
 
 def test_a_new_timeline_forgets_what_is_in_memory_once_and_older_orders_are_void() -> None:
     machine = started()
-    assert of(machine.handle(ag.FromMaster(m.Launch(1, 1, ())), 0.1), ag.Forget) == [ag.Forget(1)]
-    assert of(machine.handle(ag.FromMaster(m.Launch(1, 1, ())), 0.2), ag.Forget) == []
-    assert of(machine.handle(ag.FromMaster(m.Launch(1, 0, (order("other"),))), 0.3), ag.Fork) == []
+    assert of(machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.1), ae.Forget) == [ae.Forget(1)]
+    assert of(machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.2), ae.Forget) == []
+    assert of(machine.handle(ae.FromMaster(m.Launch(1, 0, (order("other"),))), 0.3), ae.Fork) == []
 
 
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine = started()
     line = m.Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])
-    machine.handle(ag.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
-    sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ag.Sampled(), t))]
+    machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
+    sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ae.Sampled(), t))]
     assert sent.count((line,)) >= 2
-    machine.handle(ag.FromMaster(m.Advance(1, 0, 5, 0, 0, -1, {})), 4.85)
-    assert [r.metrics for r in reports(machine.handle(ag.Sampled(), 8.0))] == [()]
+    machine.handle(ae.FromMaster(m.Advance(1, 0, 5, 0, 0, -1, {})), 4.85)
+    assert [r.metrics for r in reports(machine.handle(ae.Sampled(), 8.0))] == [()]
 
 
 def test_an_environment_that_is_being_made_is_told_at_once() -> None:
     machine = started()
-    machine.handle(ag.Sampled(), 0.01)
-    assert reports(machine.handle(ag.Sampled(), 0.02)) == []
-    (report,) = reports(machine.handle(ag.Sampled(making=("pip: Collecting torch",)), 0.03))
+    machine.handle(ae.Sampled(), 0.01)
+    assert reports(machine.handle(ae.Sampled(), 0.02)) == []
+    (report,) = reports(machine.handle(ae.Sampled(making=("pip: Collecting torch",)), 0.03))
     assert report.making == ("pip: Collecting torch",)
 
 
 def test_a_rank_whose_environment_could_not_be_made_says_so() -> None:
     machine = started()
-    machine.handle(ag.RankExited(*WORK, error="pip ended with exit code 1\n| why", cause="environment"), 0.1)
-    (report,) = reports(machine.handle(ag.Sampled(), 0.3))
+    machine.handle(ae.RankExited(*WORK, error="pip ended with exit code 1\n| why", cause="environment"), 0.1)
+    (report,) = reports(machine.handle(ae.Sampled(), 0.3))
     (rank,) = report.ranks
     assert rank.failure is not None
     assert (rank.failure.cause, rank.failure.traceback) == ("environment", "| why")
@@ -191,21 +193,21 @@ def test_a_rank_whose_environment_could_not_be_made_says_so() -> None:
 
 def test_what_is_forgotten_is_reported_no_more_not_even_of_a_rank_that_was_halted_here() -> None:
     machine = started()
-    machine.handle(ag.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 0.1)
-    machine.handle(ag.FromMaster(m.Halt(1, (WORK,))), 0.2)
-    machine.handle(ag.RankExited(*WORK, signal=9, snapshots=(4, 5)), 0.3)
-    (before,) = reports(machine.handle(ag.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 5.0))
+    machine.handle(ae.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 0.1)
+    machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.2)
+    machine.handle(ae.RankExited(*WORK, signal=9, snapshots=(4, 5)), 0.3)
+    (before,) = reports(machine.handle(ae.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 5.0))
     assert (before.ranks[0].snapshots, before.stored) == ((4, 5), (m.Stored("other", 0, (4, 5)),))
-    effects = machine.handle(ag.FromMaster(m.Advance(1, 1, -1, 3)), 9.0)
+    effects = machine.handle(ae.FromMaster(m.Advance(1, 1, -1, 3)), 9.0)
     (after,) = reports(effects)
-    assert of(effects, ag.Forget) == [ag.Forget(1)]
+    assert of(effects, ae.Forget) == [ae.Forget(1)]
     assert (after.timeline, after.ranks[0].state, after.ranks[0].snapshots, after.stored) == (1, "gone", (), ())
 
 
 def test_an_agent_that_is_told_to_end_says_so_at_once_and_quits_when_nobody_comes_for_its_ranks() -> None:
     machine = started(lease_s=60.0)
-    (report,) = reports(machine.handle(ag.Leave(), 1.0))
+    (report,) = reports(machine.handle(ae.Leave(), 1.0))
     assert report.leaving
-    assert of(machine.handle(ag.Sampled(), ag.LEAVE_S), ag.Quit) == []
-    machine.handle(ag.Leave(), ag.LEAVE_S)
-    assert of(machine.handle(ag.Sampled(), 1.0 + ag.LEAVE_S), ag.Quit) == [ag.Quit()]
+    assert of(machine.handle(ae.Sampled(), LEAVE_S), ae.Quit) == []
+    machine.handle(ae.Leave(), LEAVE_S)
+    assert of(machine.handle(ae.Sampled(), 1.0 + LEAVE_S), ae.Quit) == [ae.Quit()]

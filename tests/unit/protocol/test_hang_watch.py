@@ -11,15 +11,18 @@ from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.replay import replay
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 AFTER_S = 10.0
 COMPUTING = 1
 
 
-AGAIN = ms.Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
+AGAIN = Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
 
 
 class Job:
@@ -32,15 +35,15 @@ class Job:
             "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
             hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
         )  # fmt: skip
-        self.machine = ms.MasterMachine(outline, [AGAIN])
+        self.machine = MasterMachine(outline, [AGAIN])
         self.journal: list[Event] = []
         self.now, self.seq, self.generation = 0.0, count(1), 0
-        self.turn(ms.Begin())
+        self.turn(me.Begin())
         self.run(1.0, state="up")
 
-    def turn(self, event: ms.Event) -> None:
+    def turn(self, event: me.Event) -> None:
         for effect in self.machine.handle(event, self.now):
-            if isinstance(effect, ms.Record):
+            if isinstance(effect, me.Record):
                 self.journal.append(Event(len(self.journal) + 1, 1, self.now, effect.kind, effect.data))
 
     def run(self, seconds: float, **at: Any) -> list[dict[str, Any]]:
@@ -55,8 +58,8 @@ class Job:
             place = {"state": state, "phase": COMPUTING, "op": 0, "finished": at.get("step", 0) - 1, **at}
             rank = m.RankReport("work", 0, generation, pid=7, **{**place, "state": state})
             report = m.Report("a0", 1, next(self.seq), "n0", "h", 1, "", 1, -1, (rank,))
-            self.turn(ms.FromAgent("a0", report))
-            self.turn(ms.Tick())
+            self.turn(me.FromAgent("a0", report))
+            self.turn(me.Tick())
         return [event.data for event in self.journal[seen:] if event.kind == "hang"]
 
 
@@ -83,10 +86,10 @@ def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() 
     assert job.run(1.0, step=4) == []
     (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
     assert slow["seconds"] > AFTER_S
-    again = ms.MasterMachine(job.machine.outline, [AGAIN])
-    ms.replay(again.state, job.journal, "", job.now, job.now)
+    again = MasterMachine(job.machine.outline, [AGAIN])
+    replay(again.state, job.journal, "", job.now, job.now)
     job.machine = again
-    job.turn(ms.Begin())
+    job.turn(me.Begin())
     assert job.run(1.9 * AFTER_S, step=6) == []
     assert len(job.run(3 * AFTER_S, step=6)) == 1, "who really hangs is found all the same"
 

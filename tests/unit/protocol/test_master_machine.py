@@ -8,15 +8,17 @@ from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.protocol import master as ms
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
-from rolemesh_durable.protocol.master.machine import OWNER_START_S
+from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
 from rolemesh_durable.protocol.master.progress import TROUBLE_S
+from rolemesh_durable.protocol.master.replay import follow, replay
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 
 
-def job(ranks: int = 1, agents: int = 1, ladder: tuple[ms.Rung, ...] = (), **settings: Any) -> ms.MasterMachine:
+def job(ranks: int = 1, agents: int = 1, ladder: tuple[Rung, ...] = (), **settings: Any) -> MasterMachine:
     """A job whose master has heard its agents; `agents` beyond `ranks` have none."""
     names = [f"a{i}" for i in range(agents)]
     launches: dict[str, tuple[m.RankLaunch, ...]] = dict.fromkeys(names, ())
@@ -31,25 +33,25 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[ms.Rung, ...] = (), **set
         "snapshots": SnapshotPlan(enabled=False),
     }
     outline = JobOutline("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
-    machine = ms.MasterMachine(outline, ladder)
-    machine.handle(ms.Begin(), 0.0)
+    machine = MasterMachine(outline, ladder)
+    machine.handle(me.Begin(), 0.0)
     for name in names:
         tell(machine, name, 0.1)
     return machine
 
 
 def tell(
-    machine: ms.MasterMachine, agent: str, now: float, *ranks: m.RankReport, making: tuple[str, ...] = ()
-) -> list[ms.Effect]:
+    machine: MasterMachine, agent: str, now: float, *ranks: m.RankReport, making: tuple[str, ...] = ()
+) -> list[me.Effect]:
     """A report of an agent."""
     seq = int(now * 1000)
     node = machine.state.agents[agent].place.node
     incarnation = machine.state.agents[agent].incarnation
     report = m.Report(agent, incarnation, seq, node, "h", 1, "", 1, -1, ranks, (), (), (), "", 0, making)
-    return machine.handle(ms.FromAgent(agent, report), now)
+    return machine.handle(me.FromAgent(agent, report), now)
 
 
-def running(machine: ms.MasterMachine, now: float = 1.0) -> None:
+def running(machine: MasterMachine, now: float = 1.0) -> None:
     for name, agent in machine.state.agents.items():
         here = [key for key, rank in machine.state.ranks.items() if rank.agent == agent.place.agent]
         tell(machine, name, now, *(m.RankReport(*key, 0, "up", 100) for key in here))
@@ -57,30 +59,30 @@ def running(machine: ms.MasterMachine, now: float = 1.0) -> None:
     assert machine.state.phase == "running"
 
 
-def records(effects: list[ms.Effect]) -> dict[str, dict[str, Any]]:
-    return {effect.kind: effect.data for effect in effects if isinstance(effect, ms.Record)}
+def records(effects: list[me.Effect]) -> dict[str, dict[str, Any]]:
+    return {effect.kind: effect.data for effect in effects if isinstance(effect, me.Record)}
 
 
-def idle(machine: ms.MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
+def idle(machine: MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
     """A turn every half second, in which the agent reports; the records of all of them."""
     found: dict[str, dict[str, Any]] = {}
     for half in range(int(since * 2), int(until * 2) + 1):
         tell(machine, "a0", half / 2)
-        found |= records(machine.handle(ms.Tick(), half / 2))
+        found |= records(machine.handle(me.Tick(), half / 2))
     return found
 
 
-def alone(machine: ms.MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
+def alone(machine: MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
     """As `idle`, without a word of anybody."""
     turns = [since, *(half / 2 for half in range(int(since * 2) + 1, int(until * 2) + 1)), until]
-    return {kind: data for now in turns for kind, data in records(machine.handle(ms.Tick(), now)).items()}
+    return {kind: data for now in turns for kind, data in records(machine.handle(me.Tick(), now)).items()}
 
 
 def test_an_owner_that_is_not_heard_of_ends_the_job_by_its_lease() -> None:
     machine = job(owner_lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
-    machine.handle(ms.OwnerSeen(), 2.0)
+    machine.handle(me.OwnerSeen(), 2.0)
     assert "job_stopping" not in idle(machine, 2.0, 5.0)
     ended = idle(machine, 5.5, 5.5)["job_stopping"]
     assert ended["status"] == "interrupted"
@@ -99,7 +101,7 @@ def test_a_master_that_has_stood_still_does_not_blame_its_driver() -> None:
     machine = job(owner_lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
-    machine.handle(ms.OwnerSeen(), 2.0)
+    machine.handle(me.OwnerSeen(), 2.0)
     idle(machine, 1.5, 2.0)
     assert "job_stopping" not in idle(machine, 9.0, 11.0)
     assert "driver" in idle(machine, 11.5, 11.5)["job_stopping"]["message"]
@@ -121,17 +123,17 @@ def test_a_detached_job_outlives_its_owner() -> None:
     machine = job(owner_lease_s=3.0)
     idle(machine, 0.5, 1.0)
     running(machine)
-    assert "job_detached" in records(machine.handle(ms.Disown(), 2.0))
+    assert "job_detached" in records(machine.handle(me.Disown(), 2.0))
     assert "job_stopping" not in idle(machine, 2.0, 40.0)
 
 
 def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
     machine = job()
-    machine.handle(ms.StopAsked("enough"), 1.0)
+    machine.handle(me.StopAsked("enough"), 1.0)
     assert machine.state.phase == "stopping"
     alone(machine, 1.0, 1.9 + STOP_MARGIN_S)
-    effects = machine.handle(ms.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
-    assert ms.End("interrupted", "enough") in effects
+    effects = machine.handle(me.Tick(), 1.0 + 1.0 + STOP_MARGIN_S)
+    assert me.End("interrupted", "enough") in effects
 
 
 def test_how_far_an_environment_is_is_recorded_once_per_news() -> None:
@@ -158,8 +160,8 @@ def test_a_step_is_committed_when_every_rank_has_finished_it_and_no_rank_may_run
     machine = job(ranks=2)
     running(machine)
     effects = tell(machine, "a0", 2.0, *(m.RankReport("work", n, 0, "ready", 100, finished=3 - n) for n in (0, 1)))
-    assert [e.step for e in effects if isinstance(e, ms.Committed)] == [2]
-    (advance,) = [e.message for e in effects if isinstance(e, ms.ToAgent) and isinstance(e.message, m.Advance)]
+    assert [e.step for e in effects if isinstance(e, me.Committed)] == [2]
+    (advance,) = [e.message for e in effects if isinstance(e, me.ToAgent) and isinstance(e.message, m.Advance)]
     assert (advance.committed, advance.granted) == (2, 6)
 
 
@@ -174,10 +176,10 @@ def test_reports_that_come_late_or_twice_change_nothing() -> None:
 def test_an_agent_without_ranks_may_be_lost() -> None:
     machine = job(ranks=1, agents=2)
     running(machine)
-    found = records(machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.0))
+    found = records(machine.handle(me.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.0))
     assert set(found) == {"agent_lost"}
     assert machine.state.phase == "running"
-    assert set(records(machine.handle(ms.AgentLost("a0", 1, "its node is gone", node_lost=True), 2.1))) >= {
+    assert set(records(machine.handle(me.AgentLost("a0", 1, "its node is gone", node_lost=True), 2.1))) >= {
         "agent_lost",
         "failure",
         "job_stopping",
@@ -188,29 +190,29 @@ def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_for
     machine, again = job(ranks=1, agents=2), job(ranks=1, agents=2)
     running(machine)
     running(again)
-    effects = machine.handle(ms.AgentLost("a1", 1, "its process is gone", node_lost=False), 2.0)
-    effects += machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.1)
-    assert machine.handle(ms.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.2) == []
-    kinds = [effect.kind for effect in effects if isinstance(effect, ms.Record)]
+    effects = machine.handle(me.AgentLost("a1", 1, "its process is gone", node_lost=False), 2.0)
+    effects += machine.handle(me.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.1)
+    assert machine.handle(me.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.2) == []
+    kinds = [effect.kind for effect in effects if isinstance(effect, me.Record)]
     assert kinds == ["agent_lost", "node_lost"]
     replayed(again, effects)
     again_started = {"agent": "a1", "incarnation": 2, "node": "n1", "resources": {}}
     assert machine.state.agents["a1"].node_lost
     assert again.state.agents["a1"].node_lost
-    ms.follow(again.state, Event(3, 1, 0.0, "agent_started", again_started))
+    follow(again.state, Event(3, 1, 0.0, "agent_started", again_started))
     assert not again.state.agents["a1"].node_lost
 
 
-def replayed(machine: ms.MasterMachine, effects: list[ms.Effect]) -> None:
-    made = [effect for effect in effects if isinstance(effect, ms.Record)]
-    ms.replay(machine.state, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], "", 0.0, 0.0)
+def replayed(machine: MasterMachine, effects: list[me.Effect]) -> None:
+    made = [effect for effect in effects if isinstance(effect, me.Record)]
+    replay(machine.state, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], "", 0.0, 0.0)
 
 
-def refusals(machine: ms.MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
+def refusals(machine: MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
     """What is journalled when the only agent reports that it has refused so many connections."""
     report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)
-    effects = machine.handle(ms.FromAgent("a0", report), now)
-    return [e.data for e in effects if isinstance(e, ms.Record) and e.kind == "connections_refused"]
+    effects = machine.handle(me.FromAgent("a0", report), now)
+    return [e.data for e in effects if isinstance(e, me.Record) and e.kind == "connections_refused"]
 
 
 def test_refused_connections_are_counted_and_told_when_their_number_has_doubled() -> None:
@@ -221,8 +223,8 @@ def test_refused_connections_are_counted_and_told_when_their_number_has_doubled(
     assert sum(machine.state.refused.values()) == 9
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
-    again = ms.MasterMachine(machine.outline)
-    ms.replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
+    again = MasterMachine(machine.outline)
+    replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
     assert again.state.refused == machine.state.refused
 
 
@@ -231,16 +233,16 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
     running(machine)
     done = m.RankReport("work", 0, 0, "done", 100, finished=9, safe=9, sha256="x")
     part = m.Persisted("work", 0, 9, {"work/rank-0-of-1.safetensors": (1, "y")})
-    machine.handle(ms.Published(9), 2.0)
+    machine.handle(me.Published(9), 2.0)
 
-    def reported(now: float) -> list[ms.Effect]:
+    def reported(now: float) -> list[me.Effect]:
         report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (done,), (), (part,))
-        return machine.handle(ms.FromAgent("a0", report), now)
+        return machine.handle(me.FromAgent("a0", report), now)
 
     told = []
     for now in (3.0, 4.0, 5.0):
-        assert any(isinstance(effect, ms.CompleteSet) for effect in reported(now)), "it is tried again"
-        told += [*records(machine.handle(ms.SetCompleted(9, "not here"), now + 0.5))]
+        assert any(isinstance(effect, me.CompleteSet) for effect in reported(now)), "it is tried again"
+        told += [*records(machine.handle(me.SetCompleted(9, "not here"), now + 0.5))]
     assert told == ["snapshot_trouble"]
     assert machine.state.phase == "running"
     found = alone(machine, 6.0, 3.0 + TROUBLE_S + 0.1)
@@ -248,23 +250,23 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
 
 
 def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to() -> None:
-    everybody = ms.Rung("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
+    everybody = Rung("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
     machine = job(ladder=(everybody,), snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     running(machine)
-    machine.handle(ms.Published(9), 2.0)
+    machine.handle(me.Published(9), 2.0)
     part = m.Persisted("work", 0, 1, {"work/rank-0-of-1.safetensors": (1, "y")})
 
-    def reported(now: float, state: Any) -> list[ms.Effect]:
+    def reported(now: float, state: Any) -> list[me.Effect]:
         rank = m.RankReport("work", 0, 0, state, 100, finished=1, safe=1)
         report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (rank,), (), (part,))
-        return machine.handle(ms.FromAgent("a0", report), now)
+        return machine.handle(me.FromAgent("a0", report), now)
 
-    machine.handle(ms.FromAgent("a0", m.Report("a0", 1, 2100, "n0", "h", 1, "", 1, -1, (
+    machine.handle(me.FromAgent("a0", m.Report("a0", 1, 2100, "n0", "h", 1, "", 1, -1, (
         m.RankReport("work", 0, 0, "failed", 100, finished=1, safe=1),))), 2.1)  # fmt: skip
     gone = m.Report("a0", 1, 2200, "n0", "h", 1, "", 1, -1, (m.RankReport("work", 0, 0, "gone"),))
-    effects = machine.handle(ms.FromAgent("a0", gone), 2.2)
-    assert ms.FindOrigin() in effects
-    assert not any(isinstance(effect, ms.CompleteSet) for effect in reported(2.3, "gone"))
+    effects = machine.handle(me.FromAgent("a0", gone), 2.2)
+    assert me.FindOrigin() in effects
+    assert not any(isinstance(effect, me.CompleteSet) for effect in reported(2.3, "gone"))
 
 
 def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> None:
@@ -272,17 +274,17 @@ def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> No
     running(machine)
     machine.progress.published = 9
 
-    def told(agent: str, now: float, *parts: m.Persisted) -> list[ms.Effect]:
+    def told(agent: str, now: float, *parts: m.Persisted) -> list[me.Effect]:
         of = machine.state.agents[agent]
         ranks = tuple(m.RankReport(*key, 0, "ready", 100) for key, r in machine.state.ranks.items() if r.agent == agent)
         report = m.Report(agent, of.incarnation, int(now * 1000), of.place.node, "h", 1, "", 1, -1, ranks, (), parts)
-        return machine.handle(ms.FromAgent(agent, report), now)
+        return machine.handle(me.FromAgent(agent, report), now)
 
     told("a0", 2.0, m.Persisted("work", 0, 9, {}, attempt="first"))
     told("a0", 3.0)
     assert not [
-        e for e in told("a1", 4.0, m.Persisted("work", 1, 9, {}, attempt="only")) if isinstance(e, ms.CompleteSet)
+        e for e in told("a1", 4.0, m.Persisted("work", 1, 9, {}, attempt="only")) if isinstance(e, me.CompleteSet)
     ]
     again = told("a0", 5.0, m.Persisted("work", 0, 9, {}, attempt="second"))
-    (complete,) = [effect for effect in again if isinstance(effect, ms.CompleteSet)]
+    (complete,) = [effect for effect in again if isinstance(effect, me.CompleteSet)]
     assert [part.attempt for part in complete.parts] == ["second", "only"]

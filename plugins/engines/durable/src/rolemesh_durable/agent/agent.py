@@ -34,8 +34,9 @@ from rolemesh_durable.agent.status_pages import Boards
 from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
-from rolemesh_durable.protocol import agent as machine
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as e
+from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.job import AgentConfig, RankStart
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
@@ -77,7 +78,7 @@ class Agent:
         self._turns = TurnPages()
         self._boards = Boards(self._keeper.shm, self._reserve)
         self._sampler = Sampler(self._boards, self._memory, self._reserve)
-        self._machine = machine.AgentMachine(
+        self._machine = AgentMachine(
             config.agent,
             config.node,
             config.lease_s,
@@ -89,7 +90,7 @@ class Agent:
             neighbours=Neighbours(config.job.graph, config.job.world_sizes),
             at_once=max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
-        self._inbox: SimpleQueue[machine.FromMaster | machine.MasterRevived | machine.Leave] = SimpleQueue()
+        self._inbox: SimpleQueue[e.FromMaster | e.MasterRevived | e.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -105,7 +106,7 @@ class Agent:
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._zygotes = ZygotePool(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._keeper.mark)
-        self._events: deque[machine.Event] = deque()
+        self._events: deque[e.Event] = deque()
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
         self._unseen = False
@@ -119,13 +120,13 @@ class Agent:
         except UNREADABLE as error:
             self._dropped(error)
         else:
-            self._put(machine.FromMaster(decoded))
+            self._put(e.FromMaster(decoded))
 
     def leave(self) -> None:
         """Somebody wants this agent to end; from any thread, or a signal handler."""
-        self._put(machine.Leave())
+        self._put(e.Leave())
 
-    def _put(self, event: machine.FromMaster | machine.MasterRevived | machine.Leave) -> None:
+    def _put(self, event: e.FromMaster | e.MasterRevived | e.Leave) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
@@ -159,8 +160,8 @@ class Agent:
             except Empty:
                 break
             self._do(event)
-            if isinstance(event, machine.FromMaster) and isinstance(event.message, m.Wire):
-                self._memory.copies_to(self._machine.copies_to)
+            if isinstance(event, e.FromMaster) and isinstance(event.message, m.Wire):
+                self._memory.copies_to(self._machine.addresses.copies_to)
         if self._reports in ready:
             while not self._over and self._reports.poll(0):
                 self._read_rank(self._reports.recv_multipart())
@@ -173,12 +174,12 @@ class Agent:
             self._gone(death)
         self._look_after_folder()
         for launch, error in self._memory.fetched():
-            self._do(machine.Fetched(launch.role, launch.rank, launch.generation, error))
+            self._do(e.Fetched(launch.role, launch.rank, launch.generation, error))
         for stacks in self._stacks.results():
-            self._do(machine.StacksTaken(stacks))
+            self._do(e.StacksTaken(stacks))
         if not self._over:
             self._unseen = time.monotonic() < self._next_sample
-            self._do(machine.Tick() if self._unseen else self._sample())
+            self._do(e.Tick() if self._unseen else self._sample())
         self._turn_began = math.inf
 
     def _read_rank(self, frames: list[bytes]) -> None:
@@ -190,7 +191,7 @@ class Agent:
         except (*UNREADABLE, zmq.ZMQError) as error:
             self._dropped(error)
         else:
-            self._do(machine.FromRank(report))
+            self._do(e.FromRank(report))
 
     def _look_after_folder(self) -> None:
         """Make the folder again if somebody has removed it, so that ranks can go on to make snapshots there."""
@@ -218,7 +219,7 @@ class Agent:
         role, rank, generation = _parse(death.key)
         self._turns.gone(role, rank, generation)
         ended = death.exit_code, death.signal, death.error, self._left(role, rank), death.cause
-        self._do(machine.RankExited(role, rank, generation, *ended))
+        self._do(e.RankExited(role, rank, generation, *ended))
 
     def _left(self, role: str, rank: int) -> tuple[int, ...]:
         """The snapshots that a dead rank has left in memory."""
@@ -228,7 +229,7 @@ class Agent:
             LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
             return ()
 
-    def _do(self, event: machine.Event) -> None:
+    def _do(self, event: e.Event) -> None:
         """Let the machine handle an event. What comes of its effects meanwhile is handled after them."""
         self._events.append(event)
         if len(self._events) > 1:
@@ -238,36 +239,36 @@ class Agent:
                 self._carry_out(effect)
             self._events.popleft()
 
-    def _carry_out(self, effect: machine.Effect) -> None:
+    def _carry_out(self, effect: e.Effect) -> None:
         match effect:
-            case machine.ToMaster(message):
+            case e.ToMaster(message):
                 self._tell(message)
-            case machine.ToRank(role, rank, message):
+            case e.ToRank(role, rank, message):
                 if (peer := self._ranks.get((role, rank))) is not None:
                     peer.send_multipart(encode_control(m.encode(message)))
-            case machine.Fork(launch):
+            case e.Fork(launch):
                 self._fork(launch)
-            case machine.Fetch(launch):
+            case e.Fetch(launch):
                 self._memory.fetch(launch)
-            case machine.Kill(role, rank, generation):
+            case e.Kill(role, rank, generation):
                 if not self._zygotes.kill(_key(role, rank, generation)):
                     self._gone(Death(_key(role, rank, generation), exit_code=0))
-            case machine.Terminate(role, rank, generation, patience_s):
+            case e.Terminate(role, rank, generation, patience_s):
                 self._boards.stopping(role, rank, patience_s)
                 self._zygotes.terminate(_key(role, rank, generation))
-            case machine.RankDied(role, rank):
+            case e.RankDied(role, rank):
                 self._died(role, rank)
-            case machine.Forget(timeline):
+            case e.Forget(timeline):
                 self._memory.forget(timeline, self._reserve.make)
-            case machine.TakeStacks(role, rank, generation):
+            case e.TakeStacks(role, rank, generation):
                 self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
-            case machine.Fail():
+            case e.Fail():
                 self._fail(effect)
-            case machine.ReviveMaster():
+            case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
-            case machine.Quit():
+            case e.Quit():
                 os._exit(0)
-            case machine.CleanUp():
+            case e.CleanUp():
                 self._clean_up()
 
     def _died(self, role: str, rank: int) -> None:
@@ -281,9 +282,9 @@ class Agent:
         try:
             comes = self._revive()
         finally:
-            self._put(machine.MasterRevived(comes))
+            self._put(e.MasterRevived(comes))
 
-    def _fail(self, fault: machine.Fail) -> None:
+    def _fail(self, fault: e.Fail) -> None:
         """Rehearsal: do what would otherwise happen by itself."""
         if fault.kind == "disk":
             self._memory.fail_next()
@@ -365,11 +366,11 @@ class Agent:
         except zmq.ZMQError as error:
             why = refused(error)
             failure = Failure("start", hello.role, hello.rank, message=why, generation=hello.generation)
-            self._do(machine.FromRank(m.RankFailed(failure)))
+            self._do(e.FromRank(m.RankFailed(failure)))
             return
         self._ranks[hello.role, hello.rank] = peer
 
-    def _sample(self) -> machine.Sampled:
+    def _sample(self) -> e.Sampled:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
         begun = time.thread_time()

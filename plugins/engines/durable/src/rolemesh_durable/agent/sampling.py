@@ -10,7 +10,7 @@ from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.processes import is_stopped
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.status_pages import Boards
-from rolemesh_durable.protocol.agent import BoardSample, Sampled
+from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.rank.status_page import Position
 
@@ -44,22 +44,22 @@ class Sampler:
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
         return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
 
-    def _sampled(self, launch: RankLaunch, at: Position, now: int) -> BoardSample:
+    def _sampled(self, launch: RankLaunch, at: Position, now: int) -> RankSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0
-        return BoardSample(
+        return RankSample(
             launch.role,
             launch.rank,
             launch.generation,
             at.pid,
-            at.finished,
-            self._safe(launch.role, launch.rank, at.snapshot),
-            at.step,
-            at.op,
-            at.phase,
-            at.edge,
-            since * 1e-9,
-            since > FROZEN_AFTER_NS and is_stopped(at.pid),
-            at.busy_ns * 1e-9,
+            finished=at.finished,
+            safe=self._safe(launch.role, launch.rank, at.snapshot),
+            step=at.step,
+            op=at.op,
+            phase=at.phase,
+            edge=at.edge,
+            since_s=since * 1e-9,
+            frozen=since > FROZEN_AFTER_NS and is_stopped(at.pid),
+            busy_s=at.busy_ns * 1e-9,
         )
 
     def _safe(self, role: str, rank: int, snapshot: int) -> int:

@@ -28,7 +28,7 @@ from rolemesh_durable.control.client import (
     Watch,
 )
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
-from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.master import events as e
 
 __all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
 
@@ -73,7 +73,7 @@ class Answers:
         status: Callable[[], JobStatus],
         events: Callable[[], deque[Event]],
         lines: Callable[[], deque[StepMetrics]],
-        put: Callable[[machine.Event], None],
+        put: Callable[[e.Event], None],
         inject: Inject,
     ) -> None:
         self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
@@ -108,14 +108,14 @@ class Answers:
         match request:
             case Watch(event=event, step=step, owner=owner):
                 if owner:
-                    self._put(machine.OwnerSeen())
+                    self._put(e.OwnerSeen())
                 return self._page(event, step)
             case StopJob(reason=reason):
-                self._put(machine.StopAsked(reason))
+                self._put(e.StopAsked(reason))
             case Release(step=step):
-                self._put(machine.Released(step))
+                self._put(e.Released(step))
             case Detach():
-                self._put(machine.Disown())
+                self._put(e.Disown())
             case InjectFault(kind=kind, target=target):
                 status = self._status()
                 if not _is_target(target, status):

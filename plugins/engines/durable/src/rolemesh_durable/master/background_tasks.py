@@ -22,8 +22,8 @@ from rolemesh.placement.chain import replan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
-from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol.job import JobBundle, agent_config
+from rolemesh_durable.protocol.master import events as e
 
 __all__ = ["BackgroundTasks"]
 
@@ -34,11 +34,7 @@ class BackgroundTasks:
     """Carries out the machine's slow effects; `answer` takes events, from any thread."""
 
     def __init__(
-        self,
-        bundle: JobBundle,
-        launcher: Launcher,
-        strategies: tuple[Strategy, ...],
-        answer: Callable[[machine.Event], None],
+        self, bundle: JobBundle, launcher: Launcher, strategies: tuple[Strategy, ...], answer: Callable[[e.Event], None]
     ) -> None:
         self.plan: PlacementPlan = bundle.plan
         self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
@@ -47,7 +43,7 @@ class BackgroundTasks:
         self._completing = threading.Lock()
         self._origins = 0
 
-    def start(self, agents: tuple[machine.Incarnation, ...]) -> None:
+    def start(self, agents: tuple[e.Incarnation, ...]) -> None:
         """Start agents."""
         names = tuple(agent.place.agent for agent in agents)
 
@@ -59,16 +55,16 @@ class BackgroundTasks:
                 starts.append(AgentStart(agent.place, agent.incarnation, msgspec.msgpack.encode(config)))
             self._launcher.start(starts)
 
-        self._run("start-agents", task, lambda error: machine.StartFailed(error, names))
+        self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
-    def attach(self, agents: tuple[machine.Incarnation, ...]) -> None:
+    def attach(self, agents: tuple[e.Incarnation, ...]) -> None:
         """Find agents again."""
         numbers = {agent.place.agent: agent.incarnation for agent in agents}
 
         def task() -> None:
             self._launcher.attach([agent.place for agent in agents], numbers)
 
-        self._run("attach", task, lambda error: machine.StartFailed(error, tuple(numbers)))
+        self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
     def replan(self, lost: tuple[str, ...], homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> None:
         """Find places for the ranks on lost nodes. `agents`: the nodes of those that live."""
@@ -82,7 +78,7 @@ class BackgroundTasks:
                 self.plan = plan
             self._answer(found)
 
-        self._run("replan", task, lambda error: machine.Replanned(None, why=error))
+        self._run("replan", task, lambda error: e.Replanned(None, why=error))
 
     def find_origin(self) -> None:
         """Find the newest persisted snapshot that is intact; a set that is being completed is so before, or never."""
@@ -91,11 +87,11 @@ class BackgroundTasks:
         def task() -> None:
             with self._completing:
                 found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
-            own = machine.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
+            own = e.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
             start = self._bundle.outline
-            self._answer(own or machine.OriginFound(start.origin, start.origin_step, tuple(damaged)))
+            self._answer(own or e.OriginFound(start.origin, start.origin_step, tuple(damaged)))
 
-        self._run("find-origin", task, lambda error: machine.OriginFound("", -1, (error,)))
+        self._run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
 
     def find_sets(self, after: int) -> None:
         """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
@@ -105,11 +101,11 @@ class BackgroundTasks:
             for text in passed_over:
                 log.warning("%s", text)
             if found is not None and found.step > after and found.manifest is not None:
-                self._answer(machine.SetCompleted(found.step))
+                self._answer(e.SetCompleted(found.step))
 
-        self._run("find-sets", task, lambda error: machine.SetCompleted(after))
+        self._run("find-sets", task, lambda error: e.SetCompleted(after))
 
-    def complete(self, effect: machine.CompleteSet) -> None:
+    def complete(self, effect: e.CompleteSet) -> None:
         """Make a persisted set whole, and remove the oldest ones."""
         origins = self._origins
 
@@ -144,16 +140,16 @@ class BackgroundTasks:
                         if newest < step:
                             raise
                         step = newest  # a later one was quicker, and has removed what there was of this one
-            self._answer(machine.SetCompleted(step))
+            self._answer(e.SetCompleted(step))
 
-        self._run("persist", task, lambda error: machine.SetCompleted(effect.step, error))
+        self._run("persist", task, lambda error: e.SetCompleted(effect.step, error))
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:
             self._hosts |= {known.id: known.host for known in self._launcher.cluster().nodes}
         return self._hosts.get(node, "127.0.0.1")
 
-    def _run(self, name: str, task: Callable[[], None], failed: Callable[[str], machine.Event]) -> None:
+    def _run(self, name: str, task: Callable[[], None], failed: Callable[[str], e.Event]) -> None:
         def guarded() -> None:
             try:
                 task()

@@ -9,7 +9,9 @@ import msgspec
 from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import Stored
 from rolemesh_durable.master.goodput import Account
-from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.replay import follow, take_over
+from rolemesh_durable.protocol.master.state import JobState
 
 __all__ = ["History"]
 
@@ -17,7 +19,7 @@ __all__ = ["History"]
 class _Head(msgspec.Struct, frozen=True):
     """The content of the store's head."""
 
-    state: machine.Checkpoint
+    state: Checkpoint
     account: Account
 
 
@@ -27,7 +29,7 @@ class History:
     `fresh` makes the state that the job's first master began with.
     """
 
-    def __init__(self, fresh: Callable[[], machine.JobState], stored: Stored) -> None:
+    def __init__(self, fresh: Callable[[], JobState], stored: Stored) -> None:
         """Begin with what is kept in the store."""
         self.account = Account()
         self.seq = stored.head_seq
@@ -41,15 +43,15 @@ class History:
         if self.account.begun is not None:
             self._state.commit(stored.committed)
 
-    def continue_with(self, fresh: machine.JobState, clock: str, now: float, wall: float) -> None:
+    def continue_with(self, fresh: JobState, clock: str, now: float, wall: float) -> None:
         """Bring the state of a new master to where the journal ends, to go on with what was under way."""
-        machine.Checkpoint.of(self._state).onto(fresh)
-        machine.take_over(fresh, clock, now, wall)
+        Checkpoint.of(self._state).onto(fresh)
+        take_over(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
         """Follow what has been journalled."""
         for event in events:
-            machine.follow(self._state, event)
+            follow(self._state, event)
             self.account.apply(event)
             self.seq = event.seq
         if committed is not None:
@@ -57,4 +59,4 @@ class History:
 
     def head(self) -> str:
         """What stands for everything so far."""
-        return msgspec.json.encode(_Head(machine.Checkpoint.of(self._state), self.account)).decode()
+        return msgspec.json.encode(_Head(Checkpoint.of(self._state), self.account)).decode()

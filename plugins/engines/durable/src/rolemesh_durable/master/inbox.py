@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from itertools import count
 from typing import TypeAlias
 
-from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.master import events as e
 
 __all__ = ["Inbox"]
 
@@ -26,11 +26,11 @@ class Inbox:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._events: OrderedDict[int, machine.Event] = OrderedDict()
+        self._events: OrderedDict[int, e.Event] = OrderedDict()
         self._known: dict[_Key, deque[int]] = {}
         self._numbers = count()
 
-    def put(self, event: machine.Event) -> None:
+    def put(self, event: e.Event) -> None:
         """Add an event; it may take the place of an older one."""
         key, kept = _newest_counts(event)
         with self._lock:
@@ -42,7 +42,7 @@ class Inbox:
                 if len(numbers) > kept:
                     del self._events[numbers.popleft()]
 
-    def take(self) -> list[machine.Event]:
+    def take(self) -> list[e.Event]:
         """All that waits, in order."""
         with self._lock:
             events = list(self._events.values())
@@ -51,11 +51,11 @@ class Inbox:
         return events
 
 
-def _newest_counts(event: machine.Event) -> tuple[_Key, int]:
+def _newest_counts(event: e.Event) -> tuple[_Key, int]:
     """What `event` is one of, and how many of those are worth keeping; 0: all of them."""
     match event:
-        case machine.FromAgent(agent, message):
+        case e.FromAgent(agent, message):
             return (agent, getattr(message, "incarnation", 0), type(message)), KEPT
-        case machine.OwnerSeen() | machine.StopAsked() | machine.Disown():
+        case e.OwnerSeen() | e.StopAsked() | e.Disown():
             return (type(event),), 1
     return (), 0

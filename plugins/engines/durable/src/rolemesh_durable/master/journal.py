@@ -14,7 +14,7 @@ from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.writer import Writes
-from rolemesh_durable.protocol import master as machine
+from rolemesh_durable.protocol.master.state import JobState
 
 __all__ = ["Claimed", "Journal"]
 
@@ -52,7 +52,7 @@ class Journal:
         opened: Callable[[], EventLog],
         run_dir: Path,
         writer: Writes,
-        fresh: Callable[[], machine.JobState],
+        fresh: Callable[[], JobState],
         written: Callable[[], int],
     ) -> None:
         self._run_dir = run_dir

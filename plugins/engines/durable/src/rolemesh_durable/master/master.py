@@ -41,9 +41,11 @@ from rolemesh_durable.master.plugins import MasterPlugins, created, exact
 from rolemesh_durable.master.publication import DRAIN_S, Publication
 from rolemesh_durable.master.report import result_of, status_of
 from rolemesh_durable.master.writer import Writer
-from rolemesh_durable.protocol import master as machine
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["Master"]
@@ -73,7 +75,7 @@ class Master:
             partial(EventLog.open, bundle.state, self.run_dir, bundle.job_id, exact(bundle.store)),
             self.run_dir,
             self._writer,
-            lambda: machine.JobState.of(bundle.outline),
+            lambda: JobState.of(bundle.outline),
             lambda: self._publication.told,
         )
         self._keepalive = Keepalive(launcher)
@@ -81,7 +83,7 @@ class Master:
         earlier = Run(self.run_dir).control()
         self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
-        self._machine = machine.MasterMachine(bundle.outline)
+        self._machine = MasterMachine(bundle.outline)
         self._in_control = self._over = False
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
@@ -152,7 +154,7 @@ class Master:
         """Go on where earlier masters have stopped, now that the journal is this one's."""
         self._check_journal(found)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
-        self._machine = machine.MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
+        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
         self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
@@ -163,7 +165,7 @@ class Master:
         if self._machine.state.phase == "ended":
             self._finish()
             return
-        effects = self._machine.turn([machine.Begin()], time.monotonic())
+        effects = self._machine.turn([e.Begin()], time.monotonic())
         self._carry_out(effects)
 
     def _received(self, agent: str, message: bytes) -> None:
@@ -172,10 +174,10 @@ class Master:
         except UNREADABLE as error:
             self._dropped(error)
         else:
-            self._put(machine.FromAgent(agent, decoded))
+            self._put(e.FromAgent(agent, decoded))
 
     def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
-        self._put(machine.AgentLost(agent, incarnation, why, node_lost))
+        self._put(e.AgentLost(agent, incarnation, why, node_lost))
 
     def _check_journal(self, found: Claimed) -> None:
         """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
@@ -217,7 +219,7 @@ class Master:
         # What the last master journalled and then had no time to tell anybody.
         self._publication.add(event for event in found.stored.events if event.seq > found.told)
 
-    def _put(self, event: machine.Event) -> None:
+    def _put(self, event: e.Event) -> None:
         self._inbox.put(event)
         self._awake()
 
@@ -229,41 +231,41 @@ class Master:
             return  # nothing follows from what is not durable, or would have to wait in memory for the disk
         events = self._inbox.take()
         for event in events:
-            if isinstance(event, machine.Published):
+            if isinstance(event, e.Published):
                 self._lines.written(event.step)
-        effects = self._machine.turn([*events, machine.Tick()], time.monotonic())
+        effects = self._machine.turn([*events, e.Tick()], time.monotonic())
         if self._machine.state.busy:
             self._lines.unsettled(self._machine.now)
         self._carry_out(effects)
 
-    def _carry_out(self, effects: list[machine.Effect]) -> None:
+    def _carry_out(self, effects: list[e.Effect]) -> None:
         """Journal first, in one transaction; then let the rest out, in order."""
-        records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, machine.Record)]
-        commits = any(isinstance(effect, machine.Committed) for effect in effects)
+        records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, e.Record)]
+        commits = any(isinstance(effect, e.Committed) for effect in effects)
         if records or commits:
             self._journal.append(records, lambda events: self._release(events, effects), self._machine.state.committed)
-        elif any(isinstance(effect, machine.Publish) for effect in effects):
+        elif any(isinstance(effect, e.Publish) for effect in effects):
             # A master that was stopped for a while would write lines that are there already.
             self._journal.verify(lambda: self._release([], effects))
         else:
             self._release([], effects)
 
-    def _release(self, events: list[Event], effects: list[machine.Effect]) -> None:
+    def _release(self, events: list[Event], effects: list[e.Effect]) -> None:
         """What a turn has led to, now that it is durable."""
         self._publication.add(events)
         if any(event.kind == "replanned" for event in events):
             self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
         for effect in effects:
             match effect:
-                case machine.ToAgent(agent, incarnation, message):
+                case e.ToAgent(agent, incarnation, message):
                     self._keepalive.send(agent, incarnation, message, time.monotonic())
-                case machine.StartAgents(agents):
+                case e.StartAgents(agents):
                     self._tasks.start(agents)
-                case machine.Attach(agents):
+                case e.Attach(agents):
                     self._tasks.attach(agents)
-                case machine.KillAgent(agent, incarnation):
+                case e.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
-                case machine.Replan(lost):
+                case e.Replan(lost):
                     homes = {key: record.agent for key, record in self._machine.state.ranks.items()}
                     alive = {
                         name: record.place.node
@@ -271,17 +273,17 @@ class Master:
                         if record.state == "up" and record.place.node not in lost
                     }
                     self._tasks.replan(lost, homes, alive)
-                case machine.FindOrigin():
+                case e.FindOrigin():
                     self._tasks.find_origin()
-                case machine.FindSets(after):
+                case e.FindSets(after):
                     self._tasks.find_sets(after)
-                case machine.CompleteSet():
+                case e.CompleteSet():
                     self._tasks.complete(effect)
-                case machine.Publish(agent, metrics):
+                case e.Publish(agent, metrics):
                     self._publish(agent, metrics)
-                case machine.End():
+                case e.End():
                     self._finish()
-                case machine.Record() | machine.Committed():
+                case e.Record() | e.Committed():
                     pass
 
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
@@ -294,7 +296,7 @@ class Master:
 
     def _published(self, step: int, held: bool) -> None:
         """Of the writer's thread."""
-        self._put(machine.Published(step, held))
+        self._put(e.Published(step, held))
 
     def _inject(self, kind: m.FaultKind, target: str) -> str:
         """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others.
@@ -311,12 +313,12 @@ class Master:
         elif what == "agent":
             if why := self._machine.why_not(name, "", -1):
                 return why
-            self._put(machine.InjectAsked(kind, agent=name))
+            self._put(e.InjectAsked(kind, agent=name))
         else:
             role, _, rank = target.rpartition("/")
             if why := self._machine.why_not("", role, int(rank)):
                 return why
-            self._put(machine.InjectAsked(kind, role=role, rank=int(rank)))
+            self._put(e.InjectAsked(kind, role=role, rank=int(rank)))
         return ""
 
     def _fail(self, kind: m.FaultKind) -> None:

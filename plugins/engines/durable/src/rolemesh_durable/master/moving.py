@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 from rolemesh.api.cluster import AgentPlace
 from rolemesh.placement import PlacementPlan
-from rolemesh_durable.protocol.master import Move, Replanned
+from rolemesh_durable.protocol.master.events import Replanned
+from rolemesh_durable.protocol.master.transitions import Move
 
 __all__ = ["moves_of"]
 

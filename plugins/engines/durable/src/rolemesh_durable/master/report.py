@@ -14,7 +14,8 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_S
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_durable.protocol.master import JobState, MasterMachine, RankRecord
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.state import JobState, RankRecord
 
 __all__ = ["result_of", "status_of"]
 

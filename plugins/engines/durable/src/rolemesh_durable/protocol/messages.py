@@ -36,6 +36,7 @@ __all__ = [
     "RankId",
     "RankLaunch",
     "RankMetrics",
+    "RankProgress",
     "RankReady",
     "RankReport",
     "RankToAgent",
@@ -106,14 +107,30 @@ class RendezvousAt(msgspec.Struct, frozen=True):
     generation: int
 
 
-class RankReport(msgspec.Struct, frozen=True):
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a rank is, and what it does.
+
+    `finished` and `safe` are steps, -1 before the first: `safe` is the newest that this rank could be restored to
+    even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
+    `frozen`: stopped by a signal. `busy_s`: seconds in operators since its start.
+    """
+
+    finished: int = -1
+    safe: int = -1
+    step: int = -1
+    op: int = -1
+    phase: int = 0
+    edge: int = -1
+    since_s: float = 0.0
+    frozen: bool = False
+    busy_s: float = 0.0
+
+
+class RankReport(RankProgress, frozen=True):
     """A rank as its agent sees it, whole: a report that is lost, late or repeated does no harm.
 
     `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
-    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finished` and `safe`
-    are steps, -1 before the first: `safe` is the newest that this rank could be restored to even if its process (or,
-    with replicas, its node) were lost now. `since_s`: how long it has been in `phase`. `frozen`: stopped by a signal.
-    `busy_s`: seconds in operators since its start.
+    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds).
     """
 
     role: str
@@ -124,15 +141,6 @@ class RankReport(msgspec.Struct, frozen=True):
     addresses: dict[str, str] = {}
     rendezvous_port: int | None = None
     setup_s: float = 0.0
-    finished: int = -1
-    safe: int = -1
-    step: int = -1
-    op: int = -1
-    phase: int = 0
-    edge: int = -1
-    since_s: float = 0.0
-    frozen: bool = False
-    busy_s: float = 0.0
     snapshots: tuple[int, ...] = ()
     sha256: str = ""
     failure: Failure | None = None

@@ -10,38 +10,6 @@ from rolemesh.api.cluster import AgentPlace
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.transitions import Move, Status
 
-__all__ = [
-    "AgentLost",
-    "Attach",
-    "Begin",
-    "Committed",
-    "CompleteSet",
-    "Disown",
-    "Effect",
-    "End",
-    "Event",
-    "FindOrigin",
-    "FindSets",
-    "FromAgent",
-    "Incarnation",
-    "InjectAsked",
-    "KillAgent",
-    "OriginFound",
-    "OwnerSeen",
-    "Publish",
-    "Published",
-    "Record",
-    "Released",
-    "Replan",
-    "Replanned",
-    "SetCompleted",
-    "StartAgents",
-    "StartFailed",
-    "StopAsked",
-    "Tick",
-    "ToAgent",
-]
-
 # ------------------------------------------------------------------------------------------------------------ events
 
 

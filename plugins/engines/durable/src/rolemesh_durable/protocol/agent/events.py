@@ -8,34 +8,6 @@ import msgspec
 
 from rolemesh_durable.protocol import messages as m
 
-__all__ = [
-    "BoardSample",
-    "CleanUp",
-    "Effect",
-    "Event",
-    "Fail",
-    "Fetch",
-    "Fetched",
-    "Forget",
-    "Fork",
-    "FromMaster",
-    "FromRank",
-    "Kill",
-    "Leave",
-    "MasterRevived",
-    "Quit",
-    "RankDied",
-    "RankExited",
-    "ReviveMaster",
-    "Sampled",
-    "StacksTaken",
-    "TakeStacks",
-    "Terminate",
-    "Tick",
-    "ToMaster",
-    "ToRank",
-]
-
 
 class FromMaster(msgspec.Struct, frozen=True):
     """The master's message."""
@@ -90,31 +62,22 @@ class StacksTaken(msgspec.Struct, frozen=True):
     stacks: m.Stacks
 
 
-class BoardSample(msgspec.Struct, frozen=True):
-    """What a rank's board says, and what is known of its snapshots; see `RankReport`."""
+class RankSample(m.RankProgress, frozen=True):
+    """What a rank's status page says, and what is known of its snapshots."""
 
     role: str
     rank: int
     generation: int
     pid: int
-    finished: int
-    safe: int
-    step: int
-    op: int
-    phase: int
-    edge: int
-    since_s: float
-    frozen: bool
-    busy_s: float
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The boards have been read; time has passed. The rest is what the node's memory and disk hold.
+    """The status pages of ranks have been read; time has passed. The rest is what the node's memory and disk hold.
 
     `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`: see `Report`.
     """
 
-    boards: tuple[BoardSample, ...] = ()
+    ranks: tuple[RankSample, ...] = ()
     stored: tuple[m.Stored, ...] = ()
     persisted: tuple[m.Persisted, ...] = ()
     trouble: str = ""

@@ -1,0 +1,403 @@
+"""The agent's side of the protocol: it starts, watches and kills ranks, speaks for them, and hears its master.
+
+`AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. What it
+knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An
+agent that has not heard its master for `lease_s` seconds ends its ranks and itself, unless the backend, which it has
+asked after half of that, says that there is a master or will be one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rolemesh.api.failures import Failure, describe_exit
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as e
+from rolemesh_durable.protocol.agent.address_book import AddressBook
+from rolemesh_durable.protocol.agent.lifetime import Lifetime
+from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
+from rolemesh_durable.protocol.agent.reporting import Reporting
+from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
+
+__all__ = ["AgentMachine"]
+
+EXIT_NOTICE_S = 0.1
+"""How long an exit waits for the rank's own report, which says more than an exit code."""
+
+
+class AgentMachine:
+    """One node's part of one job, as a function of its events."""
+
+    def __init__(
+        self,
+        agent: str,
+        node: str,
+        lease_s: float,
+        *,
+        incarnation: int = 0,
+        host: str = "",
+        pid: int = 0,
+        address: str = "",
+        timeline: int = 0,
+        neighbours: Neighbours | None = None,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
+        self.agent, self.node, self.incarnation = agent, node, incarnation
+        self.ranks: dict[RankKey, AgentRank] = {}
+        self.ended = False
+        self.lifetime = Lifetime(lease_s)
+        self.addresses = AddressBook(neighbours or Neighbours(LogicalGraph("", (), ()), {}), at_once)
+        self._reporting = Reporting(m.Report(agent, incarnation, 0, node, host, pid, address, -1, -1, ()))
+        self._epoch = -1
+        self._timeline = timeline
+        self._halted: dict[RankKey, int] = {}
+        self.advance: m.Advance | None = None
+        """How far everything is, in the present timeline."""
+        self._forks: Pace[tuple[str, int, int]] = Pace(at_once)
+        """From the order to the rank's hello."""
+        self._last = e.Sampled()
+
+    @property
+    def timeline(self) -> int:
+        """Of all that is made in this node's memory from now on."""
+        return self._timeline
+
+    def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        """The effects of one event at time `now` (seconds of any monotonic clock)."""
+        if self.ended:
+            return []
+        self.lifetime.begin(now)
+        effects: list[e.Effect] = []
+        match event:
+            case e.FromMaster(message):
+                effects = self._from_master(message, now)
+            case e.MasterRevived(comes):
+                self.lifetime.answered(comes, now)
+                return []
+            case e.Leave():
+                self.lifetime.leave(now)
+                self._news()
+            case e.FromRank(message):
+                effects = self._from_rank(message)
+            case e.RankExited():
+                effects = self._exited(event, now)
+            case e.Fetched():
+                effects = self._fetched(event)
+            case e.StacksTaken(stacks):
+                return [e.ToMaster(stacks)]
+            case e.Sampled():
+                effects = self._sampled(event, now)
+            case e.Tick():
+                pass
+        if self.ended:
+            return effects
+        effects += self._let_go(now)
+        if self._reporting.due(self.ranks, now):
+            effects.append(e.ToMaster(self._report(self._reporting.lines(now))))
+        return effects
+
+    def _let_go(self, now: float) -> list[e.Effect]:
+        """Of the ranks that are to start, and of those that are to set up, as many as may now."""
+        starting = [self._current(*start) for start in self._forks.go(now)]
+        forks: list[e.Effect] = [e.Fork(rank.launch) for rank in starting if rank is not None and rank.alive]
+        return [*forks, *self.addresses.go(self.ranks, now)]
+
+    @property
+    def report_due(self) -> float:
+        """When something that has happened is to be told: infinity, if nothing has."""
+        return float("inf") if self.ended else self._reporting.news_due(len(self.ranks))
+
+    def _news(self) -> None:
+        self._reporting.urgent = True
+
+    def _report(self, lines: tuple[m.Metrics, ...]) -> m.Report:
+        at, book = self._last, self.addresses
+        return self._reporting.build(
+            epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
+            stored=at.stored, persisted=at.persisted, metrics=lines, trouble=at.trouble, timeline=self._timeline,
+            making=at.making, refused=at.refused, given_up=at.given_up, leaving=self.lifetime.leaving,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------------------------------------------- the master
+
+    def _from_master(self, message: m.MasterToAgent, now: float) -> list[e.Effect]:
+        if message.epoch < self._epoch:
+            return []
+        if message.epoch > self._epoch:
+            self._epoch = message.epoch
+            self._reporting.new_master()
+        self.lifetime.heard(now)
+        effects: list[e.Effect] = []
+        match message:
+            case m.Launch(timeline=timeline, ranks=launches):
+                effects = self._new_timeline(timeline)
+                for launch in launches if timeline >= self._timeline else ():
+                    effects += self._launch(launch)
+                return effects
+            case m.Halt(ranks=halted):
+                return [effect for role, n, generation in halted for effect in self._halt(role, n, generation)]
+            case m.Wire():
+                before = self.addresses.version
+                effects += self.addresses.renew(message, self.ranks)
+                self._reporting.urgent |= self.addresses.version > before
+                return effects
+            case m.Advance(timeline=timeline):
+                if timeline < self._timeline:
+                    return []
+                effects = self._new_timeline(timeline)
+                self._reporting.metrics.forget(message.published)
+                self.advance = _newest(self.advance, message)
+                return effects + self._to_connected(self.advance)
+            case m.Dump(role=role, rank=n, generation=generation):
+                rank = self._current(role, n, generation)
+                return [e.TakeStacks(role, n, generation)] if rank is not None and rank.alive else []
+            case m.Inject(kind=kind, role=role, rank=n):
+                return self._inject(kind, role, n)
+            case m.Stop(grace_s=grace_s):
+                return self._stop(message, grace_s, now)
+
+    def _new_timeline(self, timeline: int) -> list[e.Effect]:
+        if timeline <= self._timeline:
+            return []
+        self._timeline = timeline
+        self.advance = None
+        # No report says any more that it is here: a rank that comes back must not be restored from it.
+        for rank in self.ranks.values():
+            rank.snapshots = ()
+        self._last = msgspec.structs.replace(self._last, stored=(), persisted=())
+        return [e.Forget(timeline)]
+
+    def _launch(self, launch: m.RankLaunch) -> list[e.Effect]:
+        key = (launch.role, launch.rank)
+        known = self.ranks.get(key)
+        if self.lifetime.stopping or launch.generation <= self._halted.get(key, -1):
+            return []
+        if known is not None and launch.generation <= known.launch.generation:
+            return []
+        self._news()
+        if known is not None and known.alive:
+            # The master would have halted it first; it is on its way out, or this order has overtaken that one.
+            known.next = launch
+            return self._halt(*key, known.launch.generation, orders=False)
+        return self._begin(launch)
+
+    def _begin(self, launch: m.RankLaunch) -> list[e.Effect]:
+        self.ranks[launch.role, launch.rank] = AgentRank(launch, alive=True)
+        self._reporting.metrics.expect(launch.role, launch.rank)
+        return [e.Fetch(launch)] if launch.replica else self._fork(launch)
+
+    def _fork(self, launch: m.RankLaunch) -> list[e.Effect]:
+        self._forks.add((launch.role, launch.rank, launch.generation))
+        return []
+
+    def _fetched(self, fetched: e.Fetched) -> list[e.Effect]:
+        rank = self._current(fetched.role, fetched.rank, fetched.generation)
+        if rank is None or not rank.alive or rank.state != "starting":
+            return []
+        if not fetched.error and not rank.halted:
+            return self._fork(rank.launch)
+        if fetched.error and not rank.halted:
+            rank.state = "failed"
+            self._news()
+            rank.failure = self._placed(
+                Failure("start", fetched.role, fetched.rank, message=fetched.error, generation=fetched.generation)
+            )
+        return self._process_gone(rank)
+
+    def _halt(self, role: str, n: int, generation: int, *, orders: bool = True) -> list[e.Effect]:
+        key = (role, n)
+        if orders:
+            self._halted[key] = max(generation, self._halted.get(key, -1))
+        rank = self.ranks.get(key)
+        self._news()
+        if rank is None or rank.launch.generation <= generation:
+            self._reporting.metrics.leave(role, n)
+        if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
+            # Never started here: what its last generation has left is in `stored`.
+            last = rank.launch if rank is not None else _unknown(role, n)
+            snapshots = rank.snapshots if rank is not None else self._stored(key)
+            last = msgspec.structs.replace(last, generation=generation)
+            self.ranks[key] = AgentRank(last, "gone", snapshots=snapshots)
+            return []
+        if rank.launch.generation > generation:
+            return []
+        rank.halted = True
+        if orders and rank.next is not None and rank.next.generation <= generation:
+            rank.next = None
+        if not rank.alive:
+            rank.state = "gone"
+            return []
+        return self._kill(key, rank)
+
+    def _kill(self, key: RankKey, rank: AgentRank) -> list[e.Effect]:
+        if rank.start not in self._forks:
+            return [e.Kill(*key, rank.launch.generation)]
+        rank.halted, rank.snapshots = True, self._stored(key)  # it has not been started, and is not going to be
+        return self._process_gone(rank)
+
+    def _stored(self, key: RankKey) -> tuple[int, ...]:
+        return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
+
+    def _to_connected(self, message: m.AgentToRank) -> list[e.Effect]:
+        return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
+
+    def _inject(self, kind: m.FaultKind, role: str, n: int) -> list[e.Effect]:
+        if n < 0:
+            return [e.Fail(kind)]
+        rank = self.ranks.get((role, n))
+        if rank is None or not rank.alive or rank.halted:
+            return []
+        if kind in ("exit", "raise"):
+            fault: Literal["exit", "raise"] = "exit" if kind == "exit" else "raise"
+            return [e.ToRank(role, n, m.Fault(fault))] if rank.hello else []
+        return [e.Fail(kind, role, n)]
+
+    def _stop(self, stop: m.Stop, grace_s: float, now: float) -> list[e.Effect]:
+        if not self.lifetime.stop(grace_s, now):
+            return []
+        if grace_s <= 0:
+            return self._kill_all() + self._clean_up_if_empty()
+        return self._to_connected(stop) + self._kill_all(unheard=True) + self._clean_up_if_empty()
+
+    def _kill_all(self, unheard: bool = False) -> list[e.Effect]:
+        """e.Kill all that live, or those of them that cannot be told to end."""
+        alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
+        return [effect for key, rank in alive for effect in self._kill(key, rank)]
+
+    def _clean_up_if_empty(self) -> list[e.Effect]:
+        if self.ended or not self.lifetime.stopping or any(rank.alive for rank in self.ranks.values()):
+            return []
+        last = self._report(self._reporting.metrics.lines())
+        self.ended = True
+        return [e.ToMaster(last), e.CleanUp(), e.ToMaster(m.Stopped(self.agent, self.incarnation))]
+
+    # -------------------------------------------------------------------------------------------------------- ranks
+
+    def _from_rank(self, message: m.RankToAgent) -> list[e.Effect]:
+        who = message.failure if isinstance(message, m.RankFailed) else message
+        rank = self._current(who.role, who.rank, who.generation)
+        if rank is None:
+            return []
+        if isinstance(message, m.RankMetrics):
+            self._reporting.metrics.add(message.rank, message.lines)
+            return []
+        self._news()
+        key = (who.role, who.rank)
+        match message:
+            case m.RankHello():
+                rank.hello = message
+                self._forks.arrived(rank.start)
+                if self.lifetime.stopping or rank.halted:
+                    return self._kill(key, rank)
+                rank.state = "up" if rank.state == "starting" else rank.state
+                return [e.ToRank(*key, self.advance)] if self.advance is not None else []
+            case m.RankReady(setup_s=setup_s):
+                self.addresses.settled(rank)
+                if rank.state in ("starting", "up"):
+                    rank.state, rank.setup_s = "ready", setup_s
+            case m.RankDone(sha256=sha256):
+                if rank.state != "failed":
+                    rank.state, rank.sha256 = "done", sha256
+            case m.RankFailed(failure=failure):
+                if rank.failure is None and not rank.halted:
+                    rank.state, rank.failure = "failed", self._placed(failure)
+        return []
+
+    def _current(self, role: str, n: int, generation: int) -> AgentRank | None:
+        rank = self.ranks.get((role, n))
+        return rank if rank is not None and rank.launch.generation == generation else None
+
+    def _placed(self, failure: Failure) -> Failure:
+        return msgspec.structs.replace(failure, node=self.node)
+
+    def _exited(self, exited: e.RankExited, now: float) -> list[e.Effect]:
+        rank = self._current(exited.role, exited.rank, exited.generation)
+        if rank is None or not rank.alive:
+            return []
+        rank.exited, rank.exited_at, rank.snapshots = exited, now, exited.snapshots
+        return self._process_gone(rank)
+
+    def _process_gone(self, rank: AgentRank) -> list[e.Effect]:
+        rank.alive = False
+        self._news()
+        launch = rank.launch
+        self._forks.arrived(rank.start)
+        self.addresses.settled(rank)
+        expected = self.lifetime.stopping or rank.state == "done"
+        effects: list[e.Effect] = [] if expected else [e.RankDied(launch.role, launch.rank)]
+        if rank.halted:
+            rank.state = "gone"
+        following = rank.next
+        if (
+            following is not None
+            and not self.lifetime.stopping
+            and following.generation > self._halted.get((launch.role, launch.rank), -1)
+        ):
+            return effects + self._begin(following)
+        return effects + self._clean_up_if_empty()
+
+    def _judge_exits(self, now: float) -> None:
+        for rank in self.ranks.values():
+            exited = rank.exited
+            if exited is None or rank.halted or rank.failure is not None or self.lifetime.stopping:
+                continue
+            if now < rank.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
+                continue
+            rank.state = "failed"
+            self._news()
+            rank.failure = self._placed(
+                describe_exit(
+                    exited.role,
+                    exited.rank,
+                    exited.exit_code,
+                    exited.signal,
+                    exited.error,
+                    exited.generation,
+                    exited.cause,
+                )
+            )
+
+    def _sampled(self, sample: e.Sampled, now: float) -> list[e.Effect]:
+        for at in sample.ranks:
+            if (rank := self._current(at.role, at.rank, at.generation)) is not None:
+                rank.sample = at
+        if _told(sample) != _told(self._last):
+            self._news()
+        self._last = sample
+        self._judge_exits(now)
+        lifetime = self.lifetime
+        if lifetime.over(now):
+            lifetime.stopping = True
+            return self._kill_all() + self._clean_up_if_empty()
+        effects: list[e.Effect] = [e.ReviveMaster()] if lifetime.revive(now) else []
+        if lifetime.kills(now):
+            effects += self._kill_all()
+        else:
+            effects += lifetime.terminates([rank.start for rank in self.ranks.values() if rank.alive], now)
+        return effects + ([e.Quit()] if lifetime.quits(now) else [])
+
+
+def _told(sample: e.Sampled) -> tuple[object, ...]:
+    """What is reported at once when it changes."""
+    return sample.stored, sample.persisted, sample.trouble, sample.making
+
+
+def _newest(known: m.Advance | None, message: m.Advance) -> m.Advance:
+    """What both say together: these numbers never go back in one timeline, and one may have overtaken the other."""
+    if known is None:
+        return message
+    return msgspec.structs.replace(
+        message, **{name: max(getattr(known, name), getattr(message, name)) for name in _NUMBERS}
+    )
+
+
+_NUMBERS = ("epoch", "granted", "committed", "published", "persisted")
+
+
+def _unknown(role: str, n: int) -> m.RankLaunch:
+    return m.RankLaunch(role, n, 1, 0, 1, -1, {}, {})

@@ -1,0 +1,55 @@
+"""A rank as its agent's machine knows it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent.events import RankExited, RankSample
+
+__all__ = ["AgentRank", "RankKey"]
+
+RankKey: TypeAlias = tuple[str, int]
+
+
+class AgentRank(msgspec.Struct):
+    """`alive`: there is, or is about to be, a process. `halted`: it is to be none, however it ends."""
+
+    launch: m.RankLaunch
+    state: Literal["starting", "up", "ready", "done", "failed", "gone"] = "starting"
+    alive: bool = False
+    halted: bool = False
+    next: m.RankLaunch | None = None
+    hello: m.RankHello | None = None
+    setup_s: float = 0.0
+    sha256: str = ""
+    failure: Failure | None = None
+    exited: RankExited | None = None
+    exited_at: float = 0.0
+    snapshots: tuple[int, ...] = ()
+    sample: RankSample | None = None
+
+    @property
+    def start(self) -> tuple[str, int, int]:
+        """This start of it: its role, number and generation."""
+        return self.launch.role, self.launch.rank, self.launch.generation
+
+    def report(self) -> m.RankReport:
+        """What its master is told of it."""
+        hello, at = self.hello, self.sample
+        progress = {name: getattr(at, name) for name in m.RankProgress.__struct_fields__} if at is not None else {}
+        return m.RankReport(
+            *self.start,
+            self.state,
+            pid=hello.pid if hello else 0,
+            addresses=hello.addresses if hello else {},
+            rendezvous_port=hello.rendezvous_port if hello else None,
+            setup_s=self.setup_s,
+            snapshots=self.snapshots,
+            sha256=self.sha256,
+            failure=self.failure,
+            **progress,
+        )

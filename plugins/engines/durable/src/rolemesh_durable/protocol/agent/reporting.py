@@ -1,0 +1,63 @@
+"""When an agent reports: at once when something has happened, soon when ranks get on, and every second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
+from rolemesh_durable.protocol.merge import MetricsMerger
+
+__all__ = ["Reporting"]
+
+REPORT_S = 1.0
+PROMPT_S = 0.1
+"""A report of mere progress is sent at most this often; without any every `REPORT_S`; what happens is sent at once."""
+PER_RANK_S = 200e-6
+"""But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
+METRICS_AGAIN_S = 2.0
+"""After this metrics that the master has not confirmed are sent again."""
+
+
+class Reporting:
+    """`urgent`: something has happened. `metrics` are those of ranks that have not been confirmed to be durable."""
+
+    def __init__(self, blank: m.Report) -> None:
+        """`blank` says who reports."""
+        self.urgent = True
+        self.metrics = MetricsMerger()
+        self._blank, self._seq = blank, 0
+        self._metrics_sent = self._sent_at = float("-inf")
+        self._sent: tuple[object, ...] = ()
+
+    def new_master(self) -> None:
+        """It knows nothing yet."""
+        self.urgent, self._metrics_sent = True, float("-inf")
+
+    def news_due(self, ranks: int) -> float:
+        """When something that has happened is to be told, of so many ranks: infinity, if nothing has."""
+        return self._sent_at + PER_RANK_S * ranks if self.urgent else float("inf")
+
+    def due(self, ranks: Mapping[RankKey, AgentRank], now: float) -> bool:
+        """Whether it is time for a report, which is sent then."""
+        progress = tuple((rank.sample.finished, rank.sample.safe) for rank in ranks.values() if rank.sample is not None)
+        soon = now >= self._sent_at + PROMPT_S and (progress != self._sent or self.metrics.pending)
+        if not soon and now < min(self._sent_at + REPORT_S, self.news_due(len(ranks))):
+            return False
+        self._sent_at, self._sent, self.urgent = now, progress, False
+        return True
+
+    def lines(self, now: float) -> tuple[m.Metrics, ...]:
+        """The metrics that a report has: new ones, and sometimes all."""
+        if now < self._metrics_sent + METRICS_AGAIN_S:
+            return self.metrics.take()
+        self._metrics_sent = now
+        return self.metrics.lines()
+
+    def build(self, **told: Any) -> m.Report:
+        """The next report."""
+        self._seq += 1
+        return msgspec.structs.replace(self._blank, seq=self._seq, **told)
