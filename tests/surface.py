@@ -32,6 +32,7 @@ from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.schema import job_schema
 from rolemesh_durable.protocol.master.state import RankRecord
+from rolemesh_durable.protocol.master.transitions import KINDS
 
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"
@@ -315,17 +316,9 @@ def builtin_options() -> Iterator[str]:
 
 def event_kinds() -> list[str]:
     """What the engines write into the journal, by name."""
-    sources = [*ENGINE.glob("protocol/master/*.py"), KERNEL / "inline" / "engine.py"]
-    calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return sorted(
-        {
-            str(call.args[0].value)
-            for call in calls
-            if isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("Record", "_tell")
-            and isinstance(call.args[0], ast.Constant)
-        }
-    )
+    inline = ast.walk(ast.parse((KERNEL / "inline" / "engine.py").read_text()))
+    told = (node.args[0] for node in inline if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._tell")
+    return sorted({*KINDS, *(str(kind.value) for kind in told if isinstance(kind, ast.Constant))})
 
 
 def _without_wording(schema: Any, *, names: bool = False) -> Any:

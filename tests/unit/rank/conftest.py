@@ -25,10 +25,11 @@ from rolemesh.runs.meter import Meter
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
+from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.edges import Ports
-from rolemesh_durable.rank.endpoint import Endpoint, encode_control
+from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
 from rolemesh_durable.rank.status_page import Board

@@ -23,10 +23,10 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.rank.endpoint import encode_control
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import Board
 

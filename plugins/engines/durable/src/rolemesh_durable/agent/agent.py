@@ -25,6 +25,7 @@ from rolemesh_durable import faults
 from rolemesh_durable.agent import zygote
 from rolemesh_durable.agent.devices import visible_devices
 from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.resource_guard import AgentKeeper
@@ -40,7 +41,6 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.job import AgentConfig, RankStart
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
-from rolemesh_durable.rank.endpoint import encode_control
 
 __all__ = ["Agent"]
 
@@ -94,13 +94,7 @@ class Agent:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._zmq = zmq.Context()
-        self._zmq.set(zmq.MAX_SOCKETS, self._zmq.get(zmq.SOCKET_LIMIT))  # each rank has one
-        self._reports = self._zmq.socket(zmq.PULL)
-        self._reports.set_hwm(0)
-        self._address = f"ipc://{self._keeper.tmp}/agent"
-        self._reports.bind(self._address)
-        self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
+        self._channels = RankChannels(f"ipc://{self._keeper.tmp}/agent")
         self._dropped = Dropped(f"agent {config.agent}")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
@@ -139,7 +133,7 @@ class Agent:
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: self.leave())
-        self._poller.register(self._reports, zmq.POLLIN)
+        self._poller.register(self._channels.reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
         for role in self.config.warm:
@@ -162,9 +156,9 @@ class Agent:
             self._do(event)
             if isinstance(event, e.FromMaster) and isinstance(event.message, m.Wire):
                 self._memory.copies_to(self._machine.addresses.copies_to)
-        if self._reports in ready:
-            while not self._over and self._reports.poll(0):
-                self._read_rank(self._reports.recv_multipart())
+        if self._channels.reports in ready:
+            while not self._over and (frames := self._channels.next_report()):
+                self._read_rank(frames)
         for fd, control in list(self._zygote_sockets.items()):
             if fd in ready and not self._over:
                 self._read_zygote(fd, control)
@@ -244,8 +238,7 @@ class Agent:
             case e.ToMaster(message):
                 self._tell(message)
             case e.ToRank(role, rank, message):
-                if (peer := self._ranks.get((role, rank))) is not None:
-                    peer.send_multipart(encode_control(m.encode(message)))
+                self._channels.send((role, rank), message)
             case e.Fork(launch):
                 self._fork(launch)
             case e.Fetch(launch):
@@ -286,23 +279,21 @@ class Agent:
 
     def _fail(self, fault: e.Fail) -> None:
         """Rehearsal: do what would otherwise happen by itself."""
-        if fault.kind == "disk":
-            self._memory.fail_next()
-        elif fault.kind == "zygote":
-            self._zygotes.kill_zygote()
-        elif fault.kind == "clock":
-            faults.step_clock()
-        elif fault.kind == "full":
-            faults.fill([os.getpid() if fault.rank < 0 else self._boards.pid(fault.role, fault.rank)])
-        elif fault.rank < 0:
-            os.kill(os.getpid(), signal.SIGSTOP if fault.kind == "stop" else signal.SIGKILL)
-        else:
-            launch = self._machine.ranks[fault.role, fault.rank].launch
-            key = _key(fault.role, fault.rank, launch.generation)
-            if fault.kind == "stop":
-                self._zygotes.freeze(key)
-            else:
-                self._zygotes.kill(key)
+        launch = self._machine.ranks[fault.role, fault.rank].launch if fault.rank >= 0 else None
+        match fault.kind:
+            case "disk":
+                self._memory.fail_next()
+            case "zygote":
+                self._zygotes.kill_zygote()
+            case "clock":
+                faults.step_clock()
+            case "full":
+                faults.fill([os.getpid() if launch is None else self._boards.pid(fault.role, fault.rank)])
+            case kind if launch is None:
+                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+            case kind:
+                key = _key(launch.role, launch.rank, launch.generation)
+                (self._zygotes.freeze if kind == "stop" else self._zygotes.kill)(key)
 
     def _tell(self, message: m.AgentToMaster) -> None:
         with self._sending:
@@ -329,8 +320,7 @@ class Agent:
     def _start(self, key: str, launch: m.RankLaunch) -> None:
         role, rank = launch.role, launch.rank
         board = self._boards.start(launch)
-        if (peer := self._ranks.pop((role, rank), None)) is not None:
-            peer.close(0)
+        self._channels.drop((role, rank))
         self._memory.started(role, rank, launch.resume, launch.generation)
         start = RankStart(
             launch=launch,
@@ -340,7 +330,7 @@ class Agent:
             shm_dir=str(self._keeper.shm),
             socket_dir=str(self._keeper.tmp),
             tmp_dir=str(self._keeper.tmp),
-            agent_address=self._address,
+            agent_address=self._channels.address,
             board=str(board),
             mates=self._boards.mates(launch),
             turns=self._turns.starting(launch),
@@ -359,16 +349,11 @@ class Agent:
         if known is None or known.launch.generation != hello.generation:
             return
         try:
-            peer = self._zmq.socket(zmq.PUSH)
-            peer.set_hwm(0)
-            peer.linger = 0
-            peer.connect(hello.addresses["control"])
+            self._channels.connect((hello.role, hello.rank), hello.addresses["control"])
         except zmq.ZMQError as error:
             why = refused(error)
             failure = Failure("start", hello.role, hello.rank, message=why, generation=hello.generation)
             self._do(e.FromRank(m.RankFailed(failure)))
-            return
-        self._ranks[hello.role, hello.rank] = peer
 
     def _sample(self) -> e.Sampled:
         advance = self._machine.advance
@@ -392,7 +377,7 @@ class Agent:
         self._stacks.close()
         self._boards.close()
         self._turns.close()
-        self._zmq.destroy(linger=0)
+        self._channels.close()
         self._keeper.close()
 
 

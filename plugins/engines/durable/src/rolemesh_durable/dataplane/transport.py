@@ -18,7 +18,7 @@ from rolemesh.api.transport import Stamp
 from rolemesh_durable.dataplane.codec import Buffer, encode, flatten
 from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
 
-__all__ = ["Inbox", "Payload"]
+__all__ = ["Inbox", "Payload", "encode_control"]
 
 DATA, CREDIT, CONTROL, ASK, GATE = 1, 2, 3, 4, 5
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
@@ -33,7 +33,11 @@ ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
 GATES = struct.Struct("<BBxxIIxxxxq")
 """tag, word, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
-CONTROL_TAG = bytes([CONTROL])
+
+
+def encode_control(message: bytes) -> list[bytes]:
+    """The frames in which an agent pushes an encoded `AgentToRank` message to ``addresses["control"]`` of a rank."""
+    return [bytes([CONTROL]) + message]
 
 
 class Payload(transport.Payload):

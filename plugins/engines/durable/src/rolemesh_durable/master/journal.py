@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import Event
+from rolemesh.api.store import JournalDamagedError
 from rolemesh.runs.jsonl import last_line
-from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, Control, Run
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.master.state import JobState
 
-__all__ = ["Claimed", "Journal"]
+__all__ = ["Claimed", "Journal", "refuse_damaged"]
 
 RECENT = 4096
 """Events in memory, for those who watch."""
@@ -134,3 +135,17 @@ class Journal:
     def _claimed(self) -> EventLog:
         assert self._store is not None, "claim() comes first"
         return self._store
+
+
+def refuse_damaged(run_dir: Path, newest: int, found: Claimed, earlier: Control | None, job_id: str) -> None:
+    """Raise `JournalDamagedError` if earlier masters (`earlier`: the last) have journalled more than is there."""
+    if found.told > newest:
+        what = f"the journal ends with event {newest}, but event {found.told} has been told already"
+    elif found.epoch == 1 and earlier is not None:
+        what = f"the master with pid {earlier.pid} had a journal, and it is gone"
+    elif (other := Run(run_dir).control()) is not None and other.job_id != job_id:
+        what = f"another job ({other.job_id}, master {other.pid}) has taken the folder"
+    else:
+        return
+    remedy = "restore the database from a backup, or start the job again with --resume"
+    raise JournalDamagedError(what, where=str(run_dir / EVENTS_FILE), remedy=remedy)

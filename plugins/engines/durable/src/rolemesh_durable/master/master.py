@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -17,16 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq
 
 from rolemesh.api.cluster import Launcher
 from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
-from rolemesh.api.store import JournalDamagedError
-from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, RESULT_FILE, RUN_FILE, Control, Run, write_json
-from rolemesh_durable import faults
+from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE, Control, Run, write_json
 from rolemesh_durable.control.background import Background
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.journal.event_log import EventLog
@@ -35,7 +31,8 @@ from rolemesh_durable.master.answers import Answers
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.master.clock import boot
 from rolemesh_durable.master.inbox import Inbox
-from rolemesh_durable.master.journal import Claimed, Journal
+from rolemesh_durable.master.injector import Injector
+from rolemesh_durable.master.journal import Claimed, Journal, refuse_damaged
 from rolemesh_durable.master.keepalive import Keepalive
 from rolemesh_durable.master.plugins import MasterPlugins, created, exact
 from rolemesh_durable.master.publication import DRAIN_S, Publication
@@ -99,6 +96,7 @@ class Master:
         )
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._publication = Publication(self.run_dir, self._observers, self._published)
+        self._injector = Injector(self._journal, launcher, self._publication, self._put)
         self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()
         self._endpoint = f"ipc://{socket_dir}/master"
@@ -152,7 +150,7 @@ class Master:
 
     def _take_over(self, found: Claimed) -> None:
         """Go on where earlier masters have stopped, now that the journal is this one's."""
-        self._check_journal(found)
+        refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
         self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
         self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
@@ -178,23 +176,6 @@ class Master:
 
     def _lost(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
         self._put(e.AgentLost(agent, incarnation, why, node_lost))
-
-    def _check_journal(self, found: Claimed) -> None:
-        """Raise `JournalDamagedError` if earlier masters have journalled more than is there."""
-        newest = self._journal.history.seq
-        if found.told > newest:
-            what = f"the journal ends with event {newest}, but event {found.told} has been told already"
-        elif found.epoch == 1 and self._earlier is not None:
-            what = f"the master with pid {self._earlier.pid} had a journal, and it is gone"
-        elif (other := Run(self.run_dir).control()) is not None and other.job_id != self.bundle.job_id:
-            what = f"another job ({other.job_id}, master {other.pid}) has taken the folder"
-        else:
-            return
-        raise JournalDamagedError(
-            what,
-            where=str(self.run_dir / EVENTS_FILE),
-            remedy="restore the database from a backup, or start the job again with --resume",
-        )
 
     def _announce(self, found: Claimed) -> None:
         fresh = self._earlier is None
@@ -299,46 +280,9 @@ class Master:
         self._put(e.Published(step, held))
 
     def _inject(self, kind: m.FaultKind, target: str) -> str:
-        """Rehearsal: the fault is journalled before it happens, so that the trail tells it from others.
-
-        Says why not, "" if it happens.
-        """
         if not self._in_control:
             return "the master has not taken over yet"
-        what, _, name = target.partition(":")
-        if target == "master":
-            self._journal_injected(kind, target, lambda: self._fail(kind))
-        elif what == "node":
-            self._journal_injected(kind, target, lambda: self._launcher.lose(name))
-        elif what == "agent":
-            if why := self._machine.why_not(name, "", -1):
-                return why
-            self._put(e.InjectAsked(kind, agent=name))
-        else:
-            role, _, rank = target.rpartition("/")
-            if why := self._machine.why_not("", role, int(rank)):
-                return why
-            self._put(e.InjectAsked(kind, role=role, rank=int(rank)))
-        return ""
-
-    def _fail(self, kind: m.FaultKind) -> None:
-        """What a rehearsal does to this master."""
-        match kind:
-            case "full":
-                faults.fill([os.getpid()])
-            case "clock":
-                faults.step_clock()
-            case "stall":
-                self._publication.stall(faults.LASTING_S)
-            case _:
-                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-
-    def _journal_injected(self, kind: str, target: str, then: Callable[[], Any]) -> None:
-        def journalled(events: list[Event]) -> None:
-            self._release(events, [])
-            then()
-
-        self._journal.append([("injected", {"kind": kind, "target": target})], journalled)
+        return self._injector.inject(self._machine, kind, target)
 
     def _status(self) -> JobStatus:
         warnings = (self._writer.warning, self._files.warning, self._publication.warning, *self._observers.warnings)

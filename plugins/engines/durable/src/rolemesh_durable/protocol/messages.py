@@ -12,48 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.api.failures import Failure, FaultKind
-from rolemesh.runs.metrics import Metrics, RankMetrics
-
-__all__ = [
-    "Advance",
-    "AgentToMaster",
-    "AgentToRank",
-    "AtWork",
-    "Dump",
-    "Fault",
-    "FaultKind",
-    "Halt",
-    "Inject",
-    "Launch",
-    "MasterToAgent",
-    "Metrics",
-    "Peer",
-    "Persisted",
-    "RankDone",
-    "RankFailed",
-    "RankHello",
-    "RankId",
-    "RankLaunch",
-    "RankMetrics",
-    "RankProgress",
-    "RankReady",
-    "RankReport",
-    "RankToAgent",
-    "RendezvousAt",
-    "Report",
-    "Stacks",
-    "Stop",
-    "Stopped",
-    "Stored",
-    "Wire",
-    "WireRank",
-    "decode_agent_to_master",
-    "decode_agent_to_rank",
-    "decode_master_to_agent",
-    "decode_rank_to_agent",
-    "encode",
-]
+from rolemesh.api.failures import Failure
+from rolemesh.api.failures import FaultKind as FaultKind
+from rolemesh.runs.metrics import Metrics as Metrics
+from rolemesh.runs.metrics import RankMetrics as RankMetrics
 
 
 class RankLaunch(msgspec.Struct, frozen=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import zmq
 
 from rolemesh.api.transport import Payload, Sender, Site, Stamp, Transport
 from rolemesh.errors import TransportError
-from rolemesh_durable.dataplane.codec import Buffer, decode, flat_buffers, unflatten
+from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
@@ -17,7 +16,6 @@ from rolemesh_durable.dataplane.transport import (
     ASK,
     ASKS,
     CONTROL,
-    CONTROL_TAG,
     CREDIT,
     CREDITS,
     DATA,
@@ -32,8 +30,9 @@ from rolemesh_durable.dataplane.transport import (
 )
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.rank.control import Stopping
+from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer
 
-__all__ = ["Arrived", "Endpoint", "encode_control"]
+__all__ = ["Endpoint"]
 
 IDLE_MS = 50
 """How long a wait may last before what has been put off (metrics) is sent."""
@@ -43,63 +42,6 @@ LONG_IDLE_MS = 800
 """The same where nothing has been put off, after some such waits: there may be a thousand ranks that wait."""
 LINGER_MS = 500
 """What is queued for a peer when the rank leaves has this long; all that matters has been acknowledged before."""
-
-
-def encode_control(message: bytes) -> list[bytes]:
-    """The frames in which an agent pushes an encoded `AgentToRank` message to ``addresses["control"]`` of a rank."""
-    return [CONTROL_TAG + message]
-
-
-class Arrived:
-    """A chunk as it came, not decoded yet."""
-
-    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot")
-
-    def __init__(
-        self,
-        header: Buffer,
-        buffers: Sequence[Buffer] | None,
-        reader: SlotReader,
-        slot: str = "",
-        sizes: Sequence[int] = (),
-    ) -> None:
-        self._header = header
-        self._buffers = buffers
-        self._reader = reader
-        self._slot = slot
-        self._sizes = sizes
-
-    def value(self) -> object:
-        """The value, its arrays as views."""
-        buffers = self._buffers
-        return decode(self._header, self._reader.read(self._slot, self._sizes) if buffers is None else buffers)
-
-
-class Taker(Protocol):
-    """The consumer's end of an edge."""
-
-    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        """A chunk has come."""
-
-    def flush(self) -> None:
-        """Tell the producers what has been released."""
-
-
-class Giver(Protocol):
-    """The producer's end of an edge."""
-
-    def acked(self, consumer: int, generation: int, step: int) -> None:
-        """A consumer has released everything up to `step`."""
-
-    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
-        """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
-
-
-class Gatherer(Protocol):
-    """Who takes what the ranks of the collective group say at its gate."""
-
-    def word(self, rank: int, generation: int, word: int, position: int) -> None:
-        """`rank` says `word` about the call at `position`."""
 
 
 class Endpoint:
@@ -152,14 +94,14 @@ class Endpoint:
         self._dropped = Dropped(f"{site.role}/{site.rank}")
         self._peers: dict[tuple[str, int], Peer] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
-        self._takers: dict[int, Taker] = {}
-        self._givers: dict[int, Giver] = {}
-        self._gate: Gatherer | None = None
+        self._consumers: dict[int, Consumer] = {}
+        self._producers: dict[int, Producer] = {}
+        self._gate: GatherPort | None = None
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_words: list[bytes] = []
         self.keep_slots = False
         """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
-        self._dirty: list[Taker] = []
+        self._dirty: list[Consumer] = []
         socket = self._inbox.socket
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
         self._socket = socket
@@ -217,19 +159,19 @@ class Endpoint:
 
     # ------------------------------------------------------------------------------------------------ what comes in
 
-    def register_taker(self, edge: int, taker: Taker) -> None:
-        """What comes along `edge` goes to `taker`, including what came before."""
-        self._takers[edge] = taker
+    def register_consumer(self, edge: int, consumer: Consumer) -> None:
+        """What comes along `edge` goes to `consumer`, including what came before."""
+        self._consumers[edge] = consumer
         early, self._early = self._early, []
         for frame, more in early:
             self._data(frame, more)
 
-    def register_giver(self, edge: int, giver: Giver) -> None:
-        """Asks and acknowledgements of `edge` go to `giver`, including what came before."""
-        self._givers[edge] = giver
+    def register_producer(self, edge: int, producer: Producer) -> None:
+        """Asks and acknowledgements of `edge` go to `producer`, including what came before."""
+        self._producers[edge] = producer
         self._repeat_early()
 
-    def register_gate(self, gate: Gatherer) -> None:
+    def register_gate(self, gate: GatherPort) -> None:
         """What the ranks of the group say at the gate goes to `gate`, including what came before."""
         self._gate = gate
         self._repeat_early()
@@ -239,9 +181,9 @@ class Endpoint:
         for frame in early:
             self._handle(frame)
 
-    def put_off(self, taker: Taker) -> None:
-        """`taker` has something to flush before the rank blocks."""
-        self._dirty.append(taker)
+    def put_off(self, consumer: Consumer) -> None:
+        """`consumer` has something to flush before the rank blocks."""
+        self._dirty.append(consumer)
 
     def wait(self) -> None:
         """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
@@ -291,8 +233,8 @@ class Endpoint:
         """Send the acknowledgements that were put off."""
         if self._dirty:
             dirty, self._dirty = self._dirty, []
-            for taker in dirty:
-                taker.flush()
+            for consumer in dirty:
+                consumer.flush()
 
     def deliver(self, frame: bytes) -> None:
         """Take a frame that this rank has sent to itself."""
@@ -304,9 +246,9 @@ class Endpoint:
             self._data(frame, None)
         elif tag == CREDIT and len(frame) == CREDITS.size:
             _, edge, consumer, generation, step = CREDITS.unpack(frame)
-            giver = self._givers.get(edge)
-            if giver is not None:
-                giver.acked(consumer, generation, step)
+            producer = self._producers.get(edge)
+            if producer is not None:
+                producer.acked(consumer, generation, step)
             else:
                 self._early_words.append(frame)
         elif tag == CONTROL:
@@ -321,9 +263,9 @@ class Endpoint:
                 self._on_control(message)
         elif tag == ASK and len(frame) == ASKS.size:
             _, edge, consumer, generation, from_step, released = ASKS.unpack(frame)
-            giver = self._givers.get(edge)
-            if giver is not None:
-                giver.asked(consumer, generation, from_step, released)
+            producer = self._producers.get(edge)
+            if producer is not None:
+                producer.asked(consumer, generation, from_step, released)
             else:
                 self._early_words.append(frame)
         elif tag == GATE and len(frame) == GATES.size:
@@ -341,8 +283,8 @@ class Endpoint:
             more = []
             while self._socket.getsockopt(zmq.RCVMORE):
                 more.append(self._socket.recv(copy=False).buffer.toreadonly())
-        taker = self._takers.get(edge)
-        if taker is None:
+        consumer = self._consumers.get(edge)
+        if consumer is None:
             self._early.append((frame, more or []))
             return
         try:
@@ -350,7 +292,7 @@ class Endpoint:
         except (TransportError, *UNREADABLE) as error:
             self._drop(error)
         else:
-            taker.arrived(rank, generation, step, chunk, bool(last), item)
+            consumer.arrived(rank, generation, step, chunk, bool(last), item)
 
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
         header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)

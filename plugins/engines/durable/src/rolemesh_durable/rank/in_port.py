@@ -13,7 +13,8 @@ from rolemesh.graph.values import combine
 from rolemesh.runs.meter import Meter
 from rolemesh_durable.dataplane.transport import ASK, ASKS, CREDIT, CREDITS
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.rank.endpoint import Arrived, Endpoint
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.ports import Arrived
 from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, Board
 
 __all__ = ["InPort"]
@@ -52,7 +53,7 @@ class InPort:
         self._asked = dict.fromkeys(sources, -1)
         self._not_before = 0
         self._given: dict[int, Any] = {}
-        endpoint.register_taker(edge.id, self)
+        endpoint.register_consumer(edge.id, self)
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
         """Take a chunk."""

@@ -136,7 +136,7 @@ class Way:
 
     def open(self) -> None:
         """Answer asks from now on, those that have come already among them."""
-        self._endpoint.register_giver(self._id, self)
+        self._endpoint.register_producer(self._id, self)
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
         """A consumer has released everything up to `step`."""

@@ -19,8 +19,9 @@ from rolemesh.api.transport import Site, Transport, TransportKeys
 from rolemesh_durable.bundle import curve_keys
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.messages import Peer
-from rolemesh_durable.rank.endpoint import Arrived, Endpoint
+from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.out_port import INLINE_BYTES
+from rolemesh_durable.rank.ports import Arrived
 
 __all__ = ["EDGE", "Distant", "Got", "Meeting", "Party"]
 
@@ -85,7 +86,7 @@ class Party:
         self.site = meeting.site(rank, generation)
         self.endpoint = Endpoint(self.site, transports={"it": self.transport}, local="it", remote="it")
         self.got: list[Got] = []
-        self.endpoint.register_taker(EDGE, self)
+        self.endpoint.register_consumer(EDGE, self)
         self._sent: dict[int, int] = {}
 
     @property

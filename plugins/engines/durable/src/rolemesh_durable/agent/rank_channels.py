@@ -1,0 +1,50 @@
+"""The sockets between an agent and its ranks: what all of them report comes in by one, and each is told by its own."""
+
+from __future__ import annotations
+
+import zmq
+
+from rolemesh_durable.dataplane.transport import encode_control
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent.rank import RankKey
+
+__all__ = ["RankChannels"]
+
+
+class RankChannels:
+    """`reports` is bound at `address`. What is raised is `zmq.ZMQError`: the system refuses a descriptor."""
+
+    def __init__(self, address: str) -> None:
+        self._zmq = zmq.Context()
+        self._zmq.set(zmq.MAX_SOCKETS, self._zmq.get(zmq.SOCKET_LIMIT))  # each rank has one
+        self.address = address
+        self.reports = self._zmq.socket(zmq.PULL)
+        self.reports.set_hwm(0)
+        self.reports.bind(address)
+        self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
+
+    def next_report(self) -> list[bytes]:
+        """The frames of what a rank reports; none, if none does now."""
+        return self.reports.recv_multipart() if self.reports.poll(0) else []
+
+    def connect(self, key: RankKey, address: str) -> None:
+        """The rank's process listens at `address`."""
+        peer = self._zmq.socket(zmq.PUSH)
+        peer.set_hwm(0)
+        peer.linger = 0
+        peer.connect(address)
+        self._ranks[key] = peer
+
+    def send(self, key: RankKey, message: m.AgentToRank) -> None:
+        """Tell a rank something, if it is connected."""
+        if (peer := self._ranks.get(key)) is not None:
+            peer.send_multipart(encode_control(m.encode(message)))
+
+    def drop(self, key: RankKey) -> None:
+        """The rank's process is gone."""
+        if (peer := self._ranks.pop(key, None)) is not None:
+            peer.close(0)
+
+    def close(self) -> None:
+        """Close all."""
+        self._zmq.destroy(linger=0)

@@ -1,0 +1,63 @@
+"""Where an endpoint hands on what comes: the ends of edges, and the group's gather port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rolemesh_durable.dataplane.codec import Buffer, decode
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+
+__all__ = ["Arrived", "Consumer", "GatherPort", "Producer"]
+
+
+class Arrived:
+    """A chunk as it came, not decoded yet."""
+
+    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot")
+
+    def __init__(
+        self,
+        header: Buffer,
+        buffers: Sequence[Buffer] | None,
+        reader: SlotReader,
+        slot: str = "",
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self._header = header
+        self._buffers = buffers
+        self._reader = reader
+        self._slot = slot
+        self._sizes = sizes
+
+    def value(self) -> object:
+        """The value, its arrays as views."""
+        buffers = self._buffers
+        return decode(self._header, self._reader.read(self._slot, self._sizes) if buffers is None else buffers)
+
+
+class Consumer(Protocol):
+    """The consumer's end of an edge."""
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """A chunk has come."""
+
+    def flush(self) -> None:
+        """Tell the producers what has been released."""
+
+
+class Producer(Protocol):
+    """The producer's end of an edge."""
+
+    def acked(self, consumer: int, generation: int, step: int) -> None:
+        """A consumer has released everything up to `step`."""
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
+
+
+class GatherPort(Protocol):
+    """Who takes what the ranks of the collective group say at its gate."""
+
+    def word(self, rank: int, generation: int, word: int, position: int) -> None:
+        """`rank` says `word` about the call at `position`."""
