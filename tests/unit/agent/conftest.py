@@ -20,12 +20,13 @@ from typing import Any
 import pytest
 import zmq
 
+from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import AgentConfig, CurveKeys, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import AgentConfig, JobConfig, PluginUse
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 PATIENCE_S = 40
@@ -72,7 +73,7 @@ class Node:
         self.steps = settings.get("steps", 1000)
         self.targets = dict.fromkeys(operators, "") | {role: f"work.py:{role.capitalize()}" for role in operators}
         calls = tuple(OpCall(i, role, op, f"{role}.{op}", None) for i, (role, op) in enumerate(operators.items()))
-        keys = CurveKeys(*(key.decode() for _ in range(2) for key in zmq.curve_keypair()))
+        keys = TransportKeys(*(key.decode() for _ in range(2) for key in zmq.curve_keypair()))
         job = JobConfig(
             "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
             dict.fromkeys(operators, settings.get("size", 1)), 1, True, 1 << 30, SHM, SHM, False, keys,

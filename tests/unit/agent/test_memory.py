@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh.api.transport import TransportKeys
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.protocol.job import CurveKeys
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 
@@ -22,7 +22,7 @@ def node(tmp_path: Path) -> Iterator[NodeMemory]:
     pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
     job = SimpleNamespace(
         snapshots=SnapshotPlan(enabled=True, replicas=1), run_dir=str(tmp_path / "run"), world_sizes={"work": 1},
-        steps=100, keys=CurveKeys(*pairs[0], *pairs[1]),
+        steps=100, keys=TransportKeys(*pairs[0], *pairs[1]),
     )  # fmt: skip
     config: Any = SimpleNamespace(agent="a", host="127.0.0.1", job=job)
     made = NodeMemory(config, tmp_path)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh.api.transport import TransportKeys
 from rolemesh.runs.digest import digest
 from rolemesh_durable.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
@@ -24,19 +25,18 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import OutLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool
-from rolemesh_durable.protocol.job import CurveKeys
 from rolemesh_durable.protocol.messages import Stored
 
 
-def make_keys() -> CurveKeys:
+def make_keys() -> TransportKeys:
     pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
-    return CurveKeys(*pairs[0], *pairs[1])
+    return TransportKeys(*pairs[0], *pairs[1])
 
 
 class Node:
     """An agent's folder and its end of the ring."""
 
-    def __init__(self, name: str, keys: CurveKeys, within: Path | None = None) -> None:
+    def __init__(self, name: str, keys: TransportKeys, within: Path | None = None) -> None:
         self.name, self.keys = name, keys
         self.shm = Path(tempfile.mkdtemp(prefix="snapshot-test-", dir=within))
         self.start()

@@ -19,13 +19,14 @@ import msgspec
 import pytest
 import zmq
 
+from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import CurveKeys, JobConfig, PluginUse, RankStart
+from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import Board
@@ -90,7 +91,7 @@ class Village:
         pairs = [key.decode() for _ in range(2) for key in zmq.curve_keypair()]
         self.job = JobConfig(
             "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, self.metrics_every, True,
-            self.retention_bytes, SHM, TCP, bool(self.nodes), CurveKeys(*pairs), self.snapshots, self.stateful,
+            self.retention_bytes, SHM, TCP, bool(self.nodes), TransportKeys(*pairs), self.snapshots, self.stateful,
         )  # fmt: skip
         self.context = zmq.Context()
         self.reports = self.context.socket(zmq.PULL)

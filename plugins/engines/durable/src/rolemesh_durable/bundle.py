@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import AgentPlace, ClusterView
+from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
 from rolemesh.spec.role_environments import environments
 from rolemesh_durable.journal.event_log import store_named
-from rolemesh_durable.protocol.job import CurveKeys, JobBundle, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import JobBundle, JobConfig, PluginUse
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["bundle_job", "curve_keys", "job_config"]
 
 
-def curve_keys() -> CurveKeys:
+def curve_keys() -> TransportKeys:
     """Fresh CurveZMQ key pairs for one job."""
     import zmq
 
     server_public, server_secret = zmq.curve_keypair()
     client_public, client_secret = zmq.curve_keypair()
-    return CurveKeys(*(key.decode() for key in (server_public, server_secret, client_public, client_secret)))
+    return TransportKeys(*(key.decode() for key in (server_public, server_secret, client_public, client_secret)))
 
 
 def job_config(

@@ -18,6 +18,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh_durable.agent.replication import PAUSE_S, Replication
 from rolemesh_durable.dataplane.auth_monitor import Handshakes
+from rolemesh_durable.dataplane.curve import connects_with, listens_with
 from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.messages import Stored
 
@@ -48,10 +49,7 @@ class Replicas:
         self._gate.configure_curve_callback("rolemesh", self)
         self._server: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._server.linger = 0
-        self._server.curve_server = True
-        self._server.curve_secretkey = self._keys.server_secret.encode()
-        self._server.curve_publickey = self._keys.server_public.encode()
-        self._server.zap_domain = b"rolemesh"
+        listens_with(self._server, self._keys)
         self._handshakes = Handshakes(self._server)
         self.refused = 0
         """Connections from who had not the job's key."""
@@ -203,9 +201,7 @@ class Replicas:
         if socket is None:
             socket = self._sockets[address] = self._context.socket(zmq.DEALER)
             socket.linger = 0
-            socket.curve_serverkey = self._keys.server_public.encode()
-            socket.curve_publickey = self._keys.client_public.encode()
-            socket.curve_secretkey = self._keys.client_secret.encode()
+            connects_with(socket, self._keys)
             socket.connect(address)
         with contextlib.suppress(zmq.Again):
             socket.send_multipart([kind, msgspec.msgpack.encode(body)], zmq.NOBLOCK)

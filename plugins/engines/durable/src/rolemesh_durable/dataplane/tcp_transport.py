@@ -10,6 +10,7 @@ from zmq.utils import z85
 from rolemesh.api.transport import Inbox, Payload, Sender, Site, Stamp, Transport, TransportKeys
 from rolemesh.errors import TransportError
 from rolemesh_durable.dataplane.auth_monitor import Handshakes
+from rolemesh_durable.dataplane.curve import connects_with, listens_with
 
 __all__ = ["TcpTransport"]
 
@@ -27,10 +28,7 @@ class TcpTransport(Transport):
         self._gate = _Gate(inbox.context, site.keys.client_public)
         socket = inbox.socket
         self._handshakes = Handshakes(socket)
-        socket.curve_server = True
-        socket.curve_secretkey = site.keys.server_secret.encode()
-        socket.curve_publickey = site.keys.server_public.encode()
-        socket.zap_domain = b"rolemesh"
+        listens_with(socket, site.keys)
         port = socket.bind_to_random_port(f"tcp://{site.host}")
         return f"tcp://{site.host}:{port}"
 
@@ -52,9 +50,7 @@ class _TcpSender(Sender):
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: TransportKeys) -> None:
         self._socket: zmq.Socket[bytes] = context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
-        self._socket.curve_serverkey = keys.server_public.encode()
-        self._socket.curve_publickey = keys.client_public.encode()
-        self._socket.curve_secretkey = keys.client_secret.encode()
+        connects_with(self._socket, keys)
         self._socket.connect(address)
 
     def send(self, frame: bytes) -> None:

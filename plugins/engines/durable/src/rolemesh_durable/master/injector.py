@@ -45,7 +45,7 @@ class Injector:
             self._put(e.InjectAsked(kind, role=role, rank=int(rank)))
         return ""
 
-    def _then(self, kind: m.FaultKind, target: str, act: Callable[[], None]) -> None:
+    def _then(self, kind: m.FaultKind, target: str, act: Callable[[], object]) -> None:
         def journalled(events: list[Event]) -> None:
             self._publication.add(events)
             act()

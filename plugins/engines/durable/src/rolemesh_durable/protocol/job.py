@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.cluster import AgentPlace
+from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["AgentConfig", "CurveKeys", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
+__all__ = ["AgentConfig", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -21,15 +22,6 @@ class PluginUse(msgspec.Struct, frozen=True):
 
     record: dict[str, Any]
     options: dict[str, Any]
-
-
-class CurveKeys(msgspec.Struct, frozen=True):
-    """CurveZMQ keys made for one job, z85 text. Every rank is a server to its peers and a client of them."""
-
-    server_public: str
-    server_secret: str
-    client_public: str
-    client_secret: str
 
 
 class JobConfig(msgspec.Struct, frozen=True):
@@ -49,7 +41,7 @@ class JobConfig(msgspec.Struct, frozen=True):
     local: PluginUse
     remote: PluginUse
     several_nodes: bool
-    keys: CurveKeys
+    keys: TransportKeys
     snapshots: SnapshotPlan = SnapshotPlan()
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""

@@ -69,7 +69,15 @@ class RendezvousAt(msgspec.Struct, frozen=True):
     generation: int
 
 
-class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
+class OfRank(msgspec.Struct, frozen=True):
+    """Of one start of a rank: who goes back, or is brought back, is of the next generation."""
+
+    role: str
+    rank: int
+    generation: int
+
+
+class RankProgress(OfRank, frozen=True, kw_only=True):
     """How far a rank is, and what it does.
 
     `finished` and `safe` are steps, -1 before the first: `safe` is the newest that this rank could be restored to
@@ -95,9 +103,6 @@ class RankReport(RankProgress, frozen=True):
     failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds).
     """
 
-    role: str
-    rank: int
-    generation: int
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
     pid: int = 0
     addresses: dict[str, str] = {}
@@ -263,12 +268,9 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     leaving: bool = False
 
 
-class Stacks(msgspec.Struct, frozen=True, tag=True):
+class Stacks(OfRank, frozen=True, tag=True):
     """What py-spy says of a rank, or why it says nothing."""
 
-    role: str
-    rank: int
-    generation: int
     text: str
 
 
@@ -289,32 +291,23 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 # --------------------------------------------------------------------------- rank to agent (some are passed on as is)
 
 
-class RankHello(msgspec.Struct, frozen=True, tag=True):
+class RankHello(OfRank, frozen=True, tag=True):
     """A rank's process runs and its inboxes are open. `rendezvous_port` is rank 0's of a collective group."""
 
-    role: str
-    rank: int
-    generation: int
     pid: int
     addresses: dict[str, str]
     rendezvous_port: int | None = None
 
 
-class RankReady(msgspec.Struct, frozen=True, tag=True):
+class RankReady(OfRank, frozen=True, tag=True):
     """`setup` has returned; `setup_s` is how long it took."""
 
-    role: str
-    rank: int
-    generation: int
     setup_s: float
 
 
-class RankDone(msgspec.Struct, frozen=True, tag=True):
+class RankDone(OfRank, frozen=True, tag=True):
     """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one."""
 
-    role: str
-    rank: int
-    generation: int
     finished: int
     sha256: str
 

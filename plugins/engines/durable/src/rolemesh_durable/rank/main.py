@@ -15,7 +15,7 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.import_ref import import_paths
-from rolemesh.api.transport import Site, Transport, TransportKeys
+from rolemesh.api.transport import Site, Transport
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import check_before_forks, load_exact
@@ -85,7 +85,7 @@ class _Rank:
             start.host,
             start.socket_dir,
             start.shm_dir,
-            msgspec.convert(self.job.keys, TransportKeys, from_attributes=True),
+            self.job.keys,
         )
         self.endpoint = Endpoint(
             site,

@@ -51,13 +51,7 @@ class Meeting(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, target: str, options: dict[str, Any], between_nodes: bool) -> Self:
         """A new one; `close` removes its folder."""
-        return cls(
-            target,
-            options,
-            tempfile.mkdtemp(prefix="rm-"),
-            TransportKeys(*msgspec.structs.astuple(curve_keys())),
-            between_nodes,
-        )
+        return cls(target, options, tempfile.mkdtemp(prefix="rm-"), curve_keys(), between_nodes)
 
     def close(self) -> None:
         """Remove the folder."""

@@ -31,15 +31,12 @@ class FromRank(msgspec.Struct, frozen=True):
     message: m.RankToAgent
 
 
-class RankExited(msgspec.Struct, frozen=True):
+class RankExited(m.OfRank, frozen=True):
     """A rank's process is gone. `error` says why it could not be started at all, `cause` what for (the `Failure`'s).
 
     `snapshots`: what memory has of it.
     """
 
-    role: str
-    rank: int
-    generation: int
     exit_code: int | None = None
     signal: int | None = None
     error: str = ""
@@ -47,12 +44,9 @@ class RankExited(msgspec.Struct, frozen=True):
     cause: Literal["start", "environment"] = "start"
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class Fetched(m.OfRank, frozen=True):
     """A replica that a launch needs has come into this node's memory, or `error` says why not."""
 
-    role: str
-    rank: int
-    generation: int
     error: str = ""
 
 
@@ -65,9 +59,6 @@ class StacksTaken(msgspec.Struct, frozen=True):
 class RankSample(m.RankProgress, frozen=True):
     """What a rank's status page says, and what is known of its snapshots."""
 
-    role: str
-    rank: int
-    generation: int
     pid: int
 
 
@@ -119,23 +110,16 @@ class ToMaster(msgspec.Struct, frozen=True):
     message: m.AgentToMaster
 
 
-class Kill(msgspec.Struct, frozen=True):
+class Kill(m.OfRank, frozen=True):
     """SIGKILL the process of a rank."""
 
-    role: str
-    rank: int
-    generation: int
 
-
-class Terminate(msgspec.Struct, frozen=True):
+class Terminate(m.OfRank, frozen=True):
     """The job stops and a rank's operator takes long: SIGTERM to its process and to those that it has started.
 
     Those have `patience_s` seconds before the operator is left, and teardown begins.
     """
 
-    role: str
-    rank: int
-    generation: int
     patience_s: float
 
 
@@ -154,12 +138,8 @@ class Fail(msgspec.Struct, frozen=True):
     rank: int = -1
 
 
-class TakeStacks(msgspec.Struct, frozen=True):
+class TakeStacks(m.OfRank, frozen=True):
     """Take a rank's stacks; answer with `StacksTaken`."""
-
-    role: str
-    rank: int
-    generation: int
 
 
 class Forget(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ class AgentRank(msgspec.Struct):
     def report(self) -> m.RankReport:
         """What its master is told of it."""
         hello, at = self.hello, self.sample
-        progress = {name: getattr(at, name) for name in m.RankProgress.__struct_fields__} if at is not None else {}
+        progress = {name: getattr(at, name) for name in _PROGRESS} if at is not None else {}
         return m.RankReport(
             *self.start,
             self.state,
@@ -53,3 +53,6 @@ class AgentRank(msgspec.Struct):
             failure=self.failure,
             **progress,
         )
+
+
+_PROGRESS = set(m.RankProgress.__struct_fields__) - set(m.OfRank.__struct_fields__)

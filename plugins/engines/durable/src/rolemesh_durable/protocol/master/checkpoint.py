@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Attempt, Failure
 from rolemesh_durable.protocol.master.state import (
     AgentRecord,
-    AgentState,
     Allowance,
     JobState,
+    KeptAgent,
     Origin,
     Phase,
     RankKey,
@@ -25,28 +24,7 @@ from rolemesh_durable.protocol.master.state import (
 )
 from rolemesh_durable.protocol.master.transitions import Status
 
-__all__ = ["Checkpoint", "KeptAgent", "KeptRank"]
-
-
-class KeptAgent(msgspec.Struct, frozen=True):
-    """An `AgentRecord` without what its agent reports."""
-
-    place: AgentPlace
-    state: AgentState
-    incarnation: int
-    pid: int
-    host: str
-    node_lost: bool
-    leaving: bool = False
-
-    @classmethod
-    def of(cls, agent: AgentRecord) -> KeptAgent:
-        """What is kept of `agent`."""
-        return cls(agent.place, agent.state, agent.incarnation, agent.pid, agent.host, agent.node_lost, agent.leaving)
-
-    def record(self) -> AgentRecord:
-        """The agent again."""
-        return AgentRecord(self.place, self.state, self.incarnation, self.pid, self.host, self.node_lost, self.leaving)
+__all__ = ["Checkpoint", "KeptRank"]
 
 
 class KeptRank(msgspec.Struct, frozen=True):
@@ -123,7 +101,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """What is kept of `state`."""
         kept: dict[str, Any] = {name: getattr(state, name) for name in _AS_IT_IS}
         kept |= {name: list(getattr(state, name).items()) for name in _BY_KEY}
-        kept["agents"] = [KeptAgent.of(agent) for agent in state.agents.values()]
+        kept["agents"] = [msgspec.convert(agent, KeptAgent, from_attributes=True) for agent in state.agents.values()]
         kept["ranks"] = [KeptRank.of(rank) for rank in state.ranks.values()]
         return cls(**kept)
 
@@ -134,7 +112,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
             setattr(state, name, getattr(own, name))
         for name in _BY_KEY:
             setattr(state, name, dict(getattr(own, name)))
-        state.agents |= {agent.place.agent: agent.record() for agent in own.agents}
+        state.agents |= {agent.place.agent: AgentRecord(**msgspec.structs.asdict(agent)) for agent in own.agents}
         for rank in own.ranks:
             rank.onto(state.ranks[rank.role, rank.rank])
 

@@ -17,18 +17,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.transitions import Status
 from rolemesh_durable.protocol.master_config import JobOutline
 
-__all__ = [
-    "AgentRecord",
-    "AgentState",
-    "Allowance",
-    "JobState",
-    "Origin",
-    "Phase",
-    "RankKey",
-    "RankRecord",
-    "RankState",
-    "Recovery",
-]
+__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankKey", "RankRecord", "Recovery"]
 
 RankKey: TypeAlias = tuple[str, int]
 
@@ -56,11 +45,10 @@ class Allowance(msgspec.Struct, frozen=True):
     base_s: float
 
 
-class AgentRecord(msgspec.Struct):
-    """An agent: `incarnation` is the number of its latest start.
+class KeptAgent(msgspec.Struct):
+    """An agent as the journal tells it: `incarnation` is the number of its latest start.
 
-    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them. What this
-    master has heard of it is not of the journal: `heard` when, `seq` and `report` the newest.
+    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them.
     """
 
     place: AgentPlace
@@ -70,6 +58,11 @@ class AgentRecord(msgspec.Struct):
     host: str = ""
     node_lost: bool = False
     leaving: bool = False
+
+
+class AgentRecord(KeptAgent):
+    """An agent, and what this master has heard of it: `heard` when, `seq` and `report` the newest."""
+
     heard: float = 0.0
     seq: int = -1
     report: m.Report | None = None

@@ -6,6 +6,8 @@ Times (`at`) are in seconds of the monotonic clock that the latest `JobStarted` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -33,6 +35,22 @@ class Transition(msgspec.Struct, frozen=True, tag_field="_", omit_defaults=True)
         built: dict[str, Any] = msgspec.to_builtins(self)
         del built["_"]
         return built
+
+
+class OfAgent(Transition, frozen=True):
+    """Something about one incarnation of an agent, on a node."""
+
+    agent: str
+    incarnation: int
+    node: str
+
+
+class OfRank(Transition, frozen=True):
+    """Something about one start of a rank."""
+
+    role: str
+    rank: int
+    generation: int
 
 
 # ------------------------------------------------------------------------------------------------------------- the job
@@ -91,58 +109,39 @@ class JobEnded(Transition, frozen=True, tag="job_ended"):
 # -------------------------------------------------------------------------------------------------------------- agents
 
 
-class AgentStarted(Transition, frozen=True, tag="agent_started"):
+class AgentStarted(OfAgent, frozen=True, tag="agent_started"):
     """An incarnation of an agent is asked for."""
 
-    agent: str
-    incarnation: int
-    node: str
     resources: dict[str, float]
 
 
-class AgentUp(Transition, frozen=True, tag="agent_up"):
+class AgentUp(OfAgent, frozen=True, tag="agent_up"):
     """It has reported for the first time."""
 
-    agent: str
-    incarnation: int
-    node: str
     pid: int
     host: str
 
 
-class AgentLost(Transition, frozen=True, tag="agent_lost"):
+class AgentLost(OfAgent, frozen=True, tag="agent_lost"):
     """It is gone, and its ranks are with it; with `node_lost` the node is, too."""
 
-    agent: str
-    incarnation: int
-    node: str
     why: str
     node_lost: bool
 
 
-class NodeLost(Transition, frozen=True, tag="node_lost"):
+class NodeLost(OfAgent, frozen=True, tag="node_lost"):
     """Of an agent that is lost it is learned that its node is, too."""
 
-    agent: str
-    incarnation: int
-    node: str
 
-
-class AgentLeaving(Transition, frozen=True, tag="agent_leaving"):
+class AgentLeaving(OfAgent, frozen=True, tag="agent_leaving"):
     """It was told to end from outside; these ranks of it are brought elsewhere before."""
 
-    agent: str
-    incarnation: int
-    node: str
     ranks: list[str]
 
 
-class AgentLeft(Transition, frozen=True, tag="agent_left"):
+class AgentLeft(OfAgent, frozen=True, tag="agent_left"):
     """An agent that was leaving is gone, and nothing with it."""
 
-    agent: str
-    incarnation: int
-    node: str
     why: str
     node_lost: bool
 
@@ -162,43 +161,31 @@ class Environment(Transition, frozen=True, tag="environment"):
     message: str
 
 
-class ConnectionsRefused(Transition, frozen=True, tag="connections_refused"):
+class ConnectionsRefused(OfAgent, frozen=True, tag="connections_refused"):
     """So many connections an agent and its ranks have refused; told for the first, and whenever it has doubled."""
 
-    agent: str
-    incarnation: int
-    node: str
     count: int
 
 
 # --------------------------------------------------------------------------------------------------------------- ranks
 
 
-class RankUp(Transition, frozen=True, tag="rank_up"):
+class RankUp(OfRank, frozen=True, tag="rank_up"):
     """Its process runs."""
 
-    role: str
-    rank: int
-    generation: int
     pid: int
     node: str
 
 
-class RankReady(Transition, frozen=True, tag="rank_ready"):
+class RankReady(OfRank, frozen=True, tag="rank_ready"):
     """It is set up, which took `setup_s`."""
 
-    role: str
-    rank: int
-    generation: int
     setup_s: float
 
 
-class RankDone(Transition, frozen=True, tag="rank_done"):
+class RankDone(OfRank, frozen=True, tag="rank_done"):
     """It has finished the last step; `sha256` is of its state."""
 
-    role: str
-    rank: int
-    generation: int
     finished: int
     sha256: str
 
@@ -331,12 +318,9 @@ class RanksMoved(Transition, frozen=True, tag="replanned"):
     places: tuple[AgentPlace, ...]
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(m.OfRank, frozen=True):
     """A rank that starts again: as which generation, where, after which step, and where its state is."""
 
-    role: str
-    rank: int
-    generation: int
     agent: str
     resume: int
     restore: Literal["none", "memory", "disk"]
@@ -400,7 +384,12 @@ class SnapshotTroubleOver(Transition, frozen=True, tag="snapshot_trouble_over"):
     agent: str
 
 
-KINDS: dict[str, type[Transition]] = {str(cls.__struct_config__.tag): cls for cls in Transition.__subclasses__()}
+def _all(cls: type[Transition]) -> Iterator[type[Transition]]:
+    subclasses = cls.__subclasses__()
+    return chain.from_iterable(map(_all, subclasses)) if subclasses else iter((cls,))
+
+
+KINDS: dict[str, type[Transition]] = {str(cls.__struct_config__.tag): cls for cls in _all(Transition)}
 """Every kind of event that a master journals."""
 
 
