@@ -16,7 +16,8 @@ from tests.simulation.seeds import Mutation
 
 from rolemesh_durable.agent import part
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.agent.replica_pull import DONE
+from rolemesh_durable.agent.replica_messages import DONE
+from rolemesh_durable.agent.replica_offers import Offers
 from rolemesh_durable.agent.replica_store import ReplicaStore
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.checkpoint import disk
@@ -112,11 +113,11 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: all_of(method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
                           patch.object(ReplicaStore, "went_back", lambda self, *arguments: None))),
     Mutation("acknowledgements count by the step alone", ("what is claimed to be replicated is there",),
-             method(Replication, "restarted", _old_acknowledgements_count)),
+             method(Offers, "restarted", _old_acknowledgements_count)),
     Mutation("a copy that finds no room ends the thread", ("nothing ends a thread",),
              method(Replication, "_unkeepable", _raises)),
     Mutation("a copy that was refused is never offered again", ("nothing wedges",),
-             method(Replication, "_uncopyable", _offered_once)),
+             method(Offers, "uncopyable", _offered_once)),
     Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
              method(Persister, "_give_up", _gives_up_its_thread)),
     Mutation("parts are not synced", ("a set that was completed survives", "a complete set is intact"),

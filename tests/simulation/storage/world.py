@@ -271,7 +271,7 @@ class Storage:
                 parts.pop(rank.number, None)
         agent = self._agent(rank)
         agent.persister.restarted(ROLE, rank.number, step, life.generation)
-        agent.replication.restarted(ROLE, rank.number, step, life.generation)
+        agent.replication.offers.restarted(ROLE, rank.number, step, life.generation)
         with contextlib.suppress(TransportError, OSError, NoRoom):
             self._open(rank)
             return
@@ -282,8 +282,8 @@ class Storage:
 
     def _wire(self) -> None:
         first, second = self.agents[0], self.agents[1]
-        first.replication.connect(second.address)
-        second.replication.connect(first.address)
+        first.replication.offers.connect(second.address)
+        second.replication.offers.connect(first.address)
 
     def _sample(self) -> None:
         """An agent looks at its ranks, and reports."""
@@ -291,7 +291,7 @@ class Storage:
         for rank in self.ranks:
             if self._agent(rank) is agent and rank.snapshot >= 0 and agent.timeline == self.timeline:
                 agent.persister.look(ROLE, rank.number)
-                agent.replication.offer(ROLE, rank.number, rank.snapshot)
+                agent.replication.offers.offer(ROLE, rank.number, rank.snapshot)
                 self._copied(rank)
         if agent.timeline == self.timeline:
             agent.persister.forget(self.covered)
@@ -345,11 +345,11 @@ class Storage:
     def _copied(self, rank: Rank) -> int:
         """How far a rank is copied, as its agent says; what it says must be there."""
         agent, life = self._agent(rank), rank.life
-        step = agent.replication.copied(ROLE, rank.number, agent.timeline, life.generation, life.resume)
+        step = agent.replication.offers.copied(ROLE, rank.number, agent.timeline, life.generation, life.resume)
         if step < 0 or agent.timeline != self.timeline:
             return -1
         other = self.agents[1 - agent.number]
-        if other.timeline != self.timeline or agent.replication._next != other.address:
+        if other.timeline != self.timeline or agent.replication.offers.next != other.address:
             return step
         kept = [s for stored in other.replication.held if stored.rank == rank.number for s in stored.steps]
         valid = [s for s in kept if s >= step and self._kept_is(other, rank, s)]

@@ -17,7 +17,7 @@ import zmq
 
 from rolemesh.api.transport import TransportKeys
 from rolemesh.runs.digest import digest
-from rolemesh_durable.agent.replica_pull import DONE, IMAGE, OFFER, PIECE
+from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.agent.replication import Replication
@@ -302,11 +302,11 @@ def test_a_copy_that_a_newer_one_has_pushed_out_does_not_count_though_that_was_n
         for name, shm in shms.items()
     }
     a, b = ends["a"], ends["b"]
-    a.connect("b")
+    a.offers.connect("b")
 
     def copy(step: int, now: float, lost: bytes = b"") -> None:
         MemorySnapshots(shms["a"], "trainer", 0).write(step, state(step, 4), log=step, persist=False)
-        a.offer("trainer", 0, step)
+        a.offers.offer("trainer", 0, step)
         a.tick(now)
         while link:
             source, target, kind, body = link.pop(0)
@@ -316,15 +316,15 @@ def test_a_copy_that_a_newer_one_has_pushed_out_does_not_count_though_that_was_n
     copy(5, 0.0)
     MemorySnapshots(shms["a"], "trainer", 0).write(7, state(7, 4), log=7, persist=True)  # taken, but never copied
     copy(8, 2.0)
-    assert a.copied("trainer", 0, 0, 0, -1) == 8
+    assert a.offers.copied("trainer", 0, 0, 0, -1) == 8
     copy(11, 4.0, lost=DONE)
     assert b.held == [Stored("trainer", 0, (8, 11), copy=True)]
-    assert a.copied("trainer", 0, 0, 0, -1) == 8
-    a.restarted("trainer", 0, 7, 1)
-    assert a.copied("trainer", 0, 0, 1, 7) == -1
+    assert a.offers.copied("trainer", 0, 0, 0, -1) == 8
+    a.offers.restarted("trainer", 0, 7, 1)
+    assert a.offers.copied("trainer", 0, 0, 1, 7) == -1
     MemorySnapshots(shms["a"], "trainer", 0).drop_after(7)
     copy(9, 6.0)
-    assert a.copied("trainer", 0, 0, 1, 7) == 9
+    assert a.offers.copied("trainer", 0, 0, 1, 7) == 9
     assert b.held == [Stored("trainer", 0, (9,), copy=True)]
 
 
@@ -358,18 +358,18 @@ def test_the_copies_that_came_last_are_kept_also_by_the_next_incarnation(tmp_pat
 def test_an_offer_of_what_is_gone_from_memory_makes_room_for_the_next_one(tmp_path):
     sent: list[Any] = []
     logic = Replication(tmp_path, "a", lambda address, kind, body: sent.append((kind, body)))
-    logic.connect("b")
+    logic.offers.connect("b")
     memory = MemorySnapshots(tmp_path, "work", 0)
     memory.write(0, {"x": np.zeros(8)}, log=0, persist=False)
-    logic.offer("work", 0, 0)
+    logic.offers.offer("work", 0, 0)
     logic.tick(0.0)
     offered = sent[-1][1]
     memory.clear()
     memory.write(1, {"x": np.ones(8)}, log=0, persist=False)
-    logic.offer("work", 0, 1)
+    logic.offers.offer("work", 0, 1)
     asked = msgspec.msgpack.encode(("work", 0, 0, offered.stamp))
     assert msgspec.msgpack.decode(logic.asked(IMAGE, asked, 0.5)) is None
     logic.tick(0.6)
     assert (sent[-1][0], sent[-1][1].step) == (OFFER, 1)
     memory.close()
-    logic.close()
+    logic.offers.close()

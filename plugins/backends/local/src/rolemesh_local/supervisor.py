@@ -22,20 +22,8 @@ from typing import Protocol
 import msgspec
 
 from rolemesh_durable.hosting.restarts import Restarts
+from rolemesh_local import messages as m
 from rolemesh_local.forking import fork, how_it_ended
-from rolemesh_local.messages import (
-    Agents,
-    AgentState,
-    Beat,
-    Exited,
-    Kill,
-    Link,
-    Refuse,
-    Spawn,
-    SupervisorStart,
-    ToMaster,
-    ToSupervisor,
-)
 from rolemesh_local.question import Answering
 
 __all__ = ["AgentEntry", "MasterEntry", "Supervisor"]
@@ -56,7 +44,7 @@ AGAIN_S = 1.0
 class MasterEntry(Protocol):
     """What runs in a master's process; the job is over when it returns 0."""
 
-    def __call__(self, start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int: ...
+    def __call__(self, start: m.SupervisorStart, link: m.Link[m.ToMaster], folder: Path, attempt: int) -> int: ...
 
 
 class AgentEntry(Protocol):
@@ -68,7 +56,7 @@ class AgentEntry(Protocol):
 class _Master:
     """A master's process, and what is known of it."""
 
-    def __init__(self, pid: int, link: Link[ToSupervisor]) -> None:
+    def __init__(self, pid: int, link: m.Link[m.ToSupervisor]) -> None:
         self.pid = pid
         self.link = link
         self.started = self.beaten = self.turned = time.monotonic()
@@ -97,7 +85,7 @@ class Supervisor:
 
     def __init__(
         self,
-        start: SupervisorStart,
+        start: m.SupervisorStart,
         folder: Path,
         log_of: Callable[[str], Path],
         master: MasterEntry,
@@ -108,9 +96,9 @@ class Supervisor:
         self._log_of = log_of
         self._master_entry = master
         self._agent_entry = agent
-        self._agents: dict[str, AgentState] = {}
-        self._waiting: dict[str, Spawn] = {}
-        self._dying: dict[int, AgentState] = {}
+        self._agents: dict[str, m.AgentState] = {}
+        self._waiting: dict[str, m.Spawn] = {}
+        self._dying: dict[int, m.AgentState] = {}
         self._master: _Master | None = None
         self._restarts = Restarts()
         self._attempts = 0
@@ -166,7 +154,7 @@ class Supervisor:
         except OSError as error:
             self._start_later(error)
             return
-        link: Link[ToMaster] = Link(theirs, ToMaster)
+        link: m.Link[m.ToMaster] = m.Link(theirs, m.ToMaster)
 
         def run() -> int:
             return self._master_entry(self._start, link, self._folder, attempt)
@@ -182,15 +170,15 @@ class Supervisor:
         self._attempts, self._due = attempt + 1, None
         # A master that does not read must not stop its supervisor.
         ours.setblocking(False)
-        self._master = _Master(pid, Link(ours, ToSupervisor))
+        self._master = _Master(pid, m.Link(ours, m.ToSupervisor))
         self._selector.register(ours, selectors.EVENT_READ)
-        self._tell(Agents(tuple(self._agents.values())))
+        self._tell(m.Agents(tuple(self._agents.values())))
 
     def _start_later(self, error: OSError) -> None:
         self._say(f"a master cannot be started: {error}; it is tried again")
         self._due = time.monotonic() + AGAIN_S
 
-    def _tell(self, message: ToMaster) -> None:
+    def _tell(self, message: m.ToMaster) -> None:
         if self._master is not None:
             with contextlib.suppress(OSError):
                 self._master.link.send(message)
@@ -207,17 +195,17 @@ class Supervisor:
             return False
         for message in messages:
             match message:
-                case Spawn():
+                case m.Spawn():
                     self._spawn(message)
-                case Kill(agent=agent, incarnation=incarnation):
+                case m.Kill(agent=agent, incarnation=incarnation):
                     self._kill(agent, incarnation)
-                case Beat(turns=turns, stopping=stopping):
+                case m.Beat(turns=turns, stopping=stopping):
                     now = time.monotonic()
                     master.beaten, master.beats = now, master.beats + 1
                     if turns != master.turns:
                         master.turned, master.turns = now, turns
                     master.stopping = stopping
-                case Refuse(why=why):
+                case m.Refuse(why=why):
                     self.gave_up = why
         return True
 
@@ -261,11 +249,11 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------------------- the agents
 
-    def _spawn(self, spawn: Spawn) -> None:
+    def _spawn(self, spawn: m.Spawn) -> None:
         known = self._agents.get(spawn.agent)
         if known is not None and known.incarnation >= spawn.incarnation:
             return
-        self._agents[spawn.agent] = AgentState(spawn.agent, spawn.incarnation, spawn.node, 0)
+        self._agents[spawn.agent] = m.AgentState(spawn.agent, spawn.incarnation, spawn.node, 0)
         self._waiting[spawn.agent] = spawn
         if known is not None and known.status is None and known.pid:
             self._dying[known.pid] = known
@@ -301,11 +289,11 @@ class Supervisor:
         elif self._waiting.pop(agent, None) is not None:
             self._agent_gone(state, signal.SIGKILL)
 
-    def _agent_gone(self, state: AgentState, status: int) -> None:
+    def _agent_gone(self, state: m.AgentState, status: int) -> None:
         gone = msgspec.structs.replace(state, status=status)
         if self._agents.get(state.agent) == state:
             self._agents[state.agent] = gone
-        self._tell(Exited(gone))
+        self._tell(m.Exited(gone))
 
     def _reap(self) -> bool | None:
         while True:

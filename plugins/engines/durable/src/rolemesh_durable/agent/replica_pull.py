@@ -12,27 +12,13 @@ from typing import Any
 
 import msgspec
 
+from rolemesh_durable.agent.replica_messages import IMAGE, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore, Stamp
 
-__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "Pull"]
-
-OFFER, IMAGE, PIECE, DONE, REFUSED = b"offer", b"image", b"piece", b"done", b"refused"
-"""Kinds of messages: there is a snapshot to copy; what does it consist of; a piece of a part; it has been copied; it
-cannot be copied now."""
+__all__ = ["Pull"]
 
 _PIECE = 1 << 20
 _AT_ONCE = 8
-
-
-class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot to copy, and where it is. `restarts`: its rank's generations, and the step each went back to."""
-
-    role: str
-    rank: int
-    step: int
-    stamp: Stamp
-    restarts: tuple[tuple[int, int], ...]
-    address: str
 
 
 class Pull:

@@ -16,7 +16,8 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from rolemesh_durable.agent.replication import PAUSE_S, Replication
+from rolemesh_durable.agent.replica_messages import PAUSE_S
+from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.dataplane.auth_monitor import Handshakes
 from rolemesh_durable.dataplane.curve import connects_with, listens_with
 from rolemesh_durable.protocol.job import AgentConfig
@@ -74,16 +75,16 @@ class Replicas:
 
     def copies_to(self, address: str) -> None:
         """The agent at `address` gets the copies; nobody, if that is empty."""
-        self._do(lambda: self._logic.connect(address))
+        self._do(lambda: self._logic.offers.connect(address))
 
     def offer(self, role: str, rank: int, step: int) -> None:
         """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
         if self.replicated(role, rank) < step:
-            self._do(lambda: self._logic.offer(role, rank, step))
+            self._do(lambda: self._logic.offers.offer(role, rank, step))
 
     def replicated(self, role: str, rank: int) -> int:
         """The newest step of which another agent has had a copy; -1: none."""
-        return self._logic.copied(role, rank, self._timeline, *self._lives.get((role, rank), (0, -1)))
+        return self._logic.offers.copied(role, rank, self._timeline, *self._lives.get((role, rank), (0, -1)))
 
     def held(self) -> list[Stored]:
         """What this agent keeps for others."""
@@ -93,7 +94,7 @@ class Replicas:
     def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later do not count any more."""
         self._lives[role, rank] = generation, step
-        self._do(lambda: self._logic.restarted(role, rank, step, generation))
+        self._do(lambda: self._logic.offers.restarted(role, rank, step, generation))
 
     def fetch(self, address: str, role: str, rank: int, step: int) -> None:
         """Bring the rank's snapshot of `step` from the agent at `address` (which may be this one) into this node's
@@ -172,7 +173,7 @@ class Replicas:
 
     def _finish(self) -> None:
         self._over = True
-        self._logic.close()
+        self._logic.offers.close()
 
     def _answer(self) -> None:
         while True:

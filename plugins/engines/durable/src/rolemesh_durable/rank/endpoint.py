@@ -8,26 +8,11 @@ import zmq
 
 from rolemesh.api.transport import Payload, Sender, Site, Stamp, Transport
 from rolemesh.errors import TransportError
+from rolemesh_durable.dataplane import transport as frames
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.dataplane.transport import (
-    ASK,
-    ASKS,
-    CONTROL,
-    CREDIT,
-    CREDITS,
-    DATA,
-    END,
-    GATE,
-    GATES,
-    HEAD,
-    IN_FRAMES,
-    IN_SLOT,
-    INLINE,
-    Inbox,
-)
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer
@@ -68,7 +53,7 @@ class Endpoint:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         if peers > FEW_PEERS:
             self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # takes a megabyte
-        self._inbox = Inbox(self._context, site.ipc_path("inbox"))
+        self._inbox = frames.Inbox(self._context, site.ipc_path("inbox"))
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]
         self._transports = {name: transports[name] for name in names}
@@ -242,16 +227,16 @@ class Endpoint:
 
     def _handle(self, frame: bytes) -> None:
         tag = frame[0] if frame else 0
-        if tag == DATA and len(frame) >= HEAD.size:
+        if tag == frames.DATA and len(frame) >= frames.HEAD.size:
             self._data(frame, None)
-        elif tag == CREDIT and len(frame) == CREDITS.size:
-            _, edge, consumer, generation, step = CREDITS.unpack(frame)
+        elif tag == frames.CREDIT and len(frame) == frames.CREDITS.size:
+            _, edge, consumer, generation, step = frames.CREDITS.unpack(frame)
             producer = self._producers.get(edge)
             if producer is not None:
                 producer.acked(consumer, generation, step)
             else:
                 self._early_words.append(frame)
-        elif tag == CONTROL:
+        elif tag == frames.CONTROL:
             try:
                 message = decode_agent_to_rank(memoryview(frame)[1:])
             except UNREADABLE as error:
@@ -261,15 +246,15 @@ class Endpoint:
                 self.stopping = True
             if self._on_control is not None:
                 self._on_control(message)
-        elif tag == ASK and len(frame) == ASKS.size:
-            _, edge, consumer, generation, from_step, released = ASKS.unpack(frame)
+        elif tag == frames.ASK and len(frame) == frames.ASKS.size:
+            _, edge, consumer, generation, from_step, released = frames.ASKS.unpack(frame)
             producer = self._producers.get(edge)
             if producer is not None:
                 producer.asked(consumer, generation, from_step, released)
             else:
                 self._early_words.append(frame)
-        elif tag == GATE and len(frame) == GATES.size:
-            _, word, rank, generation, position = GATES.unpack(frame)
+        elif tag == frames.GATE and len(frame) == frames.GATES.size:
+            _, word, rank, generation, position = frames.GATES.unpack(frame)
             if self._gate is not None:
                 self._gate.word(rank, generation, word, position)
             else:
@@ -278,8 +263,8 @@ class Endpoint:
             self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
 
     def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
-        _, form, last, edge, rank, generation, step, chunk, hlen, count = HEAD.unpack_from(frame)
-        if form == IN_FRAMES and more is None:
+        _, form, last, edge, rank, generation, step, chunk, hlen, count = frames.HEAD.unpack_from(frame)
+        if form == frames.IN_FRAMES and more is None:
             more = []
             while self._socket.getsockopt(zmq.RCVMORE):
                 more.append(self._socket.recv(copy=False).buffer.toreadonly())
@@ -288,19 +273,19 @@ class Endpoint:
             self._early.append((frame, more or []))
             return
         try:
-            item = None if form == END else self._item(form, frame, hlen, count, more)
+            item = None if form == frames.END else self._item(form, frame, hlen, count, more)
         except (TransportError, *UNREADABLE) as error:
             self._drop(error)
         else:
             consumer.arrived(rank, generation, step, chunk, bool(last), item)
 
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
-        header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
-        if form == INLINE:
+        header, sizes, rest = unflatten(frame, frames.HEAD.size, hlen, count)
+        if form == frames.INLINE:
             return Arrived(header, flat_buffers(frame, rest, sizes), self.reader)
-        if form == IN_SLOT:
+        if form == frames.IN_SLOT:
             return Arrived(header, None, self.reader, frame[rest:].decode(), sizes)
-        if form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
+        if form == frames.IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
             return Arrived(header, more, self.reader)
         raise ValueError(f"a data frame of form {form} does not fit its sizes")
 

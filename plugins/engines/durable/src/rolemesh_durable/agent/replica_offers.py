@@ -1,0 +1,252 @@
+"""What this agent has and another one gets: offers of its ranks' newest snapshots, and the pieces of images.
+
+A snapshot that is offered is held until the next agent has pulled it. What fails is one offer: it is said, and made
+again after a pause.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from rolemesh_durable.agent import replica_messages as r
+from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
+from rolemesh_durable.checkpoint.memory import MemorySnapshots
+
+__all__ = ["Offers"]
+
+RESTARTS = 32
+"""So many of a rank's restarts are told with an offer: copies of what it had before those are long gone."""
+_HOLDER = "replicas"
+
+_Ack: TypeAlias = tuple[str, int, int, Stamp]
+_Refusal: TypeAlias = tuple[str, int, int, Stamp, str]
+_Asked: TypeAlias = tuple[str, int, int, Stamp | None]
+_AskedPiece: TypeAlias = tuple[str, int, int, Stamp | None, str, int, int]
+_decode = msgspec.msgpack.decode
+
+
+class _Copy(NamedTuple):
+    """A copy of a rank's snapshot that the next agent may have; `there`: it has said so."""
+
+    step: int
+    stamp: Stamp
+    there: bool
+
+
+class _Held:
+    """A snapshot that the next agent has been offered, held until it has pulled it."""
+
+    def __init__(self, step: int, stamp: Stamp, now: float) -> None:
+        self.step, self.stamp = step, stamp
+        self.said = float("-inf")
+        self.heard = now
+
+
+class Offers:
+    """To the agent at `next`, "" for none. `address` is where that one reaches this agent."""
+
+    def __init__(self, shm: Path, store: ReplicaStore, address: str, send: r.Send, timeline: int) -> None:
+        self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
+        self._store = store
+        self._copies: dict[r.RankKey, tuple[_Copy, ...]] = {}
+        """What the next agent's store has at most of each rank, in the order in which it came there."""
+        self.next = ""
+        self._newest: dict[r.RankKey, int] = {}
+        self._restarts: dict[r.RankKey, tuple[tuple[int, int], ...]] = {}
+        self._offers: dict[r.RankKey, _Held] = {}
+        self._described: dict[r.RankKey, tuple[Image, dict[str, Path]]] = {}
+        self._not_before: dict[r.RankKey, float] = {}
+        self._uncopied: dict[r.RankKey, str] = {}
+
+    @property
+    def trouble(self) -> str:
+        """What has no copy, and why; empty once it is over."""
+        for (role, rank), why in list(self._uncopied.items())[:1]:
+            return f"the snapshot of {role}/{rank} has no copy on another node, and commits wait for it: {why}"
+        return ""
+
+    def connect(self, address: str) -> None:
+        """The agent at `address` gets the copies from now on; "" for none."""
+        if address != self.next:
+            self.next = address
+            self._copies.clear()  # what the other one had may be lost with it
+            self._uncopied.clear()
+            for key in list(self._offers):
+                self._end_offer(key)
+
+    def offer(self, role: str, rank: int, step: int) -> None:
+        """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
+        self._newest[role, rank] = step
+
+    def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
+        """A rank starts again after `step`, as `generation`: copies of what it had later are void."""
+        key = role, rank
+        # A later restart to an earlier step voids all that those before it did.
+        before = [each for each in self._restarts.get(key, ()) if each[1] < step]
+        self._restarts[key] = (*before[-RESTARTS:], (generation, step))
+        self._newest.pop(key, None)
+        self._uncopied.pop(key, None)
+        self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step <= step)
+        if key in self._offers:
+            self._end_offer(key)
+
+    def copied(self, role: str, rank: int, timeline: int, generation: int, resume: int) -> int:
+        """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
+        valid = [
+            step
+            for step, (of_timeline, of_generation, _), there in self._copies.get((role, rank), ())
+            if there and of_timeline == timeline and (of_generation == generation or step <= resume)
+        ]
+        return max(valid, default=-1)
+
+    def forget(self, timeline: int) -> None:
+        """Everything in memory is void; what comes is of `timeline`."""
+        self.timeline = timeline
+        self.close()
+        self._copies.clear()
+        self._newest.clear()
+        self._described.clear()
+        self._not_before.clear()
+        self._uncopied.clear()
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        for key in list(self._offers):
+            self._end_offer(key)
+
+    def tick(self, now: float) -> None:
+        """Offer what is new, say again what was not answered, and give up what never is."""
+        for key, held in list(self._offers.items()):
+            if now - held.heard > r.GIVE_UP_S:
+                self._uncopied[key] = f"the agent at {self.next} does not take it"
+                self._end_offer(key)
+        for key, step in list(self._newest.items()) if self.next else ():
+            copied = max((each.step for each in self._copies.get(key, ()) if each.there), default=-1)
+            if key not in self._offers and step > copied and now >= self._not_before.get(key, now):
+                try:
+                    self._begin_offer(key, step, now)
+                except Exception as error:
+                    self.uncopyable(key, r.reason(error), now)
+        for key, held in self._offers.items():
+            if now - held.said > r.REPEAT_S:
+                held.said = now
+                restarts = self._restarts.get(key, ())
+                self._send(self.next, r.OFFER, r.Offer(*key, held.step, held.stamp, restarts, self.address))
+
+    def answer(self, kind: bytes, body: bytes, now: float) -> bytes | None:
+        """The message of an agent that gets something from here, and the answer to it, if it gets one."""
+        if kind == r.DONE:
+            role, rank, step, stamp = _decode(body, type=_Ack)
+            held = self._offers.get((role, rank))
+            if held is not None and (held.step, held.stamp) == (step, stamp):
+                self._comes((role, rank), _Copy(step, stamp, there=True))
+                self._uncopied.pop((role, rank), None)
+                self._end_offer((role, rank))
+        elif kind == r.REFUSED:
+            role, rank, step, stamp, why = _decode(body, type=_Refusal)
+            held = self._offers.get((role, rank))
+            if held is not None and (held.step, held.stamp) == (step, stamp):
+                if why:
+                    self._goes((role, rank), step)
+                self.uncopyable((role, rank), f"the agent at {self.next} says: {why}" if why else "", now)
+        elif kind == r.IMAGE:
+            role, rank, step, of = _decode(body, type=_Asked)
+            held = self._offers.get((role, rank))
+            if held is not None and (held.step, held.stamp) == (step, of):
+                self._comes((role, rank), _Copy(step, held.stamp, there=False))  # its acknowledgement may be lost
+            return msgspec.msgpack.encode(self._image(role, rank, step, of, now))
+        elif kind == r.PIECE:
+            role, rank, step, of, name, start, size = _decode(body, type=_AskedPiece)
+            return self._piece(self._image(role, rank, step, of, now), name, start, size)
+        return None
+
+    def _comes(self, key: r.RankKey, copy: _Copy) -> None:
+        """The next agent gets a copy, instead of another one of its step, and of the oldest."""
+        others = (each for each in self._copies.get(key, ()) if each.step != copy.step)
+        self._copies[key] = (*others, copy)[-KEPT:]
+
+    def _goes(self, key: r.RankKey, step: int) -> None:
+        """The next agent has no copy of this step."""
+        self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step != step)
+
+    def _piece(self, image: Image | None, name: str, start: int, size: int) -> bytes:
+        if image is None or not any(part.name == name for part in image.parts):
+            return b""
+        data = _read(self._path(image, name), start, size)
+        if len(data) < size and image.name in self._offers:
+            self._end_offer(image.name)  # freed meanwhile: the next one is described from scratch
+        return data
+
+    def _begin_offer(self, key: r.RankKey, step: int, now: float) -> None:
+        memory = MemorySnapshots(self._shm, *key)
+        try:
+            for old in memory.steps():
+                memory.release(old, _HOLDER)  # an earlier incarnation may have died holding it
+            self._described.pop(key, None)
+            if memory.hold(step, _HOLDER):
+                image = memory.image(step)
+                generation = self._restarts.get(key, ((0, -1),))[-1][0]
+                if image is not None:
+                    self._offers[key] = _Held(step, (self.timeline, generation, image.serial), now)
+        finally:
+            memory.close()
+
+    def uncopyable(self, key: r.RankKey, why: str, now: float) -> None:
+        """Its newest snapshot cannot be copied now. Without a r.reason: it need not be, the rank lives elsewhere."""
+        self._not_before[key] = now + r.PAUSE_S
+        if why:
+            self._uncopied[key] = why
+        if key in self._offers:
+            self._end_offer(key)
+
+    def _end_offer(self, key: r.RankKey) -> None:
+        offer = self._offers.pop(key)
+        self._described.pop(key, None)
+        try:
+            memory = MemorySnapshots(self._shm, *key)
+            memory.release(offer.step, _HOLDER)
+            memory.close()
+        except Exception as error:
+            r.unexpected(error)
+
+    def _image(self, role: str, rank: int, step: int, stamp: Stamp | None, now: float) -> Image | None:
+        """A kept image, or one of a snapshot in this node's own memory."""
+        key = role, rank
+        held = self._offers.get(key)
+        if held is not None and held.step == step and stamp in (None, held.stamp):
+            held.heard = now
+            stamp = held.stamp
+        elif stamp is not None:
+            return None  # offered before, and void or overtaken
+        else:
+            kept = self._store.image(role, rank, step)
+            if kept is not None:
+                return kept
+        known = self._described.get(key)
+        if known is None or known[0].step != step or (stamp is not None and known[0].stamp != stamp):
+            known = describe(self._shm, role, rank, step, stamp or (self.timeline, 0, 0))
+            if known is None:
+                if held is not None and held.step == step:
+                    self._end_offer(key)  # freed meanwhile: who was offered it would ask for it for ever
+                return None
+            self._described[key] = known
+        return known[0]
+
+    def _path(self, image: Image, name: str) -> Path:
+        known = self._described.get(image.name)
+        return known[1][name] if known is not None and known[0] is image else self._store.path(image, name)
+
+
+def _read(path: Path, start: int, size: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(fd, size, start)
+    finally:
+        os.close(fd)
