@@ -18,6 +18,7 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
@@ -132,7 +133,7 @@ class Cluster:
                 for start in effect.agents:
                     name = start.place.agent
                     self.agents[name] = AgentMachine(
-                        name, name, 10.0, incarnation=start.incarnation, host="10.0.0.1", neighbours=self.neighbours
+                        Identity(name, name, start.incarnation, "10.0.0.1"), 10.0, self.neighbours
                     )
         for name, agent in self.agents.items():
             for event in (*soon[name], ae.Sampled()):

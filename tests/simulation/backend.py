@@ -10,6 +10,7 @@ from tests.simulation.memory import NodeMemory
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.neighbours import Neighbours
 
@@ -43,14 +44,10 @@ class Backend:
     def agent_machine(self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory) -> AgentMachine:
         """The machine of a new incarnation."""
         return AgentMachine(
-            name,
-            node,
+            Identity(name, node, incarnation, pid=self.pid(), address=name),
             lease_s,
-            incarnation=incarnation,
-            address=name,
-            pid=self.pid(),
+            Neighbours(self.world.job.graph, self.world.job.sizes),
             timeline=memory.timeline,
-            neighbours=Neighbours(self.world.job.graph, self.world.job.sizes),
             at_once=self.world.scenario.at_once,
         )
 

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from rolemesh.api.failures import Failure
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.lifetime import LEAVE_S
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.reporting import Identity
+from rolemesh_durable.protocol.neighbours import Neighbours
 
 WORK = ("work", 0, 0)
+NOBODY = Neighbours(LogicalGraph("", (), ()), {})
 
 
 def order(role: str = "work", rank: int = 0, generation: int = 0, **more: Any) -> m.RankLaunch:
@@ -20,7 +24,7 @@ def order(role: str = "work", rank: int = 0, generation: int = 0, **more: Any) -
 
 
 def started(*orders: m.RankLaunch, epoch: int = 1, lease_s: float = 5.0) -> AgentMachine:
-    machine = AgentMachine("a", "n", lease_s=lease_s)
+    machine = AgentMachine(Identity("a", "n"), lease_s, NOBODY)
     machine.handle(ae.FromMaster(m.Launch(epoch, 0, orders or (order(),))), 0.0)
     return machine
 
@@ -34,7 +38,7 @@ def reports(effects: list[ae.Effect]) -> list[m.Report]:
 
 
 def test_a_rank_is_started_once_however_often_it_is_ordered() -> None:
-    machine = AgentMachine("a", "n", lease_s=5.0)
+    machine = AgentMachine(Identity("a", "n"), 5.0, NOBODY)
     launch = ae.FromMaster(m.Launch(1, 0, (order(),)))
     assert of(machine.handle(launch, 0.0), ae.Fork) == [ae.Fork(order())]
     assert of(machine.handle(launch, 0.1), ae.Fork) == []
@@ -50,7 +54,7 @@ def test_a_newer_generation_waits_for_the_end_of_the_older_one() -> None:
 
 
 def test_an_order_that_a_halt_has_overtaken_starts_nothing() -> None:
-    machine = AgentMachine("a", "n", lease_s=5.0)
+    machine = AgentMachine(Identity("a", "n"), 5.0, NOBODY)
     machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.0)
     assert of(machine.handle(ae.FromMaster(m.Launch(1, 0, (order(),))), 0.1), ae.Fork) == []
 

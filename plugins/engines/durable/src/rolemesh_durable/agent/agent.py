@@ -21,23 +21,24 @@ import zmq
 from rolemesh.api.failures import Failure
 from rolemesh.errors import RolemeshError
 from rolemesh.spec.role_environments import Environment
-from rolemesh_durable import faults
 from rolemesh_durable.agent import zygote
 from rolemesh_durable.agent.devices import visible_devices
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.refusals import refused
+from rolemesh_durable.agent.rehearsed import fail
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.resource_guard import AgentKeeper
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.stacks import StackTaker
 from rolemesh_durable.agent.status_pages import Boards
 from rolemesh_durable.agent.turn_pages import TurnPages
-from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
+from rolemesh_durable.agent.zygote_pool import Death, ZygotePool, parsed, rank_key
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.job import AgentConfig, RankStart
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
@@ -79,15 +80,10 @@ class Agent:
         self._boards = Boards(self._keeper.shm, self._reserve)
         self._sampler = Sampler(self._boards, self._memory, self._reserve)
         self._machine = AgentMachine(
-            config.agent,
-            config.node,
+            Identity(config.agent, config.node, config.incarnation, config.host, os.getpid(), self._memory.address),
             config.lease_s,
-            incarnation=config.incarnation,
-            host=config.host,
-            pid=os.getpid(),
-            address=self._memory.address,
+            Neighbours(config.job.graph, config.job.world_sizes),
             timeline=self._memory.timeline,
-            neighbours=Neighbours(config.job.graph, config.job.world_sizes),
             at_once=max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
         self._inbox: SimpleQueue[e.FromMaster | e.MasterRevived | e.Leave] = SimpleQueue()
@@ -210,7 +206,7 @@ class Agent:
 
     def _gone(self, death: Death) -> None:
         """A rank has no process any more, or never got one."""
-        role, rank, generation = _parse(death.key)
+        role, rank, generation = parsed(death.key)
         self._turns.gone(role, rank, generation)
         ended = death.exit_code, death.signal, death.error, self._left(role, rank), death.cause
         self._do(e.RankExited(role, rank, generation, *ended))
@@ -244,11 +240,11 @@ class Agent:
             case e.Fetch(launch):
                 self._memory.fetch(launch)
             case e.Kill(role, rank, generation):
-                if not self._zygotes.kill(_key(role, rank, generation)):
-                    self._gone(Death(_key(role, rank, generation), exit_code=0))
+                if not self._zygotes.kill(rank_key(role, rank, generation)):
+                    self._gone(Death(rank_key(role, rank, generation), exit_code=0))
             case e.Terminate(role, rank, generation, patience_s):
                 self._boards.stopping(role, rank, patience_s)
-                self._zygotes.terminate(_key(role, rank, generation))
+                self._zygotes.terminate(rank_key(role, rank, generation))
             case e.RankDied(role, rank):
                 self._died(role, rank)
             case e.Forget(timeline):
@@ -256,7 +252,10 @@ class Agent:
             case e.TakeStacks(role, rank, generation):
                 self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
             case e.Fail():
-                self._fail(effect)
+                hit = self._machine.ranks.get((effect.role, effect.rank))
+                key = rank_key(*hit.start) if hit is not None else ""
+                pid = self._boards.pid(effect.role, effect.rank) if hit is not None else os.getpid()
+                fail(effect.kind, key, pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case e.Quit():
@@ -277,24 +276,6 @@ class Agent:
         finally:
             self._put(e.MasterRevived(comes))
 
-    def _fail(self, fault: e.Fail) -> None:
-        """Rehearsal: do what would otherwise happen by itself."""
-        launch = self._machine.ranks[fault.role, fault.rank].launch if fault.rank >= 0 else None
-        match fault.kind:
-            case "disk":
-                self._memory.fail_next()
-            case "zygote":
-                self._zygotes.kill_zygote()
-            case "clock":
-                faults.step_clock()
-            case "full":
-                faults.fill([os.getpid() if launch is None else self._boards.pid(fault.role, fault.rank)])
-            case kind if launch is None:
-                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-            case kind:
-                key = _key(launch.role, launch.rank, launch.generation)
-                (self._zygotes.freeze if kind == "stop" else self._zygotes.kill)(key)
-
     def _tell(self, message: m.AgentToMaster) -> None:
         with self._sending:
             self._send(m.encode(message))
@@ -310,7 +291,7 @@ class Agent:
 
     def _fork(self, launch: m.RankLaunch) -> None:
         """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
-        key = _key(launch.role, launch.rank, launch.generation)
+        key = rank_key(launch.role, launch.rank, launch.generation)
         try:
             self._start(key, launch)
         except (OSError, zmq.ZMQError, RolemeshError) as error:
@@ -379,12 +360,3 @@ class Agent:
         self._turns.close()
         self._channels.close()
         self._keeper.close()
-
-
-def _key(role: str, rank: int, generation: int) -> str:
-    return f"{role}/{rank}/{generation}"
-
-
-def _parse(key: str) -> tuple[str, int, int]:
-    role, rank, generation = key.split("/")
-    return role, int(rank), int(generation)

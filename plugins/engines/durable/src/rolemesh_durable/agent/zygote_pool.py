@@ -19,7 +19,7 @@ from rolemesh_durable.agent import parcels, zygote
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.resource_guard import MARKER
 
-__all__ = ["Death", "ZygotePool"]
+__all__ = ["Death", "ZygotePool", "parsed", "rank_key"]
 
 BASE_ENV = {
     "OMP_NUM_THREADS": "1",
@@ -269,3 +269,14 @@ def _output(log: Path) -> IO[bytes]:
         return log.open("ab")
     except OSError:
         return open(os.devnull, "ab")
+
+
+def rank_key(role: str, rank: int, generation: int) -> str:
+    """How a start of a rank is called here."""
+    return f"{role}/{rank}/{generation}"
+
+
+def parsed(key: str) -> tuple[str, int, int]:
+    """Role, rank and generation of a `rank_key`."""
+    role, rank, generation = key.split("/")
+    return role, int(rank), int(generation)

@@ -199,6 +199,15 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     persisted: int = -1
     groups: dict[str, int] = {}
 
+    def after(self, known: Advance | None) -> Advance:
+        """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
+        if known is None:
+            return self
+        numbers = ("epoch", "granted", "committed", "published", "persisted")
+        return msgspec.structs.replace(
+            self, **{name: max(getattr(known, name), getattr(self, name)) for name in numbers}
+        )
+
 
 class Dump(msgspec.Struct, frozen=True, tag=True):
     """Take the stacks of a rank's threads, and send `Stacks`."""

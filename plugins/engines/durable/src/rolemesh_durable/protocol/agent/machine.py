@@ -12,47 +12,32 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh.api.failures import Failure, describe_exit
-from rolemesh.graph.logical import LogicalGraph
+from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
 from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
-from rolemesh_durable.protocol.agent.reporting import Reporting
+from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
 
 __all__ = ["AgentMachine"]
-
-EXIT_NOTICE_S = 0.1
-"""How long an exit waits for the rank's own report, which says more than an exit code."""
 
 
 class AgentMachine:
     """One node's part of one job, as a function of its events."""
 
     def __init__(
-        self,
-        agent: str,
-        node: str,
-        lease_s: float,
-        *,
-        incarnation: int = 0,
-        host: str = "",
-        pid: int = 0,
-        address: str = "",
-        timeline: int = 0,
-        neighbours: Neighbours | None = None,
-        at_once: int = AT_ONCE,
+        self, who: Identity, lease_s: float, neighbours: Neighbours, *, timeline: int = 0, at_once: int = AT_ONCE
     ) -> None:
         """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
-        self.agent, self.node, self.incarnation = agent, node, incarnation
+        self.who = who
         self.ranks: dict[RankKey, AgentRank] = {}
         self.ended = False
         self.lifetime = Lifetime(lease_s)
-        self.addresses = AddressBook(neighbours or Neighbours(LogicalGraph("", (), ()), {}), at_once)
-        self._reporting = Reporting(m.Report(agent, incarnation, 0, node, host, pid, address, -1, -1, ()))
+        self.addresses = AddressBook(neighbours, at_once)
+        self._reporting = Reporting(who)
         self._epoch = -1
         self._timeline = timeline
         self._halted: dict[RankKey, int] = {}
@@ -151,7 +136,7 @@ class AgentMachine:
                     return []
                 effects = self._new_timeline(timeline)
                 self._reporting.metrics.forget(message.published)
-                self.advance = _newest(self.advance, message)
+                self.advance = message.after(self.advance)
                 return effects + self._to_connected(self.advance)
             case m.Dump(role=role, rank=n, generation=generation):
                 rank = self._current(role, n, generation)
@@ -274,7 +259,7 @@ class AgentMachine:
             return []
         last = self._report(self._reporting.metrics.lines())
         self.ended = True
-        return [e.ToMaster(last), e.CleanUp(), e.ToMaster(m.Stopped(self.agent, self.incarnation))]
+        return [e.ToMaster(last), e.CleanUp(), e.ToMaster(m.Stopped(self.who.agent, self.who.incarnation))]
 
     # -------------------------------------------------------------------------------------------------------- ranks
 
@@ -313,7 +298,7 @@ class AgentMachine:
         return rank if rank is not None and rank.launch.generation == generation else None
 
     def _placed(self, failure: Failure) -> Failure:
-        return msgspec.structs.replace(failure, node=self.node)
+        return msgspec.structs.replace(failure, node=self.who.node)
 
     def _exited(self, exited: e.RankExited, now: float) -> list[e.Effect]:
         rank = self._current(exited.role, exited.rank, exited.generation)
@@ -342,25 +327,10 @@ class AgentMachine:
         return effects + self._clean_up_if_empty()
 
     def _judge_exits(self, now: float) -> None:
-        for rank in self.ranks.values():
-            exited = rank.exited
-            if exited is None or rank.halted or rank.failure is not None or self.lifetime.stopping:
-                continue
-            if now < rank.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
-                continue
-            rank.state = "failed"
-            self._news()
-            rank.failure = self._placed(
-                describe_exit(
-                    exited.role,
-                    exited.rank,
-                    exited.exit_code,
-                    exited.signal,
-                    exited.error,
-                    exited.generation,
-                    exited.cause,
-                )
-            )
+        for rank in () if self.lifetime.stopping else self.ranks.values():
+            if (failure := rank.ended_badly(now)) is not None:
+                rank.state, rank.failure = "failed", self._placed(failure)
+                self._news()
 
     def _sampled(self, sample: e.Sampled, now: float) -> list[e.Effect]:
         for at in sample.ranks:
@@ -385,18 +355,6 @@ class AgentMachine:
 def _told(sample: e.Sampled) -> tuple[object, ...]:
     """What is reported at once when it changes."""
     return sample.stored, sample.persisted, sample.trouble, sample.making
-
-
-def _newest(known: m.Advance | None, message: m.Advance) -> m.Advance:
-    """What both say together: these numbers never go back in one timeline, and one may have overtaken the other."""
-    if known is None:
-        return message
-    return msgspec.structs.replace(
-        message, **{name: max(getattr(known, name), getattr(message, name)) for name in _NUMBERS}
-    )
-
-
-_NUMBERS = ("epoch", "granted", "committed", "published", "persisted")
 
 
 def _unknown(role: str, n: int) -> m.RankLaunch:

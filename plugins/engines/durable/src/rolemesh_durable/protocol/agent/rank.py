@@ -6,11 +6,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.api.failures import Failure
+from rolemesh.api.failures import Failure, describe_exit
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
 
 __all__ = ["AgentRank", "RankKey"]
+
+EXIT_NOTICE_S = 0.1
+"""How long an exit waits for the rank's own report, which says more than an exit code."""
 
 RankKey: TypeAlias = tuple[str, int]
 
@@ -36,6 +39,17 @@ class AgentRank(msgspec.Struct):
     def start(self) -> tuple[str, int, int]:
         """This start of it: its role, number and generation."""
         return self.launch.role, self.launch.rank, self.launch.generation
+
+    def ended_badly(self, now: float) -> Failure | None:
+        """Why its process has ended, if it should not have, and it has not said so itself and is not going to."""
+        exited = self.exited
+        if exited is None or self.halted or self.failure is not None:
+            return None
+        if now < self.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
+            return None
+        return describe_exit(
+            exited.role, exited.rank, exited.exit_code, exited.signal, exited.error, exited.generation, exited.cause
+        )
 
     def report(self) -> m.RankReport:
         """What its master is told of it."""

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
 from rolemesh_durable.protocol.merge import MetricsMerger
 
-__all__ = ["Reporting"]
+__all__ = ["Identity", "Reporting"]
 
 REPORT_S = 1.0
 PROMPT_S = 0.1
@@ -22,14 +22,24 @@ METRICS_AGAIN_S = 2.0
 """After this metrics that the master has not confirmed are sent again."""
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """Who reports: an incarnation of an agent, where it is, and the address at which other agents reach it."""
+
+    agent: str
+    node: str
+    incarnation: int = 0
+    host: str = ""
+    pid: int = 0
+    address: str = ""
+
+
 class Reporting:
     """`urgent`: something has happened. `metrics` are those of ranks that have not been confirmed to be durable."""
 
-    def __init__(self, blank: m.Report) -> None:
-        """`blank` says who reports."""
+    def __init__(self, who: Identity) -> None:
         self.urgent = True
         self.metrics = MetricsMerger()
-        self._blank, self._seq = blank, 0
+        self._who, self._seq = msgspec.structs.asdict(who), 0
         self._metrics_sent = self._sent_at = float("-inf")
         self._sent: tuple[object, ...] = ()
 
@@ -60,4 +70,4 @@ class Reporting:
     def build(self, **told: Any) -> m.Report:
         """The next report."""
         self._seq += 1
-        return msgspec.structs.replace(self._blank, seq=self._seq, **told)
+        return m.Report(seq=self._seq, **self._who, **told)

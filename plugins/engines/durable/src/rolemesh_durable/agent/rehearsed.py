@@ -1,0 +1,32 @@
+"""What rehearsals do to an agent and to its ranks: what would otherwise happen by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rolemesh_durable import faults
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.zygote_pool import ZygotePool
+from rolemesh_durable.protocol import messages as m
+
+__all__ = ["fail"]
+
+
+def fail(kind: m.FaultKind, rank: str, pid: int, memory: NodeMemory, zygotes: ZygotePool) -> None:
+    """Let it happen to `rank`, as the zygotes know it, or to the agent if that is empty; `pid` is its process."""
+    match kind:
+        case "disk":
+            memory.fail_next()
+        case "zygote":
+            zygotes.kill_zygote()
+        case "clock":
+            faults.step_clock()
+        case "full":
+            faults.fill([pid])
+        case "stop" if rank:
+            zygotes.freeze(rank)
+        case _ if rank:
+            zygotes.kill(rank)
+        case _:
+            os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
