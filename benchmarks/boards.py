@@ -1,4 +1,4 @@
-"""The boards of a running job's ranks, read from outside: where each rank is, without asking anybody."""
+"""The status pages of a running job's ranks, read from outside: where each rank is, without asking anybody."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import re
 from pathlib import Path
 
 from rolemesh_durable.agent.resource_guard import shm_folder
-from rolemesh_durable.rank.status_page import Board, Position
+from rolemesh_durable.rank.status_page import Position, StatusPage
 
-__all__ = ["Boards", "RankKey"]
+__all__ = ["RankKey", "StatusPages"]
 
 RankKey = tuple[str, int]
 
-_NAME = re.compile(r"board-(\w+)-(\d+)-(\d+)")
+_NAME = re.compile(r"status-(\w+)-(\d+)-(\d+)")
 
 
-class Boards:
-    """Reads the newest board of every rank, on all agents of this machine; takes some 0.1 ms."""
+class StatusPages:
+    """Reads the newest status page of every rank, on all agents of this machine; takes some 0.1 ms."""
 
     def __init__(self, job_id: str) -> None:
         self._any = shm_folder(job_id, "*")
-        self._open: dict[RankKey, tuple[int, Board]] = {}
+        self._open: dict[RankKey, tuple[int, StatusPage]] = {}
 
     def look(self) -> dict[RankKey, Position]:
         """Where every rank is now; of a dead one, where it was."""
         for folder in self._any.parent.glob(self._any.name):
-            for path in folder.glob("board-*"):
+            for path in folder.glob("status-*"):
                 self._take(path)
-        return {key: board.read() for key, (_, board) in self._open.items()}
+        return {key: status_page.read() for key, (_, status_page) in self._open.items()}
 
     def close(self) -> None:
         """Unmap everything."""
-        for _, board in self._open.values():
-            board.close()
+        for _, status_page in self._open.values():
+            status_page.close()
         self._open.clear()
 
     def _take(self, path: Path) -> None:
@@ -44,9 +44,9 @@ class Boards:
         if known is not None and known[0] >= generation:
             return
         try:
-            board = Board.open(path)
+            status_page = StatusPage.open(path)
         except (FileNotFoundError, ValueError):  # Removed meanwhile, or not at its full size yet.
             return
-        self._open[key] = (generation, board)
+        self._open[key] = (generation, status_page)
         if known is not None:
             known[1].close()

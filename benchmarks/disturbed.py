@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.boards import Boards, RankKey
 from benchmarks.running import ROOT, BenchmarkError
+from benchmarks.status_pages import RankKey, StatusPages
 from rolemesh.api.observer import Event, JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun
@@ -25,7 +25,7 @@ from rolemesh_durable.rank.status_page import Position
 __all__ = ["Disturbed", "MasterKill", "RankKill", "disturbed"]
 
 LOOK_S = 0.001
-"""Between two looks at the boards."""
+"""Between two looks at the status pages."""
 JOURNAL_S = 0.01
 """Between two looks at the journal, whose events have times of their own."""
 WAIT_S = 120.0
@@ -85,18 +85,18 @@ def disturbed(job: Path, *overrides: str, backend: Sequence[str] = ("--backend",
 
 
 class Disturbed:
-    """A job that runs. Times are taken from its ranks' boards, in shared memory, and from its journal."""
+    """A job that runs. Times are taken from its ranks' status pages, in shared memory, and from its journal."""
 
     def __init__(self, driver: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
         self._driver, self._log = driver, log
         self.run = LivingRun(self._until("a run's folder", lambda: self._folder(folder)))
         self._until("the job runs", lambda: (status := self.status()) is not None and status.state == "running")
         self.store: EventLog = self.run.store()
-        self.boards = Boards(self.run.job_id())
+        self.status_pages = StatusPages(self.run.job_id())
 
     def close(self) -> None:
         """Let go of the job."""
-        self.boards.close()
+        self.status_pages.close()
         self.store.close()
 
     def status(self) -> JobStatus | None:
@@ -126,14 +126,14 @@ class Disturbed:
     def kill_rank(self, role: str, rank: int, *, group: bool = False) -> RankKill:
         """SIGKILL a rank; `group`: all of its role is brought back with it."""
         since = self._calm()
-        before = self.boards.look()
+        before = self.status_pages.look()
         down = [key for key in before if key == (role, rank) or (group and key[0] == role)]
         began = time.monotonic()
         os.kill(before[role, rank].pid, signal.SIGKILL)
         had = max(position.finished for position in self._same(before, down))
 
         def stepping() -> bool:
-            now = self.boards.look()
+            now = self.status_pages.look()
             return all(now[key].generation > before[key].generation and now[key].finished > had for key in down)
 
         self._until(f"{role}/{rank} steps again", stepping)
@@ -146,19 +146,19 @@ class Disturbed:
     def kill_master(self) -> MasterKill:
         """SIGKILL the master's process, and watch."""
         since = self._calm()
-        before = self.boards.look()
+        before = self.status_pages.look()
         control = self.run.control()
         assert control is not None
         wall = time.time()
         os.kill(control.pid, signal.SIGKILL)
-        trail = [(wall, self.boards.look())]
+        trail = [(wall, self.status_pages.look())]
         found: list[Event] = []
         step: int | None = None
 
         def committed() -> float | None:
             """When a step was seen to be committed that was not when the new master began."""
             nonlocal found, step
-            trail.append((time.time(), self.boards.look()))
+            trail.append((time.time(), self.status_pages.look()))
             found = self.store.events(since)
             if not any(event.kind == "master_recovered" for event in found):
                 return None
@@ -196,11 +196,11 @@ class Disturbed:
 
     def _same(self, before: dict[RankKey, Position], keys: Sequence[RankKey]) -> list[Position]:
         """Where these ranks are now, if they are still those of `before`; else where they were."""
-        now = self.boards.look()
+        now = self.status_pages.look()
         return [now[key] if now[key].generation == before[key].generation else before[key] for key in keys]
 
     def _changed(self, before: dict[RankKey, Position]) -> tuple[RankKey, ...]:
-        now = self.boards.look()
+        now = self.status_pages.look()
         return tuple(key for key in before if (now[key].pid, now[key].generation) != before[key][:2])
 
     def _until(

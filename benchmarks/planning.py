@@ -124,7 +124,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
     from rolemesh_durable.protocol import messages as m
     from rolemesh_durable.protocol.master import events as me
     from rolemesh_durable.protocol.master.machine import MasterMachine
-    from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+    from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
     agents, each, turns = 1250, 8, 20
     names = [f"node{i}" for i in range(agents)]
@@ -134,7 +134,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
     }
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in names)
-    outline = JobOutline(
+    outline = MasterConfig(
         "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True)
     )
     machine = MasterMachine(outline)

@@ -21,7 +21,7 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.neighbours import Neighbours
 
 ROLES = {"data": 104, "rollout": 4096, "reward": 1704, "trainer": 4096}
@@ -90,7 +90,7 @@ class Cluster:
             for i, group in enumerate(groups)
         }
         places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in launches)
-        outline = JobOutline(
+        outline = MasterConfig(
             "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, self.graph, snapshots=SnapshotPlan(enabled=True)
         )
 
@@ -126,7 +126,7 @@ class Cluster:
         for effect in told:
             if isinstance(effect, tuple):
                 agent, kind, data = effect
-                self.sent[agent] += len(data) if kind != "Advance" else 0
+                self.sent[agent] += len(data) if kind != "Watermarks" else 0
                 self.kinds[kind] += len(data)
                 soon[agent].append(ae.FromMaster(m.decode_master_to_agent(data)))
             elif isinstance(effect, me.StartAgents):
@@ -152,7 +152,7 @@ class Cluster:
                     "control": f"ipc:///tmp/rolemesh-0123abcd-01234567/{who[0]}-{who[1]}-{who[2]}-inbox",
                 }
                 self.soon[name].append(ae.FromRank(m.RankHello(*who, 1000, addresses)))
-            case ae.ToRank(role, rank, m.WireRank(peers)):
+            case ae.ToRank(role, rank, m.Connect(peers)):
                 mine = next((peer for peer in peers if (peer.role, peer.rank) == (role, rank)), None)
                 if mine is not None:
                     self.soon[name].append(ae.FromRank(m.RankReady(role, rank, mine.generation, 0.1)))
@@ -177,9 +177,9 @@ class Cluster:
 
 def ladder_of(recover: Any) -> Any:
     """A ladder of one level without a limit."""
-    from rolemesh_durable.protocol.master.ladder import Rung
+    from rolemesh_durable.protocol.master.ladder import LadderLevel
 
-    return (Rung("process", "process", 10**6, 300.0, recover),)
+    return (LadderLevel("process", "process", 10**6, 300.0, recover),)
 
 
 def many(scale: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""``python -m docs.generator``: write the generated parts anew."""
+"""``python -m docs.generator``: write the generated parts again."""
 
 from __future__ import annotations
 

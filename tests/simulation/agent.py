@@ -64,7 +64,7 @@ class SimAgent:
 
     def _look_into(self, message: m.MasterToAgent) -> None:
         machine = self.machine
-        if isinstance(message, m.Advance) and machine.advance is not None:
+        if isinstance(message, m.Watermarks) and machine.advance is not None:
             self.covered = max(self.covered, machine.advance.persisted)
             self.persisted = {at: part for at, part in self.persisted.items() if at[1] > self.covered}
             for snaps in self.memory.snaps.values():
@@ -94,7 +94,7 @@ class SimAgent:
             return
         self._persist()
         self._replicate()
-        boards = tuple(self._board(rank) for rank in self.ranks.values() if rank.alive)
+        status_pages = tuple(self._status_page(rank) for rank in self.ranks.values() if rank.alive)
         live = {key for key, rank in self.ranks.items() if rank.alive}
         left = [
             m.Stored(*key, self.memory.steps(key))
@@ -107,10 +107,10 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        self.handle(ae.Sampled(boards, stored, parts, self.trouble, given_up=self.failed_at))
+        self.handle(ae.Sampled(status_pages, stored, parts, self.trouble, given_up=self.failed_at))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
-    def _board(self, rank: SimRank) -> ae.RankSample:
+    def _status_page(self, rank: SimRank) -> ae.RankSample:
         return ae.RankSample(
             *rank.key, rank.generation, rank.pid, finished=rank.finished, safe=self._safe(rank), step=rank.step,
             op=rank.op, phase=rank.phase, edge=rank.edge, since_s=self.world.now - rank.since, frozen=rank.frozen,

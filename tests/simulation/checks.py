@@ -15,7 +15,7 @@ from rolemesh_durable.protocol.master.state import JobState
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
-    from tests.simulation.rank import SimRank, Way
+    from tests.simulation.rank import OutEdge, SimRank
     from tests.simulation.world import World
 
     from rolemesh_durable.protocol.edge import Kept
@@ -209,7 +209,7 @@ class Checks:
         self._as_undisturbed(rank, self.world.job.steps - 1)
 
     def answered(
-        self, rank: SimRank, way: Way, consumer: int, generation: int, from_step: int, kept: list[Kept[Any]]
+        self, rank: SimRank, way: OutEdge, consumer: int, generation: int, from_step: int, kept: list[Kept[Any]]
     ) -> None:
         """A producer has answered an ask: all it has made and the consumer lacks must be there."""
         if generation < way.state._generations[consumer]:

@@ -188,7 +188,7 @@ class SimMaster:
             self.handle(event)
 
     def stall(self) -> None:
-        """The store does not answer: no turn until `thaw`, and the last `Advance` is said on."""
+        """The store does not answer: no turn until `thaw`, and the last `Watermarks` is said on."""
         self.stalled = True
         self._repeat()
 
@@ -209,7 +209,7 @@ class SimMaster:
             case me.KillAgent(agent, incarnation):
                 backend.kill(agent, incarnation)
             case me.ToAgent(agent, incarnation, message):
-                if isinstance(message, m.Advance):
+                if isinstance(message, m.Watermarks):
                     self._advances[agent, incarnation] = effect
                 backend.send(agent, incarnation, message)
             case me.Publish(agent, metrics):

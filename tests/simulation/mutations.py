@@ -136,8 +136,8 @@ def _old_snapshots_do(original: Any) -> Any:
 
 
 def _no_budget(original: Any) -> Any:
-    def propose(found: Any, view: Any, rungs: Any, diagnosers: Any, floor: int = 0) -> Any:
-        return original(found, msgspec.structs.replace(view, attempts=()), rungs, diagnosers, floor)
+    def propose(found: Any, view: Any, levels: Any, diagnosers: Any, floor: int = 0) -> Any:
+        return original(found, msgspec.structs.replace(view, attempts=()), levels, diagnosers, floor)
 
     return propose
 
@@ -154,7 +154,7 @@ def _failures_meanwhile_are_lost(original: Any) -> Any:
 
 def _says_everything_once(original: Any) -> Any:
     def send(self: Any, agent: Any, message: Any, again_s: float = 0.5) -> Any:
-        return original(self, agent, message, again_s if isinstance(message, m.Advance) else 1e9)
+        return original(self, agent, message, again_s if isinstance(message, m.Watermarks) else 1e9)
 
     return send
 

@@ -37,8 +37,8 @@ class UserError(Exception):
     """The workload has raised."""
 
 
-class Way:
-    """One edge out of this rank; see `rolemesh_durable.rank.out_port.Way`."""
+class OutEdge:
+    """One edge out of this rank; see `rolemesh_durable.rank.out_port.OutEdge`."""
 
     def __init__(self, rank: SimRank, edge: Edge, sends: tuple[Send, ...]) -> None:
         self.rank, self.edge, self.sends = rank, edge, sends
@@ -130,11 +130,11 @@ class SimRank:
         self.finished = self.snapshot = self.step = -1
         self.op, self.phase, self.edge, self.since = -1, IDLE, -1, self.world.now
         self.injected = ""
-        self.wire: m.WireRank | None = None
-        self.advance: m.Advance | None = None
+        self.wire: m.Connect | None = None
+        self.advance: m.Watermarks | None = None
         self.granted = -1
         self.peers: dict[tuple[str, int], m.Peer] = {}
-        self.ways: dict[int, Way] = {}
+        self.ways: dict[int, OutEdge] = {}
         self.ins: dict[int, In] = {}
         self.opened = False
         self._early: list[tuple[Any, ...]] = []
@@ -267,7 +267,7 @@ class SimRank:
 
     def _control(self, message: m.AgentToRank) -> None:
         match message:
-            case m.WireRank():
+            case m.Connect():
                 self.wire = message
                 for peer in message.peers:
                     known = self.peers.get((peer.role, peer.rank))
@@ -275,7 +275,7 @@ class SimRank:
                         self.peers[peer.role, peer.rank] = peer
                 if self.opened:
                     self._rewire()
-            case m.Advance():
+            case m.Watermarks():
                 self.advance = message
                 self.granted = max(self.granted, message.granted)
                 if self.opened:
@@ -315,7 +315,7 @@ class SimRank:
             return
         self.world.send(self, self.world.processes.get(self.peers[key].addresses["sim"]), frame)
 
-    def send_chunk(self, way: Way, consumer: int, step: int, chunk: int, last: bool, item: Value | None) -> None:
+    def send_chunk(self, way: OutEdge, consumer: int, step: int, chunk: int, last: bool, item: Value | None) -> None:
         """Send a chunk to one consumer."""
         self.send_to((way.role, consumer), ("data", way.edge.id, self.key[1], self.generation, step, chunk, last, item))
 
@@ -411,7 +411,7 @@ class SimRank:
                     port.not_before = launch.origin_step + 1
                     self._given(port)
             if src.role == self.key[0] and (sends := job.sends(edge, self.key[1])):
-                self.ways[edge.id] = Way(self, edge, sends)
+                self.ways[edge.id] = OutEdge(self, edge, sends)
         for entry in self.agent.memory.logs.setdefault(self.key, []):
             nbytes = 1 if entry.item is not None else 0
             way = self.ways[entry.edge]
@@ -499,7 +499,7 @@ class SimRank:
                 port.flush()
 
     def _stream(self, port: In, made: int) -> Generator[Any, None, None]:
-        """Use chunks as they come: they may not be taken anew after that."""
+        """Use chunks as they come: they may not be taken again after that."""
         self._at(WAITING, port.edge.id)
         for position in range(len(port.sources)):
             index = 0
@@ -530,7 +530,7 @@ class SimRank:
                     self._emit(way, step, len(chunks), True, send.consumers, None)
 
     def _emit(
-        self, way: Way, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: Value | None
+        self, way: OutEdge, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: Value | None
     ) -> None:
         self.world.checks.owns(self)
         self.agent.memory.logs[self.key].append(Entry(way.edge.id, step, chunk, last, consumers, item, way.hold))

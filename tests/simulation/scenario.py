@@ -11,9 +11,9 @@ from tests.simulation.nemesis import Nemesis
 from rolemesh.api.cluster import AgentPlace
 from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
 from rolemesh_failover_process import ProcessLevel
@@ -129,7 +129,7 @@ class Scenario:
         self.outcomes = {"endless": ("failed", "done"), "poison": ("failed", "done")}.get(self.family, ("done",))
         self.deadline = 150.0
 
-    def _ladder(self) -> tuple[Rung, ...]:
+    def _ladder(self) -> tuple[LadderLevel, ...]:
         few, usual = self.family == "endless", self.family == "passing"
         levels = [
             ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 5 if usual else 30))),
@@ -139,7 +139,7 @@ class Scenario:
         if len(self._nodes) == 1 or usual:
             del levels[1]
         return tuple(
-            Rung(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
+            LadderLevel(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
             for name, level in levels
         )
 
@@ -156,7 +156,7 @@ class Scenario:
             launches[self.homes[key]].append(
                 m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
             )
-        outline = JobOutline(
+        outline = MasterConfig(
             name="simulated",
             epoch=epoch,
             steps=self.steps,

@@ -64,7 +64,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a diagnosis makes of a failure: `kind` chooses the rung of the ladder to start at.
+    """What a diagnosis makes of a failure: `kind` chooses the level of the ladder to start at.
 
     software: the process is at fault, start at the first level. hardware: the node is, start at the first level whose
     scope is at least "node". user: the job's own code is. unknown: as software. With `fatal` nothing is tried: the job

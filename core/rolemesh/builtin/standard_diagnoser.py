@@ -1,4 +1,4 @@
-"""The diagnoser `standard`: from what is known of a failure to the rung of the ladder that it should start at."""
+"""The diagnoser `standard`: from what is known of a failure to the level of the ladder that it should start at."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def replan(
     Nodes of the plan that `cluster` no longer has count as lost, too. Each strategy in turn is asked to `replace` what
     still sits on lost nodes; where it has no such hook, or no answer, to `place` it like ranks that never had a place.
     Ranks that nobody finds a place for are in `unplaced`, with reasons. Slots of lost nodes are dropped and the others
-    numbered anew. A strategy that raises (some plan whole roles only), or whose plan is not possible, is passed over:
+    numbered again. A strategy that raises (some plan whole roles only), or whose plan is not possible, is passed over:
     its objection is told where ranks stay without a place.
     """
     present = {node.id for node in cluster.nodes}

@@ -134,7 +134,7 @@ class PlacementPlan(msgspec.Struct, frozen=True):
         return {(a.role, a.rank) for a in self.assignments}
 
     def without(self, nodes: Collection[str]) -> PlacementPlan:
-        """What of this plan is on other nodes, with slots numbered anew; without those who have no place."""
+        """What of this plan is on other nodes, with slots numbered again; without those who have no place."""
         kept = [slot for slot in self.slots if slot.node not in nodes]
         number = {slot.id: position for position, slot in enumerate(kept)}
         return PlacementPlan(

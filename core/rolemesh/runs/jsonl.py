@@ -107,7 +107,7 @@ class LineFile:
         """Write those of `lines` that the file does not have, and wait until the disk has them.
 
         Raises `OSError`; then none of them counts as written, whatever the file has of them is cut off, and the same
-        call may be tried again, which opens the file anew (a stale handle stays stale).
+        call may be tried again, which opens the file again (a stale handle stays stale).
         """
         data = b""
         try:

@@ -150,7 +150,7 @@ class Meter:
         self._send(monotonic_ns())
 
     def log_again(self) -> None:
-        """The files of the log are gone: what the agent has not got yet is written anew, and sent."""
+        """The files of the log are gone: what the agent has not got yet is written again, and sent."""
         if self._log is not None:
             for line in self._lines:
                 self._log.line(line.step, encode(line))

@@ -85,7 +85,7 @@ class Control(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One run's folder. Every method reads the files anew."""
+    """One run's folder. Every method reads the files again."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -34,7 +34,7 @@ from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.state import JobState
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
 __all__ = ["INVARIANTS", "Masters"]
 
@@ -142,7 +142,7 @@ class Masters:
         """The state that the job's first master begins with."""
         places = (AgentPlace("a0", "n0", {"cpu": 1.0}),)
         launches = {"a0": tuple(m.RankLaunch("work", i, 2, i, 2, 0, {}, {}) for i in range(2))}
-        outline = JobOutline(
+        outline = MasterConfig(
             "job", 1, 10, 4, places, launches, 60.0, 1.0, None, graph=self.graph, snapshots=SnapshotPlan(enabled=False)
         )
         return JobState.of(outline)

@@ -163,11 +163,11 @@ class Node:
         """Connect a rank that is up, and let it run."""
         up = self.rank(role, "up", rank, generation)
         self.epoch += 1
-        self.deliver(m.Wire(self.epoch, self.epoch, -1, (m.Peer(role, rank, "here", up.addresses, generation),)))
+        self.deliver(m.Addresses(self.epoch, self.epoch, -1, (m.Peer(role, rank, "here", up.addresses, generation),)))
         self.advance(granted)
 
     def advance(self, granted: int, committed: int = -1) -> None:
-        self.deliver(m.Advance(self.epoch, self.timeline, granted, committed))
+        self.deliver(m.Watermarks(self.epoch, self.timeline, granted, committed))
 
     def stop(self, grace_s: float = 5.0) -> None:
         self.deliver(m.Stop(self.epoch, grace_s))

@@ -160,13 +160,13 @@ def test_an_agent_whose_turn_takes_long_says_that_it_is_at_work_and_an_idle_one_
     here = node(COUNTS, {"work": "step"})
     here.until(lambda report: True, "it reports")
     assert here.agent is not None
-    boards, slow = here.agent._boards, threading.Event()
+    status_pages, slow = here.agent._status_pages, threading.Event()
 
     def start(launch: m.RankLaunch) -> Path:
         slow.wait(3.5)
         raise OSError(errno.ENOSPC, "the system took its time")
 
-    monkeypatch.setattr(boards, "start", start)
+    monkeypatch.setattr(status_pages, "start", start)
     here.launch("work")
     told = []
     deadline = time.monotonic() + 3.0

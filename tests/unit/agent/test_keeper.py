@@ -21,8 +21,8 @@ from rolemesh_durable.agent.janitor import GUARD_FILE, OWNER_FILE
 from rolemesh_durable.agent.ownership import Owner
 from rolemesh_durable.agent.resource_guard import (
     MARKER,
-    AgentKeeper,
-    Keeper,
+    AgentGuard,
+    ResourceGuard,
     remove_agent,
     remove_job,
     remove_orphans,
@@ -31,9 +31,9 @@ from rolemesh_durable.agent.resource_guard import (
 
 OWNER = """
 import os, subprocess, sys, time
-from rolemesh_durable.agent.resource_guard import MARKER, AgentKeeper, Keeper
+from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard, ResourceGuard
 job, incarnation, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-keeper = AgentKeeper(job, "node0", incarnation, hold_s)
+keeper = AgentGuard(job, "node0", incarnation, hold_s)
 child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark}, start_new_session=True)
 print(keeper.shm, keeper.tmp, child.pid, flush=True)
 time.sleep(600)
@@ -96,14 +96,14 @@ def test_the_next_incarnation_takes_the_files_over_and_the_dead_ones_janitor_lea
     owner.kill()
     until(lambda: not owner.tmp.exists() and gone(owner.child), "ranks and sockets are gone at once")
     assert (owner.shm / "snapshot").read_bytes() == b"state"
-    keeper = AgentKeeper(job, "node0", 4, 0.0)
+    guard = AgentGuard(job, "node0", 4, 0.0)
     try:
-        assert keeper.shm == owner.shm
+        assert guard.shm == owner.shm
         time.sleep(1.3)  # longer than the dead one's janitor waits: that it leaves the files alone is the point
-        assert (keeper.shm / "snapshot").read_bytes() == b"state"
+        assert (guard.shm / "snapshot").read_bytes() == b"state"
     finally:
-        keeper.close()
-    assert not keeper.shm.exists()
+        guard.close()
+    assert not guard.shm.exists()
 
 
 def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: str) -> None:
@@ -117,29 +117,29 @@ def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: s
 def test_an_incarnation_kills_what_is_left_of_earlier_ones_before_it_runs(job: str) -> None:
     stopped = Process(job, incarnation=1, hold_s=60.0)
     os.kill(stopped.process.pid, 19)
-    keeper = AgentKeeper(job, "node0", 2, 0.0)
+    guard = AgentGuard(job, "node0", 2, 0.0)
     try:
         assert stopped.process.wait(10) == -9
         until(lambda: gone(stopped.child), "its child has been killed")
         until(lambda: not stopped.tmp.exists(), "its janitor has done its part")
-        assert keeper.shm.exists()
+        assert guard.shm.exists()
     finally:
-        keeper.close()
+        guard.close()
 
 
 def test_an_incarnation_that_has_been_replaced_is_refused(job: str) -> None:
-    newer = AgentKeeper(job, "node0", 5, 0.0)
+    newer = AgentGuard(job, "node0", 5, 0.0)
     try:
         with pytest.raises(BackendError, match="incarnation 5 of this agent has taken over from 4"):
-            AgentKeeper(job, "node0", 4, 0.0)
+            AgentGuard(job, "node0", 4, 0.0)
         assert newer.shm.exists()
     finally:
         newer.close()
 
 
 def test_the_owner_that_was_replaced_does_not_remove_what_it_no_longer_owns(job: str) -> None:
-    old = AgentKeeper(job, "node0", 1, 0.0)
-    new = AgentKeeper(job, "node0", 2, 0.0)
+    old = AgentGuard(job, "node0", 1, 0.0)
+    new = AgentGuard(job, "node0", 2, 0.0)
     old.close()
     assert new.shm.exists()
     new.close()
@@ -147,15 +147,15 @@ def test_the_owner_that_was_replaced_does_not_remove_what_it_no_longer_owns(job:
 
 
 def test_closing_cleans_up_at_once_and_spares_processes_of_others(job: str) -> None:
-    keeper = AgentKeeper(job, "node0", 1)
-    mine = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark})
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark + "2"})
+    guard = AgentGuard(job, "node0", 1)
+    mine = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark})
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark + "2"})
     try:
-        (keeper.shm / "slot").write_bytes(b"x" * 10)
-        keeper.close()
-        keeper.close()
-        assert not keeper.shm.exists()
-        assert not keeper.tmp.exists()
+        (guard.shm / "slot").write_bytes(b"x" * 10)
+        guard.close()
+        guard.close()
+        assert not guard.shm.exists()
+        assert not guard.tmp.exists()
         assert mine.wait(5) == -9
         assert other.poll() is None
     finally:
@@ -177,7 +177,7 @@ def test_a_folder_that_somebody_else_could_have_made_is_refused(job: str, tmp_pa
             case "file":
                 path.touch()
         with pytest.raises(BackendError, match="not a private one") as refused:
-            AgentKeeper(job, "node0", 0)
+            AgentGuard(job, "node0", 0)
         assert str(path) in str(refused.value)
     finally:
         path.rmdir() if wrong == "open" else path.unlink()
@@ -190,7 +190,7 @@ def test_a_folder_of_another_user_is_refused_and_left_alone(job: str) -> None:
     try:
         os.chown(path, 12345, 12345)
         with pytest.raises(BackendError, match="user 12345"):
-            AgentKeeper(job, "node0", 0)
+            AgentGuard(job, "node0", 0)
         age(path)
         remove_orphans()
         assert path.exists()
@@ -230,7 +230,7 @@ def test_the_next_agent_removes_files_of_jobs_that_no_longer_live_and_no_others(
     owner = Process(f"{job}b", hold_s=600.0)
     try:
         age(owner.shm)
-        AgentKeeper(job, "node0", 0).close()
+        AgentGuard(job, "node0", 0).close()
         assert not orphan.exists()
         assert fresh.exists(), "its owner may have died a moment ago"
         assert owner.shm.exists()
@@ -260,14 +260,14 @@ def test_a_step_of_the_clock_makes_no_orphans_and_a_boot_does(job: str) -> None:
 
 
 def test_a_living_owners_folder_is_no_orphan_without_its_guard(job: str) -> None:
-    keeper = AgentKeeper(job, "node0", 0)
+    guard = AgentGuard(job, "node0", 0)
     try:
-        age(keeper.shm)
-        (keeper.shm / GUARD_FILE).unlink()
+        age(guard.shm)
+        (guard.shm / GUARD_FILE).unlink()
         remove_orphans()
-        assert keeper.shm.exists()
+        assert guard.shm.exists()
     finally:
-        keeper.close()
+        guard.close()
 
 
 def test_a_folder_whose_guard_was_removed_is_given_one_and_ages_from_then_on(job: str) -> None:
@@ -298,7 +298,7 @@ def test_only_what_carries_an_owner_file_of_ours_is_removed(job: str, tmp_path: 
         for folder in theirs:
             os.utime(folder, (past, past))
         remove_orphans()
-        AgentKeeper(job, "node0", 0).close()
+        AgentGuard(job, "node0", 0).close()
         assert all((folder / "work").exists() for folder in theirs)
     finally:
         for folder in theirs:
@@ -321,7 +321,7 @@ def test_a_pipe_of_another_user_stops_no_agent(job: str, what: str) -> None:
         command = [
             sys.executable,
             "-c",
-            f"from rolemesh_durable.agent.resource_guard import *; AgentKeeper({job!r}, 'node0').close()",
+            f"from rolemesh_durable.agent.resource_guard import *; AgentGuard({job!r}, 'node0').close()",
         ]
         assert subprocess.run(command, timeout=20, check=False).returncode == 0
     finally:
@@ -335,7 +335,7 @@ def test_the_end_of_one_job_leaves_another_whose_name_begins_with_its_own(job: s
         assert (mine.exists(), other.exists()) == (False, True)
         (other / GUARD_FILE).write_bytes(b"%020.3f" % time.clock_gettime(time.CLOCK_BOOTTIME))
         with pytest.raises(BackendError, match="not a private one of this user: job"):
-            AgentKeeper(job, "c-b", 1)
+            AgentGuard(job, "c-b", 1)
         assert other.exists()
     finally:
         remove_job(f"{job}-c")
@@ -343,17 +343,17 @@ def test_the_end_of_one_job_leaves_another_whose_name_begins_with_its_own(job: s
 
 def test_the_janitor_keeps_the_files_of_a_living_owner_young(job: str) -> None:
     past = time.time() - 1e6
-    keeper = AgentKeeper(job, "node0")
+    guard = AgentGuard(job, "node0")
     try:
-        socket = keeper.tmp / "socket"
+        socket = guard.tmp / "socket"
         socket.touch()
         os.utime(socket, (past, past))
-        os.utime(keeper.shm / OWNER_FILE, (past, past))
-        for folder in (keeper.tmp, keeper.shm):
+        os.utime(guard.shm / OWNER_FILE, (past, past))
+        for folder in (guard.tmp, guard.shm):
             janitor.keep_young(str(folder))
             assert min(entry.stat().st_mtime for entry in folder.iterdir()) > past + 1e5
     finally:
-        keeper.close()
+        guard.close()
 
 
 def test_files_of_a_lost_node_are_removed_with_its_processes_at_once(job: str) -> None:
@@ -365,7 +365,7 @@ def test_files_of_a_lost_node_are_removed_with_its_processes_at_once(job: str) -
 
 
 def test_a_plain_keepers_folder_goes_with_its_owner(job: str) -> None:
-    keeper = Keeper(job, "master")
-    assert keeper.tmp.stat().st_mode & 0o777 == 0o700
-    keeper.close()
-    assert not keeper.tmp.exists()
+    guard = ResourceGuard(job, "master")
+    assert guard.tmp.stat().st_mode & 0o777 == 0o700
+    guard.close()
+    assert not guard.tmp.exists()

@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from rolemesh.api.cluster import AgentPlace, AgentStart, ClusterView, NodeView
-from rolemesh_durable.agent.resource_guard import AgentKeeper
+from rolemesh_durable.agent.resource_guard import AgentGuard
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh_local.relay import Relay
@@ -38,8 +38,8 @@ class AgentSettings(msgspec.Struct):
 def run_agent(config: bytes, folder: Path) -> int:
     """Count aloud, echo, and end when told so."""
     settings = msgspec.msgpack.decode(config, type=AgentSettings)
-    keeper = AgentKeeper(settings.job, settings.agent, settings.incarnation, HOLD_S)
-    (keeper.shm / f"was-here-{settings.incarnation}").touch()
+    guard = AgentGuard(settings.job, settings.agent, settings.incarnation, HOLD_S)
+    (guard.shm / f"was-here-{settings.incarnation}").touch()
     over = threading.Event()
     echoes: list[bytes] = []
 
@@ -56,7 +56,7 @@ def run_agent(config: bytes, folder: Path) -> int:
             relay.send(f"{settings.incarnation} echoes {echoes.pop(0).decode()}".encode())
     relay.send(f"{settings.incarnation} ends".encode())
     relay.stop()
-    keeper.close()
+    guard.close()
     return 0
 
 

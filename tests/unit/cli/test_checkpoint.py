@@ -23,14 +23,14 @@ from pathlib import Path
 from pydantic import BaseModel
 from rolemesh.api.workload import Workload
 
-class Keeper(Workload):
+class ResourceGuard(Workload):
     class Options(BaseModel):
         name: str = "weights"
 
     def snapshot(self):
         return {}
 
-class Exporter(Keeper):
+class Exporter(ResourceGuard):
     @classmethod
     def export(cls, options, state, folder):
         Path(folder, options.name).write_text(f"{sorted(state)} {state['w'].tolist()}")
@@ -54,7 +54,7 @@ def rolemesh(rolemesh: Run, tmp_path: Path) -> Run:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo-dist\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[rolemesh.workloads]\nexporter = demo_plugin:Exporter\nkeeper = demo_plugin:Keeper\n"
+        "[rolemesh.workloads]\nexporter = demo_plugin:Exporter\nkeeper = demo_plugin:ResourceGuard\n"
     )
     (site / "demo_plugin.py").write_text(WORKLOAD)
     return partial(rolemesh, site=site)
@@ -143,7 +143,7 @@ def test_export_falls_back_to_the_snapshot_before_and_says_so(rolemesh, run_dir,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--role", "data"], "Keeper, the workload of role data, cannot be exported"),
+        (["--role", "data"], "ResourceGuard, the workload of role data, cannot be exported"),
         (["--role", "reward"], "role reward keeps no state"),
         (["--role", "trainr"], "the snapshot has no role 'trainr'"),
         (["--step", "10"], "there is no complete snapshot of step 10"),

@@ -174,7 +174,7 @@ def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
     sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ae.Sampled(), t))]
     assert sent.count((line,)) >= 2
-    machine.handle(ae.FromMaster(m.Advance(1, 0, 5, 0, 0, -1, {})), 4.85)
+    machine.handle(ae.FromMaster(m.Watermarks(1, 0, 5, 0, 0, -1, {})), 4.85)
     assert [r.metrics for r in reports(machine.handle(ae.Sampled(), 8.0))] == [()]
 
 
@@ -202,7 +202,7 @@ def test_what_is_forgotten_is_reported_no_more_not_even_of_a_rank_that_was_halte
     machine.handle(ae.RankExited(*WORK, signal=9, snapshots=(4, 5)), 0.3)
     (before,) = reports(machine.handle(ae.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 5.0))
     assert (before.ranks[0].snapshots, before.stored) == ((4, 5), (m.Stored("other", 0, (4, 5)),))
-    effects = machine.handle(ae.FromMaster(m.Advance(1, 1, -1, 3)), 9.0)
+    effects = machine.handle(ae.FromMaster(m.Watermarks(1, 1, -1, 3)), 9.0)
     (after,) = reports(effects)
     assert of(effects, ae.Forget) == [ae.Forget(1)]
     assert (after.timeline, after.ranks[0].state, after.ranks[0].snapshots, after.stored) == (1, "gone", (), ())

@@ -13,16 +13,16 @@ from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
-from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import replay
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
 AFTER_S = 10.0
 COMPUTING = 1
 
 
-AGAIN = Rung("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
+AGAIN = LadderLevel("process", "process", 99, 300.0, lambda f, view: RecoveryPlan("process", (("work", 0),)))
 
 
 class Job:
@@ -31,7 +31,7 @@ class Job:
     def __init__(self) -> None:
         graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
         launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0, {}, {}),)}
-        outline = JobOutline(
+        outline = MasterConfig(
             "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
             hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
         )  # fmt: skip

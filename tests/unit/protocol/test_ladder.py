@@ -8,23 +8,23 @@ import msgspec
 import pytest
 
 from rolemesh.api.failures import Attempt, Failure, JobView, RankView, RecoveryPlan
-from rolemesh_durable.protocol.master.ladder import MAX_DELAY_S, SOON_S, Proposal, Rung, backoff, propose
+from rolemesh_durable.protocol.master.ladder import MAX_DELAY_S, SOON_S, LadderLevel, Proposal, backoff, propose
 
 WORK, OTHER = ("work", 0), ("other", 0)
 DIED = Failure("signal", *WORK, signal=9)
 
 
-def rung(name: str, max_attempts: int = 5, delay_s: float = 0.0) -> Rung:
-    return Rung(
+def level(name: str, max_attempts: int = 5, delay_s: float = 0.0) -> LadderLevel:
+    return LadderLevel(
         name, "process", max_attempts, 300.0,
         lambda failure, view: RecoveryPlan(name, view.lost_with(failure), reason="again", delay_s=delay_s),
     )  # fmt: skip
 
 
-LADDER = (rung("process"), rung("job"))
+LADDER = (level("process"), level("job"))
 
 
-def asked(attempts: Sequence[Attempt], now: float, finished: int, ladder: Sequence[Rung] = LADDER) -> Proposal:
+def asked(attempts: Sequence[Attempt], now: float, finished: int, ladder: Sequence[LadderLevel] = LADDER) -> Proposal:
     """What is proposed where work/0, which has finished this step, has died."""
     ranks = tuple(RankView(*key, "n", "failed", finished, 0) for key in (WORK, OTHER))
     return propose([DIED], JobView("job", 1, -1, ranks, (), attempts=tuple(attempts), now=now), ladder, [])
@@ -76,7 +76,7 @@ def test_only_what_came_since_the_last_progress_counts_and_only_of_the_same_rank
 
 
 def test_attempts_in_vain_count_however_long_ago_they_were_and_others_within_the_window() -> None:
-    ladder = (rung("process", 3),)
+    ladder = (level("process", 3),)
     for apart in (1.0, 3600.0):
         tried = [attempt("process", n * apart, 7, n * apart + 0.1) for n in range(3)]
         ended = asked(tried, 3 * apart, 7, ladder)
@@ -84,11 +84,11 @@ def test_attempts_in_vain_count_however_long_ago_they_were_and_others_within_the
         assert f"tried 3 times in {max(300.0, 3 * apart):.0f} s" in ended.trail[-1]
     helped = [attempt("process", n * 200.0, n, n * 200.0 + 0.1) for n in range(9)]
     assert asked(helped, 9 * 200.0, 20, ladder).plan is not None
-    assert asked(helped, 8 * 200.0 + 5.0, 20, (rung("process", 2),)).plan is None
+    assert asked(helped, 8 * 200.0 + 5.0, 20, (level("process", 2),)).plan is None
 
 
 def test_a_level_may_ask_for_a_delay_itself() -> None:
-    slow = (rung("slow", delay_s=3.0),)
+    slow = (level("slow", delay_s=3.0),)
     assert delay(asked([], 10.0, 7, slow)) == 3.0
     assert delay(asked([attempt("slow", float(n), 7, n + 0.1) for n in range(4)], 10.0, 7, slow)) == 4.0
 

@@ -11,14 +11,14 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
-from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
 from rolemesh_durable.protocol.master.progress import TROUBLE_S
 from rolemesh_durable.protocol.master.replay import follow, replay
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
 
-def job(ranks: int = 1, agents: int = 1, ladder: tuple[Rung, ...] = (), **settings: Any) -> MasterMachine:
+def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), **settings: Any) -> MasterMachine:
     """A job whose master has heard its agents; `agents` beyond `ranks` have none."""
     names = [f"a{i}" for i in range(agents)]
     launches: dict[str, tuple[m.RankLaunch, ...]] = dict.fromkeys(names, ())
@@ -32,7 +32,7 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[Rung, ...] = (), **settin
         "owner_lease_s": None,
         "snapshots": SnapshotPlan(enabled=False),
     }
-    outline = JobOutline("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
+    outline = MasterConfig("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
     machine = MasterMachine(outline, ladder)
     machine.handle(me.Begin(), 0.0)
     for name in names:
@@ -161,7 +161,7 @@ def test_a_step_is_committed_when_every_rank_has_finished_it_and_no_rank_may_run
     running(machine)
     effects = tell(machine, "a0", 2.0, *(m.RankReport("work", n, 0, "ready", 100, finished=3 - n) for n in (0, 1)))
     assert [e.step for e in effects if isinstance(e, me.Committed)] == [2]
-    (advance,) = [e.message for e in effects if isinstance(e, me.ToAgent) and isinstance(e.message, m.Advance)]
+    (advance,) = [e.message for e in effects if isinstance(e, me.ToAgent) and isinstance(e.message, m.Watermarks)]
     assert (advance.committed, advance.granted) == (2, 6)
 
 
@@ -250,7 +250,7 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
 
 
 def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to() -> None:
-    everybody = Rung("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
+    everybody = LadderLevel("job", "job", 9, 300.0, lambda f, view: RecoveryPlan("job", (("work", 0),), "disk"))
     machine = job(ladder=(everybody,), snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     running(machine)
     machine.handle(me.Published(9), 2.0)

@@ -1,7 +1,7 @@
-"""Turns on shared slots and gates of groups, played through: one role loaded at a time, nobody waits for ever.
+"""Turns on shared slots and barriers of groups, played through: one role loaded at a time, nobody waits for ever.
 
 Ranks move in any order and are killed at any moment. As in a real rank, one that is inside a call neither answers who
-asks for values nor takes a word at the gate; and inside a group's call, it waits for all of the group.
+asks for values nor takes a word at the barrier; and inside a group's call, it waits for all of the group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, role_schedule
 from rolemesh.placement import Assignment, PlacementPlan, Slot
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, Gate
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, Barrier
 from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free
 
 STEPS = 3
@@ -77,7 +77,7 @@ class Play:
         self.ranks = {
             key: Rank(key, number[place[key]], shared.get(number[place[key]], {key: Row(STARTING)})) for key in keys
         }
-        self.gates = {role: Gate(size) for role in collective}
+        self.barriers = {role: Barrier(size) for role in collective}
 
     def play(self, kills: int) -> None:
         """Until all ranks are done; fails if that never comes."""
@@ -126,7 +126,7 @@ class Play:
             rank.generation += 1
             rank.publish(ABSENT)
         if victim.key[0] in self.collective:
-            self.gates[victim.key[0]] = Gate(self.size)
+            self.barriers[victim.key[0]] = Barrier(self.size)
 
     # ------------------------------------------------------------------------------------------------ one small thing
 
@@ -211,7 +211,7 @@ class Play:
         if generation != self.ranks[sender].generation:
             return
         if word in (ARRIVE, LEAVE):
-            for number, answer in self.gates[rank.key[0]].heard(sender[1], word, position):
+            for number, answer in self.barriers[rank.key[0]].heard(sender[1], word, position):
                 self.say(rank, (rank.key[0], number), answer, position)
         elif position == rank.position:
             rank.answer = word
@@ -297,14 +297,14 @@ def test_a_turn_is_free_when_nobody_is_before_or_loaded_behind() -> None:
 
 
 def test_the_gate_opens_when_all_are_there_for_the_same_call() -> None:
-    gate = Gate(2)
-    assert gate.heard(0, ARRIVE, 3) == ()
-    assert gate.heard(1, ARRIVE, 3) == ((0, GO), (1, GO))
-    assert gate.heard(1, LEAVE, 3) == (), "it is too late to step back"
-    assert gate.heard(1, ARRIVE, 4) == ()
-    assert gate.heard(1, LEAVE, 4) == ((1, LEFT),)
-    assert gate.heard(0, ARRIVE, 4) == ()
-    assert gate.heard(1, ARRIVE, 4) == ((0, GO), (1, GO))
+    barrier = Barrier(2)
+    assert barrier.heard(0, ARRIVE, 3) == ()
+    assert barrier.heard(1, ARRIVE, 3) == ((0, GO), (1, GO))
+    assert barrier.heard(1, LEAVE, 3) == (), "it is too late to step back"
+    assert barrier.heard(1, ARRIVE, 4) == ()
+    assert barrier.heard(1, LEAVE, 4) == ((1, LEFT),)
+    assert barrier.heard(0, ARRIVE, 4) == ()
+    assert barrier.heard(1, ARRIVE, 4) == ((0, GO), (1, GO))
 
 
 @pytest.mark.parametrize("roles", [("b", "a"), ("a", "b")])

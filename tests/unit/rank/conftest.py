@@ -32,7 +32,7 @@ from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
-from rolemesh_durable.rank.status_page import Board
+from rolemesh_durable.rank.status_page import StatusPage
 
 PATIENCE_S = 30
 
@@ -68,7 +68,7 @@ class Agent:
 
     reports: Any
     sockets: dict[tuple[str, int], Any]
-    boards: dict[tuple[str, int], Board]
+    status_pages: dict[tuple[str, int], StatusPage]
 
     def send(self, key: tuple[str, int], message: m.AgentToRank) -> None:
         self.sockets[key].send_multipart(encode_control(m.encode(message)))
@@ -78,8 +78,8 @@ class Agent:
         return m.decode_rank_to_agent(self.reports.recv())
 
     def until(self, key: tuple[str, int], condition: Callable[[Any], bool]) -> None:
-        board = self.boards[key]
-        spin_until(lambda: condition(board.read()))
+        status_page = self.status_pages[key]
+        spin_until(lambda: condition(status_page.read()))
 
 
 def spin_until(condition: Callable[[], bool]) -> None:
@@ -135,7 +135,7 @@ class Fleet:
         until = steps - 1 if granted is None else granted
         children: dict[tuple[str, int], tuple[Any, Connection]] = {}
         for key in keys:
-            Board.create(self.sockets / f"board-{key[0]}-{key[1]}").close()
+            StatusPage.create(self.sockets / f"status-{key[0]}-{key[1]}").close()
         for key in keys:
             ours, theirs = context.Pipe()
 
@@ -177,17 +177,17 @@ class Fleet:
             for peer in peers:
                 sockets[peer.role, peer.rank] = context.socket(zmq.PUSH)
                 sockets[peer.role, peer.rank].connect(peer.addresses["control"])
-            boards = {key: Board.open(self.sockets / f"board-{key[0]}-{key[1]}") for key in children}
+            status_pages = {key: StatusPage.open(self.sockets / f"status-{key[0]}-{key[1]}") for key in children}
             for _, pipe in children.values():
                 pipe.send(peers)
             try:
-                for board in boards.values():
-                    spin_until(lambda board=board: board.read().step >= 0)
+                for status_page in status_pages.values():
+                    spin_until(lambda status_page=status_page: status_page.read().step >= 0)
                 if drive is not None:
-                    drive(Agent(reports, sockets, boards))
+                    drive(Agent(reports, sockets, status_pages))
                 outcomes = {}
                 for key, (_, pipe) in children.items():
-                    assert pipe.poll(PATIENCE_S), f"{key} does not end: {boards[key].read()}"
+                    assert pipe.poll(PATIENCE_S), f"{key} does not end: {status_pages[key].read()}"
                     outcomes[key] = pipe.recv()
                 for key, (process, pipe) in children.items():
                     pipe.send("go")
@@ -198,8 +198,8 @@ class Fleet:
                 for socket in (*sockets.values(), reports):
                     socket.close(linger=0)
                 (self.sockets / "agent").unlink()
-                for board in boards.values():
-                    board.close()
+                for status_page in status_pages.values():
+                    status_page.close()
 
     def _rank(
         self,
@@ -233,7 +233,7 @@ class Fleet:
             ctx = RankContext(options=NoOptions(), role=role, rank=rank, world_size=roles[role][1], steps=steps)
             workload = roles[role][0]()
             workload.setup(ctx)
-            board = Board.open(self.sockets / f"board-{role}-{rank}")
+            status_page = StatusPage.open(self.sockets / f"status-{role}-{rank}")
 
             def report(message: m.RankMetrics) -> None:
                 outcome.lines += message.lines
@@ -242,7 +242,7 @@ class Fleet:
             meter = Meter(ctx, every, report)
             activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
-            ports = Ports(flow, activity, sizes, endpoint, board, meter, steps=steps, **options)
+            ports = Ports(flow, activity, sizes, endpoint, status_page, meter, steps=steps, **options)
             loop = Loop(
                 workload,
                 ctx,
@@ -250,7 +250,7 @@ class Fleet:
                 activity=activity,
                 endpoint=endpoint,
                 ports=ports,
-                board=board,
+                status_page=status_page,
                 meter=meter,
                 control=control,
                 steps=steps,
@@ -277,7 +277,7 @@ def fleet() -> Iterator[Fleet]:
     client_public, client_secret = (key.decode() for key in zmq.curve_keypair())
     try:
         yield Fleet(sockets, shm, TransportKeys(public, secret, client_public, client_secret))
-        assert [path.name for path in sockets.iterdir() if not path.name.startswith("board-")] == []
+        assert [path.name for path in sockets.iterdir() if not path.name.startswith("status-")] == []
         assert list(shm.iterdir()) == []
     finally:
         shutil.rmtree(sockets)

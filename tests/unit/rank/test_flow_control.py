@@ -7,8 +7,8 @@ import pytest
 
 from rolemesh.api.partition import Split
 from rolemesh_durable.dataplane.shm import capacity_of
-from rolemesh_durable.protocol.messages import Advance
-from rolemesh_durable.rank.status_page import BLOCKED, Board
+from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.rank.status_page import BLOCKED, StatusPage
 
 LARGE = 100_000
 
@@ -17,14 +17,14 @@ LARGE = 100_000
 def test_a_producer_is_never_further_ahead_than_its_window(fleet, flow, role, watch, lag, credits):
     graph, edge = flow
     made = get_context("fork").Value("q", 0)
-    board = fleet.sockets / "board-a-0"
+    status_page = fleet.sockets / "status-a-0"
 
     def make(self):
         made.value += 1
         return [self.ctx.step]
 
     def take(self, x):
-        producer = Board.open(board)
+        producer = StatusPage.open(status_page)
         if self.ctx.step == lag:
             watch(lambda: producer.read().phase == BLOCKED)
             self.seen.append(made.value)
@@ -42,7 +42,7 @@ def test_a_producer_is_never_further_ahead_than_its_window(fleet, flow, role, wa
 def test_a_slow_consumer_of_a_broadcast_holds_the_producer_for_all(fleet, flow, role, watch):
     graph, edge = flow
     made = get_context("fork").Value("q", 0)
-    board = fleet.sockets / "board-a-0"
+    status_page = fleet.sockets / "status-a-0"
 
     def make(self):
         made.value += 1
@@ -50,7 +50,7 @@ def test_a_slow_consumer_of_a_broadcast_holds_the_producer_for_all(fleet, flow, 
 
     def slow(self, x):
         if self.ctx.step == 0:
-            producer = Board.open(board)
+            producer = StatusPage.open(status_page)
             watch(lambda: producer.read().phase == BLOCKED)
             self.seen.append(made.value)
             producer.close()
@@ -118,9 +118,9 @@ def test_a_producer_over_its_retention_budget_waits_for_a_commit(fleet, flow, ro
 
     def drive(agent):
         agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 3)
-        agent.send(("a", 0), Advance(1, 0, 7, 1))
+        agent.send(("a", 0), Watermarks(1, 0, 7, 1))
         agent.until(("a", 0), lambda at: at.phase == BLOCKED and at.step == 5)
-        agent.send(("a", 0), Advance(1, 0, 7, 9))
+        agent.send(("a", 0), Watermarks(1, 0, 7, 9))
 
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)]),
@@ -144,7 +144,7 @@ def test_ranks_run_to_their_grant_and_no_further(fleet, flow, role):
         agent.until(("b", 0), lambda at: at.finished == 3)
         agent.until(("a", 0), lambda at: at.finished == 3 and at.phase == 0)
         for key in agent.sockets:
-            agent.send(key, Advance(1, 0, 9, -1))
+            agent.send(key, Watermarks(1, 0, 9, -1))
 
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=9)]),

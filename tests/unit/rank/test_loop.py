@@ -3,7 +3,7 @@
 from multiprocessing import get_context
 
 from rolemesh.api.partition import Split
-from rolemesh_durable.protocol.messages import Advance, RankMetrics, Stop
+from rolemesh_durable.protocol.messages import RankMetrics, Stop, Watermarks
 from rolemesh_durable.rank.status_page import COMPUTING, WAITING
 
 
@@ -14,7 +14,7 @@ def pair(flow, **settings):
 
 def test_a_rank_that_waits_for_input_stops_at_once_when_told(fleet, flow, role):
     def drive(agent):
-        agent.send(("b", 0), Advance(1, 0, 4, -1))
+        agent.send(("b", 0), Watermarks(1, 0, 4, -1))
         agent.until(("b", 0), lambda at: at.phase == WAITING and at.edge == 0 and at.step == 1)
         agent.send(("b", 0), Stop(1, 5.0))
         agent.send(("a", 0), Stop(1, 5.0))

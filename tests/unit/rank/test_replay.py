@@ -1,4 +1,4 @@
-"""A consumer that starts anew gets what it needs again; a producer that starts anew gets its credits back."""
+"""A consumer that starts again gets what it needs again; a producer that starts again gets its credits back."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.status_page import Board
+from rolemesh_durable.rank.status_page import StatusPage
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def start(fleet, flow, tmp_path):
         site = Site(role, 0, "here", generation, "127.0.0.1", str(fleet.sockets), str(fleet.shm))
         endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
         meter = Meter(RankContext(options=NoOptions(), role=role), 1, lambda message: None)
-        board = Board.create(tmp_path / f"{role}{generation}")
+        status_page = StatusPage.create(tmp_path / f"{role}{generation}")
         sizes = {"a": 1, "b": 1}
         ports[role] = Ports(
             flow_graph,
             Activity(flow_graph),
             sizes,
             endpoint,
-            board,
+            status_page,
             meter,
             steps=9,
             retention=True,

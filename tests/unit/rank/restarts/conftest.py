@@ -29,7 +29,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
-from rolemesh_durable.rank.status_page import Board
+from rolemesh_durable.rank.status_page import StatusPage
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40
@@ -60,7 +60,7 @@ class Rank:
 
     launch: m.RankLaunch
     process: Any = None
-    board: Board | None = None
+    status_page: StatusPage | None = None
     peer: m.Peer | None = None
     socket: Any = None
     ready: bool = False
@@ -125,12 +125,12 @@ class Village:
             collective=role in self.collective, resume=resume, restore=restore,
             origin=self.origin, origin_step=self.origin_step,
         )  # fmt: skip
-        board = self._board(role, rank)
-        mates = {r: str(self._board(role, r)) for r in range(self.sizes[role]) if r != rank}
-        known = self.ranks[role, rank] = Rank(launch, board=Board.create(board))
+        status_page = self._status_page(role, rank)
+        mates = {r: str(self._status_page(role, r)) for r in range(self.sizes[role]) if r != rank}
+        known = self.ranks[role, rank] = Rank(launch, status_page=StatusPage.create(status_page))
         start = RankStart(
             launch, self.job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
-            str(self.root), str(self.root), self.address, str(board), mates if role in self.collective else {},
+            str(self.root), str(self.root), self.address, str(status_page), mates if role in self.collective else {},
         )  # fmt: skip
         encoded = msgspec.msgpack.encode(start)
         known.process = self.fork.Process(target=_child, args=(encoded, str(self.root / f"log-{role}-{rank}")))
@@ -139,8 +139,8 @@ class Village:
     def _options(self, role: str) -> dict[str, Any]:
         return {}
 
-    def _board(self, role: str, rank: int) -> Path:
-        return self.root / f"board-{role}-{rank}"
+    def _status_page(self, role: str, rank: int) -> Path:
+        return self.root / f"status-{role}-{rank}"
 
     def _shm(self, role: str, rank: int) -> Path:
         return self.shm / self.nodes.get((role, rank), "here")
@@ -156,7 +156,7 @@ class Village:
         peers = tuple(rank.peer for rank in self.ranks.values() if rank.peer is not None)
         if peers != self.wired and len(peers) == len(self.ranks):
             self.wired = peers
-            self._tell(m.WireRank(peers))
+            self._tell(m.Connect(peers))
         safe = [self.safe(key) for key in self.ranks]
         self.committed = max(self.committed, min(safe))
         ready = all(rank.ready for rank in self.ranks.values())
@@ -166,10 +166,10 @@ class Village:
             self._tell(self._advance())
             self._unpin()
 
-    def _advance(self) -> m.Advance:
+    def _advance(self) -> m.Watermarks:
         groups = {role: min(self.safe((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
         committed, granted, published = self.told
-        return m.Advance(1, 0, granted, committed, published, -1, groups)
+        return m.Watermarks(1, 0, granted, committed, published, -1, groups)
 
     def persist(self, step: int) -> str:
         """Run, not much further, until the snapshot of `step` is on disk; its folder. Before anything else."""
@@ -210,8 +210,8 @@ class Village:
 
     def safe(self, key: tuple[str, int]) -> int:
         rank = self.ranks[key]
-        assert rank.board is not None
-        return max(rank.board.read().snapshot, rank.launch.resume)
+        assert rank.status_page is not None
+        return max(rank.status_page.read().snapshot, rank.launch.resume)
 
     def _tell(self, message: m.AgentToRank) -> None:
         for rank in self.ranks.values():
@@ -259,7 +259,7 @@ class Village:
 
     def finished(self, role: str, step: int, rank: int = 0) -> None:
         """Wait until a rank has finished `step`."""
-        self.until(lambda: self.ranks[role, rank].board.read().finished >= step)
+        self.until(lambda: self.ranks[role, rank].status_page.read().finished >= step)
 
     def tell(self, role: str, rank: int, message: m.AgentToRank) -> None:
         """As its agent would."""
@@ -282,7 +282,7 @@ class Village:
             common = sorted(set(group[0]).intersection(*group[1:]))
             resume = common[-1] if common else self.origin_step
             assert resume >= self.committed, "somebody was told that a commit covers what cannot be restored"
-            old.board.close()
+            old.status_page.close()
             if old.socket is not None:
                 old.socket.close(linger=0)
             restore = "memory" if common else "disk" if self.origin else "none"
@@ -316,7 +316,7 @@ class Village:
             rank.process.join()
             if rank.socket is not None:
                 rank.socket.close(linger=0)
-            rank.board.close()
+            rank.status_page.close()
         self.reports.close(linger=0)
         self.context.term()
 

@@ -162,7 +162,7 @@ def test_a_stream_that_was_used_in_part_goes_on_where_it_stopped(village):
     job.start()
     for step in range(0, 12, 3):
         job.finished("data", step)
-        job.until(lambda step=step: job.ranks["data", 0].board.read().step > step)
+        job.until(lambda step=step: job.ranks["data", 0].status_page.read().step > step)
         for _ in range(8):
             job.tick()
         job.kill(("data", 0))
@@ -195,7 +195,7 @@ def test_a_rank_whose_memory_was_emptied_is_restored_from_what_was_made_since(vi
     job.finished(role, 6)
     for path in [path for path in job.shm.rglob("*") if path.is_file()]:
         path.unlink()
-    emptied = max(known.board.read().finished for known in job.ranks.values())
+    emptied = max(known.status_page.read().finished for known in job.ranks.values())
     job.until(lambda: job.committed > emptied)
     job.kill((role, 0))
     assert (job.done(), job.metrics()) == want

@@ -113,12 +113,12 @@ def test_a_rank_that_finds_memory_full_waits_for_what_commits_free(village):
     job = village(pair(credits=100), made, stateful=STATEFUL, steps=60, snapshots=plan)
     with small(job.shm, 24):
         job.start()
-        job.until(lambda: job.ranks["data", 0].board.read().short > MB // 2)
-        assert job.ranks["data", 0].board.read().phase == BLOCKED
+        job.until(lambda: job.ranks["data", 0].status_page.read().short > MB // 2)
+        assert job.ranks["data", 0].status_page.read().phase == BLOCKED
         job.finished("data", 40)
         job.kill(("trainer", 0))
         job.done()
-        assert job.ranks["data", 0].board.read().short == 0
+        assert job.ranks["data", 0].status_page.read().short == 0
         job.close()
 
 
@@ -128,13 +128,13 @@ def test_a_rank_waits_for_room_for_its_snapshot(village):
     job = village(pair(), made, stateful=STATEFUL, steps=60, snapshots=plan)
     with small(job.shm, 24):
         job.start()
-        job.until(lambda: job.ranks["trainer", 0].board.read().snapshot == 19)
+        job.until(lambda: job.ranks["trainer", 0].status_page.read().snapshot == 19)
         fill(job.shm / "somebody-elses")
-        job.until(lambda: job.ranks["trainer", 0].board.read().short)
-        assert job.ranks["trainer", 0].board.read().step == 39
+        job.until(lambda: job.ranks["trainer", 0].status_page.read().short)
+        assert job.ranks["trainer", 0].status_page.read().step == 39
         (job.shm / "somebody-elses").unlink()
         job.done()
-        assert job.ranks["trainer", 0].board.read().snapshot == 59
+        assert job.ranks["trainer", 0].status_page.read().snapshot == 59
         job.close()
 
 

@@ -138,7 +138,7 @@ class _Sender(Sender):
         self._socket.close()
 
     def _run(self) -> None:
-        # A peer that is gone is no error here: its next generation is connected to anew, and asks for what it lacks.
+        # A peer that is gone is no error here: its next generation is connected to again, and asks for what it lacks.
         with suppress(OSError):
             self._socket.connect(self._address)
             while not self._dropped and (frame := self._queue.get()) is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.limits import raise_limits
-from rolemesh_durable.agent.resource_guard import Keeper, remove_job
+from rolemesh_durable.agent.resource_guard import ResourceGuard, remove_job
 from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.title import entitle
@@ -34,15 +34,15 @@ def main() -> int:
     for module in PRELOAD:
         importlib.import_module(module)
     logs = Path(bundle.config.run_dir, LOGS_DIR)
-    keeper = Keeper(bundle.job_id, "supervisor")
+    guard = ResourceGuard(bundle.job_id, "supervisor")
     try:
-        supervisor = Supervisor(start, keeper.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
+        supervisor = Supervisor(start, guard.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
         finished = supervisor.run()
         remove_job(bundle.job_id)
         if not finished:
             give_up(bundle, supervisor.gave_up)
     finally:
-        keeper.close()
+        guard.close()
     return 0 if finished else 1
 
 

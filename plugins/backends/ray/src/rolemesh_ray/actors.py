@@ -19,7 +19,7 @@ from rolemesh.runs.lock import hold
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.limits import raise_limits
-from rolemesh_durable.agent.resource_guard import Keeper
+from rolemesh_durable.agent.resource_guard import ResourceGuard
 from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.hosting.restarts import Restarts
 from rolemesh_durable.master.master import Master
@@ -55,14 +55,14 @@ class MasterActor:
         threading.Thread(target=self._run, name="master", daemon=True).start()
 
     def _run(self) -> None:
-        keeper = Keeper(self._job.job_id, "master")
+        guard = ResourceGuard(self._job.job_id, "master")
         started = time.monotonic()
         try:
-            Master(self._job, self._launcher, keeper.tmp).run()
+            Master(self._job, self._launcher, guard.tmp).run()
         except BaseException as error:
             self._failed(error, time.monotonic() - started)
         self._strikes.unlink(missing_ok=True)
-        keeper.close()
+        guard.close()
         # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
         ray.kill(self._self, no_restart=True)
 

@@ -17,7 +17,7 @@ from rolemesh.spec import JobFile
 from rolemesh.spec.role_environments import environments
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.protocol.job import JobBundle, JobConfig, PluginUse
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def bundle_job(
         resumes=bool(origin[0]),
         trust_pickles=trust_pickles,
     )
-    outline = JobOutline(
+    outline = MasterConfig(
         name=spec.name,
         epoch=0,
         steps=spec.steps,

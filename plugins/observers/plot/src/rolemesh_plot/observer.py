@@ -41,7 +41,7 @@ class PlotObserver(Observer):
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
-        """Start anew."""
+        """Start again."""
         self.run = run
         self.series = {name: {} for name in self.options.metrics}
         for line in read_metrics(Path(run.run_dir, METRICS_FILE)):

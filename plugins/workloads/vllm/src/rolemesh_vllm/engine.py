@@ -51,7 +51,7 @@ class Engine:
         before = set(scratch.glob("vllm_dist_*"))
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
         # Each update warns about layers that have no weights, e.g. rotary embeddings; `load` checks all names itself.
-        # This must follow LLM(), which configures logging anew.
+        # This must follow LLM(), which configures logging again.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
         self.tokenizer = self.llm.get_tokenizer()

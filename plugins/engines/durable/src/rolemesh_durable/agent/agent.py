@@ -1,4 +1,4 @@
-"""The agent: one per node and job. Drives `AgentMachine` with sockets, clocks, boards, processes and memory."""
+"""The agent: one per node and job. Drives `AgentMachine` with sockets, clocks, status pages, processes and memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.rehearsed import fail
 from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.agent.resource_guard import AgentKeeper
+from rolemesh_durable.agent.resource_guard import AgentGuard
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.stacks import StackTaker
-from rolemesh_durable.agent.status_pages import Boards
+from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool, parsed, rank_key
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
@@ -55,8 +55,6 @@ AT_WORK_S = 1.0
 HANGS_S = 30.0
 """but not for longer than this: then it hangs."""
 
-RankKey = tuple[str, int]
-
 
 class Agent:
     """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
@@ -72,13 +70,13 @@ class Agent:
         self.config = config
         self._send = send
         self._revive = revive
-        self._keeper = AgentKeeper(config.job.job_id, config.agent, config.incarnation, config.lease_s)
-        self._reserve = Reserve(self._keeper.shm)
+        self._guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, config.lease_s)
+        self._reserve = Reserve(self._guard.shm)
         self._reserve.fill()
-        self._memory = NodeMemory(config, self._keeper.shm)
+        self._memory = NodeMemory(config, self._guard.shm)
         self._turns = TurnPages()
-        self._boards = Boards(self._keeper.shm, self._reserve)
-        self._sampler = Sampler(self._boards, self._memory, self._reserve)
+        self._status_pages = StatusPages(self._guard.shm, self._reserve)
+        self._sampler = Sampler(self._status_pages, self._memory, self._reserve)
         self._machine = AgentMachine(
             Identity(config.agent, config.node, config.incarnation, config.host, os.getpid(), self._memory.address),
             config.lease_s,
@@ -90,12 +88,12 @@ class Agent:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._logs = Path(config.job.run_dir, "logs")
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._channels = RankChannels(f"ipc://{self._keeper.tmp}/agent")
+        self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
         self._dropped = Dropped(f"agent {config.agent}")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
-        self._zygotes = ZygotePool(self._logs, self._keeper.mark, self._keeper.tmp, self._watch_zygote)
-        self._stacks = StackTaker(self._keeper.mark)
+        self._zygotes = ZygotePool(self._logs, self._guard.mark, self._guard.tmp, self._watch_zygote)
+        self._stacks = StackTaker(self._guard.mark)
         self._events: deque[e.Event] = deque()
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
@@ -150,7 +148,7 @@ class Agent:
             except Empty:
                 break
             self._do(event)
-            if isinstance(event, e.FromMaster) and isinstance(event.message, m.Wire):
+            if isinstance(event, e.FromMaster) and isinstance(event.message, m.Addresses):
                 self._memory.copies_to(self._machine.addresses.copies_to)
         if self._channels.reports in ready:
             while not self._over and (frames := self._channels.next_report()):
@@ -185,10 +183,10 @@ class Agent:
 
     def _look_after_folder(self) -> None:
         """Make the folder again if somebody has removed it, so that ranks can go on to make snapshots there."""
-        if self._keeper.lost:
-            LOG.warning("somebody has removed %s; it is made again", self._keeper.shm)
+        if self._guard.lost:
+            LOG.warning("somebody has removed %s; it is made again", self._guard.shm)
             try:
-                self._keeper.renew()
+                self._guard.renew()
                 self._reserve.forget()
                 self._memory.renew(self._machine.timeline, self._reserve.make)
             except (OSError, RolemeshError) as error:
@@ -243,18 +241,18 @@ class Agent:
                 if not self._zygotes.kill(rank_key(role, rank, generation)):
                     self._gone(Death(rank_key(role, rank, generation), exit_code=0))
             case e.Terminate(role, rank, generation, patience_s):
-                self._boards.stopping(role, rank, patience_s)
+                self._status_pages.stopping(role, rank, patience_s)
                 self._zygotes.terminate(rank_key(role, rank, generation))
             case e.RankDied(role, rank):
-                self._died(role, rank)
+                self._memory.died(role, rank)
             case e.Forget(timeline):
                 self._memory.forget(timeline, self._reserve.make)
             case e.TakeStacks(role, rank, generation):
-                self._stacks.take(self._boards.pid(role, rank), role, rank, generation)
+                self._stacks.take(self._status_pages.pid(role, rank), role, rank, generation)
             case e.Fail():
                 hit = self._machine.ranks.get((effect.role, effect.rank))
                 key = rank_key(*hit.start) if hit is not None else ""
-                pid = self._boards.pid(effect.role, effect.rank) if hit is not None else os.getpid()
+                pid = self._status_pages.pid(effect.role, effect.rank) if hit is not None else os.getpid()
                 fail(effect.kind, key, pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
@@ -262,12 +260,6 @@ class Agent:
                 os._exit(0)
             case e.CleanUp():
                 self._clean_up()
-
-    def _died(self, role: str, rank: int) -> None:
-        try:
-            self._memory.died(role, rank)
-        except (OSError, RolemeshError) as error:
-            LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
     def _revive_master(self) -> None:
         comes = False
@@ -300,7 +292,7 @@ class Agent:
 
     def _start(self, key: str, launch: m.RankLaunch) -> None:
         role, rank = launch.role, launch.rank
-        board = self._boards.start(launch)
+        status_page = self._status_pages.start(launch)
         self._channels.drop((role, rank))
         self._memory.started(role, rank, launch.resume, launch.generation)
         start = RankStart(
@@ -308,12 +300,12 @@ class Agent:
             job=self.config.job,
             node=self.config.node,
             host=self.config.host,
-            shm_dir=str(self._keeper.shm),
-            socket_dir=str(self._keeper.tmp),
-            tmp_dir=str(self._keeper.tmp),
+            shm_dir=str(self._guard.shm),
+            socket_dir=str(self._guard.tmp),
+            tmp_dir=str(self._guard.tmp),
             agent_address=self._channels.address,
-            board=str(board),
-            mates=self._boards.mates(launch),
+            status_page=str(status_page),
+            mates=self._status_pages.mates(launch),
             turns=self._turns.starting(launch),
         )
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
@@ -356,7 +348,7 @@ class Agent:
         self._zygotes.close()
         self._memory.close()
         self._stacks.close()
-        self._boards.close()
+        self._status_pages.close()
         self._turns.close()
         self._channels.close()
-        self._keeper.close()
+        self._guard.close()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig
+from rolemesh_durable.protocol.rank_key import RankKey
+
+LOG = logging.getLogger("rolemesh_durable.agent")
 
 __all__ = ["NodeMemory"]
-
-RankKey = tuple[str, int]
 
 TIMELINE = "timeline"
 """The file in an agent's folder that says which timeline of the job it is from."""
@@ -62,7 +65,7 @@ class NodeMemory:
             names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
             found.append(
                 f"snapshots of {names} are gone from memory: somebody has emptied {self._shm}, as systemd does at the "
-                "logout of a user without lingering (loginctl enable-linger); the next ones are made anew"
+                "logout of a user without lingering (loginctl enable-linger); the next ones are made again"
             )
         for role, rank in sorted(self._running):
             if (step := self._of((role, rank)).refused) >= 0:
@@ -114,9 +117,12 @@ class NodeMemory:
         return self._of((role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
-        """A rank is dead before its end: what it was going to have persisted is seen to first."""
-        if self._persister is not None:
-            self._persister.died(role, rank)
+        """A rank is dead before its end: what it was going to have persisted is seen to first, if it can be read."""
+        try:
+            if self._persister is not None:
+                self._persister.died(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
     def safe(self, role: str, rank: int, snapshot: int) -> int:
         """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""

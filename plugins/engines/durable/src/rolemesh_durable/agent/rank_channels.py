@@ -6,7 +6,7 @@ import zmq
 
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.agent.rank import RankKey
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["RankChannels"]
 

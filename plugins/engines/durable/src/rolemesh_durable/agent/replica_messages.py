@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh_durable.agent.replica_store import Stamp
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "RankKey", "Send", "reason", "unexpected"]
 
@@ -23,7 +24,6 @@ GIVE_UP_S = 10.0
 PAUSE_S = 2.0
 """After what has failed, until it is tried again."""
 
-RankKey: TypeAlias = tuple[str, int]
 Send: TypeAlias = Callable[[str, bytes, Any], None]
 """Address, kind, what is encoded as the body."""
 

@@ -18,6 +18,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import OutLog
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.messages import Stored
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["KEPT", "Image", "Part", "ReplicaStore", "Stamp", "describe"]
 
@@ -28,7 +29,6 @@ _HEAD = "image"
 _FOLDER = re.compile(r"([A-Za-z_]\w*)-(\d+)")
 _STEP = re.compile(r"step-(-?\d+)")
 
-RankKey = tuple[str, int]
 Stamp: TypeAlias = tuple[int, int, int]
 """What tells images of one step apart: timeline, the rank's generation, and the snapshot's serial in its agent's
 memory."""

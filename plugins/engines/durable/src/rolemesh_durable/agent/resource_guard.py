@@ -24,7 +24,7 @@ from rolemesh_durable.agent import janitor
 from rolemesh_durable.agent.ownership import Owner, is_orphan, owner_of
 from rolemesh_durable.agent.reserve import Reserve
 
-__all__ = ["MARKER", "AgentKeeper", "Keeper", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
+__all__ = ["MARKER", "AgentGuard", "ResourceGuard", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
 
 MARKER = "ROLEMESH_JOB"
 """Environment variable that marks every process of one job on one agent: ``job/agent/incarnation``."""
@@ -36,7 +36,7 @@ def shm_folder(job_id: str, agent: str) -> Path:
     return _fast() / f"{janitor.PREFIX}{job_id}-{agent}"
 
 
-class Keeper:
+class ResourceGuard:
     """A private folder `tmp` (mode 0700, for sockets and temporary files) and marked processes, gone with their owner.
 
     `mark` goes into the environment of child processes. The owner calls `close` when it ends well; when it dies, its
@@ -64,7 +64,7 @@ class Keeper:
             os.close(self._open.pop())
 
 
-class AgentKeeper(Keeper):
+class AgentGuard(ResourceGuard):
     """A keeper with the agent's folder in shared memory, `shm`, taken over from an earlier incarnation if there is one.
 
     Before it is taken over, whatever is left of earlier incarnations is killed: the agent's process, and all that it
@@ -102,7 +102,7 @@ class AgentKeeper(Keeper):
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:
-        """As `Keeper.close`, and `shm` with it, unless a later incarnation has taken it over."""
+        """As `ResourceGuard.close`, and `shm` with it, unless a later incarnation has taken it over."""
         janitor.sweep(f"{MARKER}={self.mark}")
         janitor.remove(str(self.shm), self._token)
         super().close()

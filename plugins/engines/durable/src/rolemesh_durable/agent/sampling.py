@@ -1,4 +1,4 @@
-"""What an agent sees when it looks around: its ranks' boards, their snapshots, and what is wrong on its node."""
+"""What an agent sees when it looks around: its ranks' status pages, their snapshots, and what is wrong on its node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.processes import is_stopped
 from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.agent.status_pages import Boards
+from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.rank.status_page import Position
@@ -24,19 +24,19 @@ FROZEN_AFTER_NS = 1_000_000_000
 class Sampler:
     """Reads everything that is not told: see `Sampled`."""
 
-    def __init__(self, boards: Boards, memory: NodeMemory, reserve: Reserve) -> None:
-        self._boards, self._memory, self._reserve = boards, memory, reserve
+    def __init__(self, status_pages: StatusPages, memory: NodeMemory, reserve: Reserve) -> None:
+        self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
         self._unreadable: set[tuple[str, int]] = set()
 
     def sample(self, covered: int, making: tuple[str, ...], dropped: int) -> Sampled:
         """`covered` is the newest complete set on disk, `dropped` counts messages that were none."""
         now = time.monotonic_ns()
-        positions = list(self._boards.read())
-        boards = tuple(self._sampled(launch, at, now) for launch, at in positions)
+        positions = list(self._status_pages.read())
+        status_pages = tuple(self._sampled(launch, at, now) for launch, at in positions)
         persisted = self._memory.persisted(covered)
-        refusals = self._boards.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
+        refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
         stored, given_up = self._memory.stored(), self._memory.given_up
-        return Sampled(boards, stored, persisted, self._wrong(positions), making, refusals, given_up)
+        return Sampled(status_pages, stored, persisted, self._wrong(positions), making, refusals, given_up)
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """What is waited for on this node, "" if nothing is."""

@@ -1,4 +1,4 @@
-"""The boards of an agent's ranks: one page each, made before the rank is forked, read while it runs."""
+"""The status pages of an agent's ranks: one page each, made before the rank is forked, read while it runs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from pathlib import Path
 
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.rank.status_page import STOPPING, Board, Position
+from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.rank.status_page import STOPPING, Position, StatusPage
 
-__all__ = ["Boards"]
-
-RankKey = tuple[str, int]
+__all__ = ["StatusPages"]
 
 
-class Boards:
-    """The newest board of each rank, in the agent's folder."""
+class StatusPages:
+    """The newest status page of each rank, in the agent's folder."""
 
     def __init__(self, folder: Path, reserve: Reserve) -> None:
         self._folder, self._reserve = folder, reserve
-        self._boards: dict[RankKey, tuple[Board, RankLaunch]] = {}
+        self._status_pages: dict[RankKey, tuple[StatusPage, RankLaunch]] = {}
         self.refused = 0
         """Connections that the transports of ranks' former generations have refused."""
 
     def start(self, launch: RankLaunch) -> Path:
-        """Make the board of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
+        """Make the status page of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
         key = launch.role, launch.rank
         path = self._path(*key, launch.generation)
-        board = Board.create(path, self._reserve.make)
-        old = self._boards.get(key)
-        self._boards[key] = board, launch
+        status_page = StatusPage.create(path, self._reserve.make)
+        old = self._status_pages.get(key)
+        self._status_pages[key] = status_page, launch
         if old is not None:
             self.refused += old[0].read().refused
             old[0].close()
@@ -40,21 +39,21 @@ class Boards:
 
     def read(self) -> Iterator[tuple[RankLaunch, Position]]:
         """What each rank has written last."""
-        for board, launch in self._boards.values():
-            yield launch, board.read()
+        for status_page, launch in self._status_pages.values():
+            yield launch, status_page.read()
 
     def stopping(self, role: str, rank: int, patience_s: float) -> None:
         """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""
-        if (role, rank) in self._boards:
-            self._boards[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
+        if (role, rank) in self._status_pages:
+            self._status_pages[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
 
     def pid(self, role: str, rank: int) -> int:
         """The process that the rank has said it is; 0 if it has said nothing."""
-        known = self._boards.get((role, rank))
+        known = self._status_pages.get((role, rank))
         return known[0].read().pid if known is not None else 0
 
     def mates(self, launch: RankLaunch) -> dict[int, str]:
-        """The boards of the others in a collective group, if all of them live here."""
+        """The status pages of the others in a collective group, if all of them live here."""
         if not launch.collective or launch.local_world_size < launch.world_size:
             return {}
         return {
@@ -64,10 +63,10 @@ class Boards:
         }
 
     def close(self) -> None:
-        """Unmap all boards."""
-        for board, _ in self._boards.values():
-            board.close()
-        self._boards.clear()
+        """Unmap all status pages."""
+        for status_page, _ in self._status_pages.values():
+            status_page.close()
+        self._status_pages.clear()
 
     def _path(self, role: str, rank: int, generation: int) -> Path:
-        return self._folder / f"board-{role}-{rank}-{generation}"
+        return self._folder / f"status-{role}-{rank}-{generation}"

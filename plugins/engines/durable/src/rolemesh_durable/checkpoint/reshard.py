@@ -1,4 +1,4 @@
-"""The states of all ranks of a role, put together and cut anew for another world size.
+"""The states of all ranks of a role, put together and cut again for another world size.
 
 A `Shard` says where its block lies, so any block can be filled from any others. Everything else belongs to the rank
 that stored it: it is handed on only if all ranks stored the same.

@@ -134,7 +134,7 @@ class OutLog:
         self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
 
     def is_orphan(self, record: LogRecord) -> bool:
-        """Whether a later generation was restored to a step before that of `record`, so that it is made anew."""
+        """Whether a later generation was restored to a step before that of `record`, so that it is made again."""
         return _is_orphan(record, self._resumes)
 
     def chunk(

@@ -20,7 +20,7 @@ from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
 
 __all__ = ["Inbox", "Payload", "encode_control"]
 
-DATA, CREDIT, CONTROL, ASK, GATE = 1, 2, 3, 4, 5
+DATA, CREDIT, CONTROL, ASK, BARRIER = 1, 2, 3, 4, 5
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
 
@@ -31,7 +31,7 @@ CREDITS = struct.Struct("<BxxxIIIq")
 """tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
 ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
-GATES = struct.Struct("<BBxxIIxxxxq")
+BARRIERS = struct.Struct("<BBxxIIxxxxq")
 """tag, word, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
 
 

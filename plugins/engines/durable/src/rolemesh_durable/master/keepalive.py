@@ -11,9 +11,9 @@ KEEPALIVE_S = 1.0
 
 
 class Keepalive:
-    """Sends messages to agents, and repeats the last `Advance` of each.
+    """Sends messages to agents, and repeats the last `Watermarks` of each.
 
-    An `Advance` that is repeated does nothing, and grants nothing that has not been journalled before.
+    An `Watermarks` that is repeated does nothing, and grants nothing that has not been journalled before.
     """
 
     def __init__(self, launcher: Launcher) -> None:
@@ -24,7 +24,7 @@ class Keepalive:
     def send(self, agent: str, incarnation: int, message: m.MasterToAgent, now: float) -> None:
         """Pass a message on."""
         encoded = m.encode(message)
-        if isinstance(message, m.Advance):
+        if isinstance(message, m.Watermarks):
             self._last[agent], self._told = (incarnation, encoded), now
         self._launcher.send(agent, incarnation, encoded)
 

@@ -15,7 +15,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
 from rolemesh.plugins.manager import JobPlugins, hooks_of
 from rolemesh_durable.protocol.job import JobBundle, PluginUse
-from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
+from rolemesh_durable.protocol.master.ladder import Diagnose, LadderLevel
 
 __all__ = ["MasterPlugins", "created", "exact"]
 
@@ -38,7 +38,7 @@ def created(uses: Iterable[PluginUse], base: str) -> JobPlugins:
 
 
 class MasterPlugins:
-    """What the master's machine asks: the ladder's rungs, the diagnosers, and the placement strategies."""
+    """What the master's machine asks: the ladder's levels, the diagnosers, and the placement strategies."""
 
     def __init__(self, bundle: JobBundle) -> None:
         base = bundle.config.base
@@ -47,21 +47,21 @@ class MasterPlugins:
         self._strategies = created(bundle.strategies, base)
 
     @property
-    def ladder(self) -> tuple[Rung, ...]:
+    def ladder(self) -> tuple[LadderLevel, ...]:
         """The levels in the job file's order. Levels of one name are told apart by their position."""
         names = [self._levels.record(name).name for name in self._levels.names]
         return tuple(
-            self._rung(instance, name if names.count(name) == 1 else instance)
+            self._level(instance, name if names.count(name) == 1 else instance)
             for instance, name in zip(self._levels.names, names, strict=True)
         )
 
-    def _rung(self, instance: str, name: str) -> Rung:
+    def _level(self, instance: str, name: str) -> LadderLevel:
         level = self._levels.instance(instance)
 
         def recover(failure: Any, view: Any) -> Any:
             return self._levels.asked(instance, "recover", RecoveryPlan, failure=failure, view=view)
 
-        return Rung(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
+        return LadderLevel(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
 
     @property
     def diagnosers(self) -> tuple[Diagnose, ...]:

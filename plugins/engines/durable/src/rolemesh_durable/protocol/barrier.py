@@ -1,18 +1,18 @@
-"""The gate before a collective call: its ranks go in together, when all of them have all that they need. Pure.
+"""The barrier before a collective call: its ranks go in together, when all of them have all that they need. Pure.
 
 Inside a collective call a rank waits for its mates and answers nobody. If one went in while a mate still waits for its
 input, and the rank that makes that input had to start again, then this rank could ask the one inside for what it has
-lost, and all of them would wait for ever. At the gate a rank waits, but answers.
+lost, and all of them would wait for ever. At the barrier a rank waits, but answers.
 
-Rank 0 keeps the gate: the others tell it that they have arrived, and it lets all go at once. Who must step back
-meanwhile asks, and goes in all the same if the gate has been opened before.
+Rank 0 keeps the barrier: the others tell it that they have arrived, and it lets all go at once. Who must step back
+meanwhile asks, and goes in all the same if the barrier has been opened before.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARRIVE", "GO", "LEAVE", "LEFT", "Gate"]
+__all__ = ["ARRIVE", "GO", "LEAVE", "LEFT", "Barrier"]
 
 ARRIVE: Final = 0
 """A rank to the keeper: it is there."""
@@ -24,7 +24,7 @@ LEFT: Final = 3
 """The keeper to a rank: it has stepped back in time."""
 
 
-class Gate:
+class Barrier:
     """The keeper's side, for a group of `world_size` ranks."""
 
     def __init__(self, world_size: int) -> None:

@@ -236,7 +236,7 @@ class InEdgeState(Generic[T]):
     def restart_source(self, source: int, generation: int) -> int:
         """`source` is in `generation` now. Returns the first step to ask it for: all before it have come completely.
 
-        Chunks of an incomplete value are dropped and taken anew, unless a consumer of the stream has used some: then
+        Chunks of an incomplete value are dropped and taken again, unless a consumer of the stream has used some: then
         what comes again is a duplicate.
         """
         position = self._position(source)

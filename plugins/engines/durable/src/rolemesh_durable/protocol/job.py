@@ -11,7 +11,7 @@ from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.spec.role_environments import Environment
-from rolemesh_durable.protocol.master_config import JobOutline, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
 __all__ = ["AgentConfig", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
@@ -70,8 +70,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
 class RankStart(msgspec.Struct, frozen=True):
     """What the zygote hands a new rank: its launch, the job, and the places on its node.
 
-    `mates` are the boards of all other ranks of its collective group, if they all live on this node. `turns` is the
-    page of those with which it takes turns; "" if it takes none.
+    `mates` are the status pages of all other ranks of its collective group, if they all live on this node. `turns` is
+    the page of those with which it takes turns; "" if it takes none.
     """
 
     launch: RankLaunch
@@ -82,7 +82,7 @@ class RankStart(msgspec.Struct, frozen=True):
     socket_dir: str
     tmp_dir: str
     agent_address: str
-    board: str
+    status_page: str
     mates: dict[int, str] = {}
     turns: str = ""
 
@@ -90,7 +90,7 @@ class RankStart(msgspec.Struct, frozen=True):
 class JobBundle(msgspec.Struct, frozen=True):
     """All that the master is started with. Holds expanded secrets: never written to disk, never journalled."""
 
-    outline: JobOutline
+    outline: MasterConfig
     config: JobConfig
     job_id: str
     backend: str

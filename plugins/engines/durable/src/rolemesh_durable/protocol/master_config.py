@@ -8,7 +8,7 @@ from rolemesh.api.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["JobOutline", "SnapshotPlan"]
+__all__ = ["MasterConfig", "SnapshotPlan"]
 
 
 class SnapshotPlan(msgspec.Struct, frozen=True):
@@ -33,11 +33,11 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
         return (step // self.every) * self.every - 1
 
 
-class JobOutline(msgspec.Struct, frozen=True):
+class MasterConfig(msgspec.Struct, frozen=True):
     """A job as its master's machine sees it. `launches` maps each agent to its ranks as they are first started.
 
     `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
-    anew. Times are in seconds. `lease_s` is how long an agent lives without
+    again. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
     that give snapshots. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes no further than
     whoever injects its failures lets it, so that none of them comes too late. `clock` names the monotonic clock that

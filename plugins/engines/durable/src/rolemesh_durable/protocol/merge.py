@@ -16,7 +16,7 @@ class MetricsMerger:
     """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
 
     Lines are kept rank by rank until they are known to be durable (`forget`), so that they can be sent again, and be
-    joined anew when ranks come here or leave. A rank that was started again sends some lines twice: they are dropped.
+    joined again when ranks come here or leave. A rank that was started again sends some lines twice: they are dropped.
     """
 
     def __init__(self) -> None:

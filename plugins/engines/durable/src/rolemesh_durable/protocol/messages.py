@@ -167,7 +167,7 @@ class Halt(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[RankId, ...]
 
 
-class Wire(msgspec.Struct, frozen=True, tag=True):
+class Addresses(msgspec.Struct, frozen=True, tag=True):
     """Where the neighbours of this agent's ranks are now, as far as that is newer than version `since`.
 
     Who has not all up to `since` leaves it alone, and is told more; -1 is before everything. `version` grows with each
@@ -182,7 +182,7 @@ class Wire(msgspec.Struct, frozen=True, tag=True):
     copies_to: str = ""
 
 
-class Advance(msgspec.Struct, frozen=True, tag=True):
+class Watermarks(msgspec.Struct, frozen=True, tag=True):
     """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
 
     Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
@@ -199,7 +199,7 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     persisted: int = -1
     groups: dict[str, int] = {}
 
-    def after(self, known: Advance | None) -> Advance:
+    def after(self, known: Watermarks | None) -> Watermarks:
         """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
         if known is None:
             return self
@@ -248,12 +248,13 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     """All that an agent knows, sent every second and at once when something has changed.
 
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
-    master it has heard, `wired` the `Wire.version` that its ranks have. `metrics` are lines after `Advance.published`:
-    they are repeated until that covers them. `persisted` likewise until `Advance.persisted` does. `trouble` is what
-    goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write. `timeline` is that
-    of everything in memory, see `Launch`. `making` are the environments of roles that are being made, and how far that
-    is. `refused` counts the connections that this incarnation and its ranks have refused, because they had not the
-    job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to be brought elsewhere.
+    master it has heard, `wired` the `Addresses.version` that its ranks have. `metrics` are lines after what is
+    `published`: they are repeated until that covers them. `persisted` likewise until `Watermarks.persisted` does.
+    `trouble` is what goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write.
+    `timeline` is that of everything in memory, see `Launch`. `making` are the environments of roles that are being
+    made, and how far that is. `refused` counts the connections that this incarnation and its ranks have refused,
+    because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to
+    be brought elsewhere.
     """
 
     agent: str
@@ -330,7 +331,7 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
 # --------------------------------------------------------------------------------------------------- agent to rank
 
 
-class WireRank(msgspec.Struct, frozen=True, tag=True):
+class Connect(msgspec.Struct, frozen=True, tag=True):
     """The addresses of neighbours that are new since the last one, and where the rank's own group meets."""
 
     peers: tuple[Peer, ...]
@@ -343,10 +344,10 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     kind: Literal["exit", "raise"]
 
 
-MasterToAgent: TypeAlias = Launch | Halt | Wire | Advance | Dump | Inject | Stop
+MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Dump | Inject | Stop
 AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
 RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankDone | RankFailed
-AgentToRank: TypeAlias = WireRank | Advance | Fault | Stop
+AgentToRank: TypeAlias = Connect | Watermarks | Fault | Stop
 
 encode = msgspec.msgpack.Encoder().encode
 decode_master_to_agent = msgspec.msgpack.Decoder(MasterToAgent).decode

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import Route, route
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Neighbours"]
-
-RankKey: TypeAlias = tuple[str, int]
 
 
 class Neighbours:

@@ -1,24 +1,24 @@
-"""A rank at the gate before its group's calls: the words of `protocol.barrier`, sent from rank to rank."""
+"""A rank at the barrier before its group's calls: the words of `protocol.barrier`, sent from rank to rank."""
 
 from __future__ import annotations
 
-from rolemesh_durable.dataplane.transport import GATE, GATES
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, Gate
+from rolemesh_durable.dataplane.transport import BARRIER, BARRIERS
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, Barrier
 from rolemesh_durable.rank.endpoint import Endpoint
 
-__all__ = ["GroupGate"]
+__all__ = ["GroupBarrier"]
 
 KEEPER = 0
 
 
-class GroupGate:
+class GroupBarrier:
     """One rank's side, and in rank 0 the keeper's."""
 
     def __init__(self, endpoint: Endpoint, world_size: int) -> None:
         self._endpoint, self._site = endpoint, endpoint.site
-        self._keeper = Gate(world_size) if endpoint.site.rank == KEEPER else None
+        self._guard = Barrier(world_size) if endpoint.site.rank == KEEPER else None
         self._position, self._answer = -1, -1
-        endpoint.register_gate(self)
+        endpoint.register_barrier(self)
 
     def arrive(self, position: int) -> None:
         """This rank is ready for the call at `position`."""
@@ -44,11 +44,11 @@ class GroupGate:
         if generation < self._endpoint.generation(self._site.role, rank):
             return
         if word in (ARRIVE, LEAVE):
-            for each, answer in self._keeper.heard(rank, word, position) if self._keeper is not None else ():
+            for each, answer in self._guard.heard(rank, word, position) if self._guard is not None else ():
                 self._say(each, answer, position)
         elif position == self._position:
             self._answer = word
 
     def _say(self, rank: int, word: int, position: int) -> None:
         site = self._site
-        self._endpoint.sender(site.role, rank).send(GATES.pack(GATE, word, site.rank, site.generation, position))
+        self._endpoint.sender(site.role, rank).send(BARRIERS.pack(BARRIER, word, site.rank, site.generation, position))

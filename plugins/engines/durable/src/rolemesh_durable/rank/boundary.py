@@ -12,42 +12,42 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.checkpoint.send_log import OutLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.protocol.messages import Advance
+from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.shortage import Shortage
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, Board
+from rolemesh_durable.rank.status_page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, StatusPage
 from rolemesh_durable.rank.takeover import Inheritance
 
 __all__ = ["Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.001
-"""How often the boards of the group are looked at while one of its ranks is behind."""
+"""How often the status pages of the group are looked at while one of its ranks is behind."""
 
 
 class Group:
     """The collective group of a rank. Restored together, its ranks need a step of which all have the snapshot."""
 
     def __init__(self, role: str, mates: Mapping[int, str], ports: Ports, control: Control) -> None:
-        """`mates` are the boards of the other ranks; empty if they are not all on this node: then the agent tells."""
+        """`mates` are the status pages of the other ranks; empty if they are not all here: then the agent tells."""
         self._role, self._mates, self._ports, self._control = role, mates, ports, control
 
     def has(self, step: int) -> bool:
         """Whether all other ranks have the snapshot of `step` or a later one."""
         if self._mates:
-            return all(self._reached(rank, board) >= step for rank, board in self._mates.items())
+            return all(self._reached(rank, status_page) >= step for rank, status_page in self._mates.items())
         advance = self._control.advance
         return advance is not None and advance.groups.get(self._role, -1) >= step
 
     def _reached(self, rank: int, path: str) -> int:
         try:
-            board = Board.open(path)
+            status_page = StatusPage.open(path)
         except FileNotFoundError:
             return -1
-        at = board.read()
-        board.close()
+        at = status_page.read()
+        status_page.close()
         return at.snapshot if at.generation == self._ports.endpoint.generation(self._role, rank) else -1
 
 
@@ -65,7 +65,7 @@ class Boundary:
         ports: Ports,
         log: OutLog,
         meter: Meter,
-        board: Board,
+        status_page: StatusPage,
         group: Group | None,
         inherited: Inheritance,
         admission: Admission | None,
@@ -73,7 +73,7 @@ class Boundary:
     ) -> None:
         """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
-        self._steps, self._ports, self._log, self._meter, self._board = steps, ports, log, meter, board
+        self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
         self._group, self._inherited, self._admission = group, inherited, admission
         self._shortage = shortage
         self._resent = False
@@ -91,7 +91,7 @@ class Boundary:
         if step == self._steps - 1:
             self._meter.end(step)
         self._meter.boundary(step)
-        fields = self._board.fields
+        fields = self._status_page.fields
         if self._group is not None and len(self._memory.steps()) > 1:
             self._wait_for(self._group, fields[SNAPSHOT])
         state = None
@@ -107,7 +107,7 @@ class Boundary:
         if persist:
             self._pin()
 
-    def advanced(self, advance: Advance) -> None:
+    def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""
         self._pin()
         self._ports.commit(advance.committed)
@@ -126,7 +126,7 @@ class Boundary:
         """The older of two snapshots is about to be overwritten: wait until no mate can need it."""
         if group.has(step):
             return
-        fields, endpoint = self._board.fields, self._ports.endpoint
+        fields, endpoint = self._status_page.fields, self._ports.endpoint
         began = monotonic_ns()
         fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, BLOCKED, -1, began
         while not group.has(step):

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from rolemesh.api.workload import Workload
+from rolemesh_durable.protocol.rank_key import RankKey
 from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row, is_before, is_free
-from rolemesh_durable.rank.barrier import GroupGate
+from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.status_page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN, Board
+from rolemesh_durable.rank.status_page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN, StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
 
 __all__ = ["Admission"]
@@ -26,11 +27,11 @@ class Admission:
     """
 
     def __init__(
-        self, member: tuple[str, int], endpoint: Endpoint, board: Board, page: TurnPage | None, gate: GroupGate | None
+        self, who: RankKey, endpoint: Endpoint, status: StatusPage, page: TurnPage | None, barrier: GroupBarrier | None
     ) -> None:
-        """`page`: that of the rank's slot, if it takes turns. `gate`: that of its group, if it has one."""
-        self._member, self._endpoint, self._board = member, endpoint, board
-        self._page, self._gate = page, gate
+        """`page`: that of the rank's slot, if it takes turns. `barrier`: that of its group, if it has one."""
+        self._member, self._endpoint, self._status_page = who, endpoint, status
+        self._page, self._barrier = page, barrier
         self._position = STARTING
         self._loaded = self._claimed = self._held = False
         self._workload: Workload | None = None
@@ -55,11 +56,11 @@ class Admission:
         """Wait until the call may begin, and load. Raises `Stopping`, and what the workload's ``onload`` raises."""
         if self._held:
             return
-        began, fields = monotonic_ns(), self._board.fields
+        began, fields = monotonic_ns(), self._status_page.fields
         before = fields[PHASE], fields[EDGE]
         while True:
             self._wait(self._claim, TURN)
-            if self._gate is None or self._pass(self._gate):
+            if self._barrier is None or self._pass(self._barrier):
                 break
         if (fields[PHASE], fields[EDGE]) != before:
             fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, monotonic_ns()
@@ -97,15 +98,15 @@ class Admission:
             self._publish()
         return self._claimed
 
-    def _pass(self, gate: GroupGate) -> bool:
+    def _pass(self, barrier: GroupBarrier) -> bool:
         """Go in with the group. False if another rank's turn has come before: the slot is given up for it."""
-        gate.arrive(self._position)
-        self._wait(lambda: gate.open or self._is_before(), GATHERING)
-        if gate.open:
+        barrier.arrive(self._position)
+        self._wait(lambda: barrier.open or self._is_before(), GATHERING)
+        if barrier.open:
             return True
-        gate.leave()
-        self._wait(lambda: gate.open or gate.left, GATHERING)
-        if gate.open:
+        barrier.leave()
+        self._wait(lambda: barrier.open or barrier.left, GATHERING)
+        if barrier.open:
             return True
         self._claimed = False
         self._publish()
@@ -115,7 +116,7 @@ class Admission:
     def _wait(self, condition: Callable[[], bool], phase: int) -> None:
         if condition():
             return
-        fields = self._board.fields
+        fields = self._status_page.fields
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = phase, -1, monotonic_ns()
         while not condition():
             if self._page is None:
@@ -129,7 +130,7 @@ class Admission:
         return self._page is not None and is_before(self._page.read(), self._page.row(self._member))
 
     def _make_room(self) -> None:
-        fields, began = self._board.fields, monotonic_ns()
+        fields, began = self._status_page.fields, monotonic_ns()
         before = fields[PHASE], fields[SINCE_NS]
         fields[PHASE], fields[SINCE_NS] = IDLE, began
         if self._workload is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rolemesh_durable.protocol.messages import Advance, AgentToRank, Fault, Stop, WireRank
+from rolemesh_durable.protocol.messages import AgentToRank, Connect, Fault, Stop, Watermarks
 
 __all__ = ["Control", "Stopping"]
 
@@ -22,29 +22,29 @@ class Control:
     def __init__(self) -> None:
         self.granted = -1
         """The last step that may run."""
-        self.advance: Advance | None = None
+        self.advance: Watermarks | None = None
         """How far everything is, as the agent has said last."""
         self.stopping: Stop | None = None
-        self.wire: WireRank | None = None
+        self.wire: Connect | None = None
         """All neighbours, as far as the agent has told of them."""
         self.raising = False
         """A rehearsal: the next operator is to raise."""
-        self.on_advance: Callable[[Advance], None] | None = None
-        self.on_wire: Callable[[WireRank], None] | None = None
+        self.on_advance: Callable[[Watermarks], None] | None = None
+        self.on_wire: Callable[[Connect], None] | None = None
         self.on_raise: Callable[[], None] | None = None
 
     def __call__(self, message: AgentToRank) -> None:
         """Take note of `message`, and call whoever is to be told."""
         match message:
-            case Advance():
+            case Watermarks():
                 self.advance = message
                 self.granted = max(self.granted, message.granted)
                 if self.on_advance is not None:
                     self.on_advance(message)
-            case WireRank():
+            case Connect():
                 known = {(peer.role, peer.rank): peer for peer in (self.wire.peers if self.wire is not None else ())}
                 known |= {(peer.role, peer.rank): peer for peer in message.peers}
-                self.wire = WireRank(tuple(known.values()), message.rendezvous)
+                self.wire = Connect(tuple(known.values()), message.rendezvous)
                 if self.on_wire is not None:
                     self.on_wire(message)
             case Fault(kind="exit"):

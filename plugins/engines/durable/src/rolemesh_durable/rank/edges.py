@@ -16,8 +16,8 @@ from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.in_port import InPort
-from rolemesh_durable.rank.out_port import OutPort, Way, free
-from rolemesh_durable.rank.status_page import STEP, Board
+from rolemesh_durable.rank.out_port import OutEdge, OutPort, free
+from rolemesh_durable.rank.status_page import STEP, StatusPage
 
 __all__ = ["Ports"]
 
@@ -43,7 +43,7 @@ class Ports:
         activity: Activity,
         world_sizes: Mapping[str, int],
         endpoint: Endpoint,
-        board: Board,
+        status_page: StatusPage,
         meter: Meter,
         *,
         steps: int,
@@ -59,13 +59,13 @@ class Ports:
         The rank goes on after step `resume`; `log` gets what it sends. `stateful` are the roles that are restored from
         snapshots alone.
         """
-        self.endpoint, self.board, self.meter = endpoint, board, meter
+        self.endpoint, self.status_page, self.meter = endpoint, status_page, meter
         self.activity, self.steps = activity, steps
         self.retention, self.retention_bytes = retention, retention_bytes
         self.snapshots, self.log = snapshots or SnapshotPlan(), log
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort] = {}
-        self.ways: list[Way] = []
+        self.ways: list[OutEdge] = []
         self.orphans: Orphans | None = None
         """What former generations have left, where there were any."""
         self.committed = -1
@@ -82,7 +82,7 @@ class Ports:
                     way.sources(rank),
                     way.combine,
                     endpoint=endpoint,
-                    board=board,
+                    status_page=status_page,
                     meter=meter,
                     first=first_needed(edge, graph, activity, stateful, resume),
                 )
@@ -91,7 +91,7 @@ class Ports:
                 sends = [(send.selection, send.consumers) for send in way.sends(rank)]
                 if sends:
                     hold = hold_of(edge, graph, activity, stateful)
-                    self.outputs.setdefault(edge.src, OutPort(self)).add(Way(self, edge, dst.role, sends, hold))
+                    self.outputs.setdefault(edge.src, OutPort(self)).add(OutEdge(self, edge, dst.role, sends, hold))
 
     @property
     def kept_bytes(self) -> int:
@@ -125,7 +125,7 @@ class Ports:
         self.rewire(peers)
 
     def rewire(self, peers: Sequence[Peer]) -> None:
-        """These are the peers now: the conversation with those of a new generation begins anew."""
+        """These are the peers now: the conversation with those of a new generation begins again."""
         self.endpoint.connect(peers)
         for way in self.ways:
             way.rewire()
@@ -138,12 +138,12 @@ class Ports:
         self.committed = max(self.committed, step)
         for way in self.ways:
             free(way.state.committed(step))
-        at, now = self.board.fields[STEP], monotonic()
+        at, now = self.status_page.fields[STEP], monotonic()
         self.endpoint.pool.trim(at, now)
         self.endpoint.reader.trim(at, now)
 
     def log_again(self, log: OutLog) -> None:
-        """The files of what was sent are gone: write what is kept anew. Raises `TransportError` for a value of which
+        """The files of what was sent are gone: write what is kept again. Raises `TransportError` for a value of which
         this process has no copy either."""
         pool = self.endpoint.pool
         pool.forget_lost()

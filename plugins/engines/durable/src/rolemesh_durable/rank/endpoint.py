@@ -81,7 +81,7 @@ class Endpoint:
         self._senders: dict[tuple[str, int], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
         self._producers: dict[int, Producer] = {}
-        self._gate: GatherPort | None = None
+        self._barrier: GatherPort | None = None
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_words: list[bytes] = []
         self.keep_slots = False
@@ -100,8 +100,8 @@ class Endpoint:
     # ------------------------------------------------------------------------------------------------- the ways out
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """These are the peers' addresses. One of a new generation is connected to anew; for the dead one, nothing stays
-        queued."""
+        """These are the peers' addresses. One of a new generation is connected to again; for the dead one, nothing is
+        queued any more."""
         for peer in peers:
             key = (peer.role, peer.rank)
             known = self._peers.get(key)
@@ -156,9 +156,9 @@ class Endpoint:
         self._producers[edge] = producer
         self._repeat_early()
 
-    def register_gate(self, gate: GatherPort) -> None:
-        """What the ranks of the group say at the gate goes to `gate`, including what came before."""
-        self._gate = gate
+    def register_barrier(self, barrier: GatherPort) -> None:
+        """What the ranks of the group say at the barrier goes to `barrier`, including what came before."""
+        self._barrier = barrier
         self._repeat_early()
 
     def _repeat_early(self) -> None:
@@ -253,10 +253,10 @@ class Endpoint:
                 producer.asked(consumer, generation, from_step, released)
             else:
                 self._early_words.append(frame)
-        elif tag == frames.GATE and len(frame) == frames.GATES.size:
-            _, word, rank, generation, position = frames.GATES.unpack(frame)
-            if self._gate is not None:
-                self._gate.word(rank, generation, word, position)
+        elif tag == frames.BARRIER and len(frame) == frames.BARRIERS.size:
+            _, word, rank, generation, position = frames.BARRIERS.unpack(frame)
+            if self._barrier is not None:
+                self._barrier.word(rank, generation, word, position)
             else:
                 self._early_words.append(frame)
         else:

@@ -15,7 +15,7 @@ from rolemesh_durable.dataplane.transport import ASK, ASKS, CREDIT, CREDITS
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.ports import Arrived
-from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, Board
+from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, StatusPage
 
 __all__ = ["InPort"]
 
@@ -31,7 +31,7 @@ class InPort:
         how: Combine,
         *,
         endpoint: Endpoint,
-        board: Board,
+        status_page: StatusPage,
         meter: Meter,
         first: int = 0,
     ) -> None:
@@ -41,7 +41,7 @@ class InPort:
         self.first = first
         self.state: InEdgeState[Arrived] = InEdgeState(sources, first)
         self._accept = self.state.accept
-        self._endpoint, self._board, self._meter = endpoint, board, meter
+        self._endpoint, self._status_page, self._meter = endpoint, status_page, meter
         self._lag = edge.lag
         self._how = how
         self._single = len(sources) == 1 and isinstance(how, (Take, Concat))
@@ -175,12 +175,12 @@ class InPort:
         return item
 
     def _begin_wait(self) -> tuple[int, int]:
-        fields, now = self._board.fields, monotonic_ns()
+        fields, now = self._status_page.fields, monotonic_ns()
         before = fields[PHASE]
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, self.edge.id, now
         return before, now
 
     def _end_wait(self, before: int, began: int) -> None:
-        fields, now = self._board.fields, monotonic_ns()
+        fields, now = self._status_page.fields, monotonic_ns()
         self._meter.waiting += now - began
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now

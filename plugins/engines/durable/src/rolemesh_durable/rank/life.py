@@ -13,7 +13,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import OutLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
-from rolemesh_durable.protocol.messages import Advance
+from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
@@ -22,7 +22,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.shortage import Shortage
-from rolemesh_durable.rank.status_page import SNAPSHOT, Board
+from rolemesh_durable.rank.status_page import SNAPSHOT, StatusPage
 from rolemesh_durable.rank.takeover import Inheritance, carry_over, take_over
 
 __all__ = ["Life"]
@@ -35,7 +35,7 @@ class Life:
         self,
         start: RankStart,
         endpoint: Endpoint,
-        board: Board,
+        status_page: StatusPage,
         control: Control,
         workload: Workload,
         ctx: RankContext[Any],
@@ -46,11 +46,11 @@ class Life:
         Raises `SnapshotError` if it cannot be restored, and what the workload's ``restore`` raises.
         """
         job, launch = start.job, start.launch
-        self._start, self._endpoint, self._board, self._control = start, endpoint, board, control
+        self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
         self._workload, self._steps, self._admission = workload, job.steps, admission
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
-        self._shortage = endpoint.pool.persist = Shortage(endpoint, board)
+        self._shortage = endpoint.pool.persist = Shortage(endpoint, status_page)
         log = None
         if self._keeps:
             endpoint.keep_slots = True
@@ -70,7 +70,7 @@ class Life:
             activity,
             job.world_sizes,
             endpoint,
-            board,
+            status_page,
             self._meter,
             steps=job.steps,
             retention=job.retention,
@@ -89,7 +89,7 @@ class Life:
             activity=activity,
             endpoint=endpoint,
             ports=ports,
-            board=board,
+            status_page=status_page,
             meter=self._meter,
             control=control,
             steps=job.steps,
@@ -125,7 +125,7 @@ class Life:
         if self._control.stopping is not None:
             raise Stopping
 
-    def _advanced(self, advance: Advance) -> None:
+    def _advanced(self, advance: Watermarks) -> None:
         self._ports.commit(advance.committed)
 
     def _restore(self, log: OutLog) -> Boundary:
@@ -150,7 +150,7 @@ class Life:
         if from_disk:
             carry_over(launch.origin, job.graph, job.world_sizes, self._ports, trusted=self._trusted)
             write_snapshot(self._shortage, memory, launch.resume, found.state, log=log.position, persist=False)
-        self._board.fields[SNAPSHOT] = launch.resume
+        self._status_page.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
         return Boundary(
             job.snapshots,
@@ -161,7 +161,7 @@ class Life:
             ports=self._ports,
             log=log,
             meter=self._meter,
-            board=self._board,
+            status_page=self._status_page,
             group=None if alone else Group(launch.role, start.mates, self._ports, self._control),
             inherited=self._inherited,
             admission=self._admission,

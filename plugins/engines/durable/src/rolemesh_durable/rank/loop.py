@@ -14,13 +14,13 @@ from rolemesh.runs.meter import Meter
 from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.turns import Positions
+from rolemesh_durable.rank import status_page as status
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.in_port import InPort
 from rolemesh_durable.rank.out_port import OutPort
-from rolemesh_durable.rank.status_page import BUSY_NS, COMPUTING, EDGE, FINISHED, IDLE, OP, PHASE, SINCE_NS, STEP, Board
 
 __all__ = ["Loop"]
 
@@ -53,7 +53,7 @@ class Loop:
         activity: Activity,
         endpoint: Endpoint,
         ports: Ports,
-        board: Board,
+        status_page: status.StatusPage,
         meter: Meter,
         control: Control,
         steps: int,
@@ -62,7 +62,7 @@ class Loop:
     ) -> None:
         """`boundary(step)` is called between two steps, when all of `step` is done. Calls wait for `admission`."""
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
-        self._board, self._meter, self._control, self._steps = board, meter, control, steps
+        self._status_page, self._meter, self._control, self._steps = status_page, meter, control, steps
         self._boundary = boundary
         self._calls: list[_Call] = []
         for op in role_schedule(graph, ctx.role):
@@ -94,20 +94,20 @@ class Loop:
         Returns early when the agent says stop (`control.stopping` is set). Raises `OperatorFailed` for an exception of
         the workload, `TransportError` for a broken edge.
         """
-        fields, control, endpoint, ctx = self._board.fields, self._control, self._endpoint, self._ctx
+        fields, control, endpoint, ctx = self._status_page.fields, self._control, self._endpoint, self._ctx
         meter, boundary = self._meter, self._boundary
         finished, looked = start - 1, monotonic_ns()
-        fields[FINISHED] = finished
+        fields[status.FINISHED] = finished
         try:
             for step in range(start, self._steps):
                 if self._admission is not None:
                     self._next(self._positions.call(self._first(step), step))
                 if step > control.granted:
-                    fields[PHASE], fields[EDGE], fields[SINCE_NS] = IDLE, -1, monotonic_ns()
+                    fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.IDLE, -1, monotonic_ns()
                     while step > control.granted:
                         endpoint.wait()
                     endpoint.pump()
-                ctx.step = fields[STEP] = step
+                ctx.step = fields[status.STEP] = step
                 now = looked
                 for call in self._calls:
                     if call.always or self._activity.active(call.id, step):
@@ -116,15 +116,15 @@ class Loop:
                         now = self._run(call, step)
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
-                fields[BUSY_NS] = meter.busy
+                fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
                     boundary(step)
-                finished = fields[FINISHED] = step
+                finished = fields[status.FINISHED] = step
                 if now - looked > LOOK_NS:
                     looked = self._look(now)
             meter.close(finished)
-            fields[OP], fields[PHASE], fields[EDGE] = -1, IDLE, -1
+            fields[status.OP], fields[status.PHASE], fields[status.EDGE] = -1, status.IDLE, -1
             self._next(self._positions.last(ctx.role, self._steps))
             self._ports.drain()
         except Stopping:
@@ -181,8 +181,8 @@ class Loop:
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
-        fields, meter, ctx = self._board.fields, self._meter, self._ctx
-        fields[OP] = call.id
+        fields, meter, ctx = self._status_page.fields, self._meter, self._ctx
+        fields[status.OP] = call.id
         try:
             arguments = dict(call.constants)
             for param, port in call.inputs:
@@ -190,7 +190,7 @@ class Loop:
             if self._admission is not None:
                 self._admit(self._admission, call, step)
             began = monotonic_ns()
-            fields[PHASE], fields[EDGE], fields[SINCE_NS] = COMPUTING, -1, began
+            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
             result = call.method(**arguments)
             chunked = type(result) is GeneratorType

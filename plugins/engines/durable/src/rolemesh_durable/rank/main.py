@@ -24,13 +24,13 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse, RankStart
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.turns import Positions
-from rolemesh_durable.rank.barrier import GroupGate
+from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.life import Life
 from rolemesh_durable.rank.signals import on_sigterm
-from rolemesh_durable.rank.status_page import GENERATION, PID, REFUSED, STOPPING, Board
+from rolemesh_durable.rank.status_page import GENERATION, PID, REFUSED, STOPPING, StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.title import entitle
 
@@ -69,9 +69,9 @@ class _Rank:
         launch = start.launch
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         import_paths(self.job.base)
-        self.board = Board.open(start.board)
-        self.board.fields[PID] = os.getpid()
-        self.board.fields[GENERATION] = launch.generation
+        self.status_page = StatusPage.open(start.status_page)
+        self.status_page.fields[PID] = os.getpid()
+        self.status_page.fields[GENERATION] = launch.generation
         self.control = Control()
         # One plugin for both ways is one transport: it opens its addresses once.
         apart = self.job.several_nodes and self.job.remote != self.job.local
@@ -98,10 +98,10 @@ class _Rank:
                 Neighbours(self.job.graph, self.job.world_sizes).of((launch.role, launch.rank), launch.collective)
             ),
         )
-        self.endpoint.on_refused = lambda refused: self.board.fields.__setitem__(REFUSED, refused)
+        self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
         self.step = -1
         self.operator = ""
-        on_sigterm(lambda: self.board.fields[STOPPING], self._stop)
+        on_sigterm(lambda: self.status_page.fields[STOPPING], self._stop)
 
     def _stop(self) -> None:
         """The job ends and the operator takes long: leave it, unless that has been done."""
@@ -134,7 +134,7 @@ class _Rank:
         workload, ctx, admission = self._set_up(listener)
         try:
             self.operator = "restore"
-            life = Life(self.start, self.endpoint, self.board, self.control, workload, ctx, admission)
+            life = Life(self.start, self.endpoint, self.status_page, self.control, workload, ctx, admission)
             self.operator = ""
             self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
             life.run()
@@ -206,13 +206,13 @@ class _Rank:
         if not launch.turns and not launch.collective:
             return None
         page = TurnPage(start.turns, launch.turns) if launch.turns else None
-        gate = GroupGate(self.endpoint, launch.world_size) if launch.collective else None
-        admission = Admission((launch.role, launch.rank), self.endpoint, self.board, page, gate)
+        barrier = GroupBarrier(self.endpoint, launch.world_size) if launch.collective else None
+        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, page, barrier)
         admission.next(Positions(self.job.graph).setup(launch.role))
         admission.take()
         return admission
 
-    def _wait_for_wire(self) -> m.WireRank:
+    def _wait_for_wire(self) -> m.Connect:
         """The first one in which this generation is: an older one may say where the group met before."""
         me = (self.launch.role, self.launch.rank, self.launch.generation)
         while True:

@@ -1,7 +1,7 @@
 """Values that were on their way when a snapshot was persisted, for consumers of a job that goes on from it.
 
 A consumer's value is put together from the files of the old producers. If its role has another world size now, what
-the old consumers would have got is cut anew by its partition, as if they handed it to the new ones.
+the old consumers would have got is cut again by its partition, as if they handed it to the new ones.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from rolemesh_durable.checkpoint.send_log import OutLog
 from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import OutEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SINCE_NS, Board
+from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SINCE_NS, StatusPage
 
-__all__ = ["INLINE_BYTES", "OutPort", "Rank", "Way"]
+__all__ = ["INLINE_BYTES", "OutEdge", "OutPort", "Rank"]
 
 FOREVER = 1 << 62
 INLINE_BYTES = 32 * 1024
@@ -29,19 +29,19 @@ class Rank(Protocol):
     """What an out-port shares with the rank's others (`rolemesh_durable.rank.edges.Ports`)."""
 
     endpoint: Endpoint
-    board: Board
+    status_page: StatusPage
     meter: Meter
     activity: Activity
     steps: int
     retention: bool
     log: OutLog | None
-    ways: list[Way]
+    ways: list[OutEdge]
 
     def waits_for_room(self, step: int) -> bool:
         """Whether a value of `step` must wait for a commit that frees what is kept."""
 
 
-class Way:
+class OutEdge:
     """One edge out of an operator call, as this producer rank sees it."""
 
     __slots__ = (
@@ -178,11 +178,11 @@ class OutPort:
 
     def __init__(self, ports: Rank) -> None:
         self._ports, self._pool = ports, ports.endpoint.pool
-        self._ways: list[Way] = []
-        self._groups: dict[Selection, list[tuple[Way, tuple[int, ...]]]] = {}
+        self._ways: list[OutEdge] = []
+        self._groups: dict[Selection, list[tuple[OutEdge, tuple[int, ...]]]] = {}
         self._admitted = -1
 
-    def add(self, way: Way) -> None:
+    def add(self, way: OutEdge) -> None:
         """One more edge that starts here."""
         self._ways.append(way)
         for selection, consumers in way.sends:
@@ -258,7 +258,7 @@ class OutPort:
             if way.on:
                 way.put(None, step, chunk, True, consumers)
 
-    def _wait_credit(self, way: Way) -> None:
+    def _wait_credit(self, way: OutEdge) -> None:
         began = self._begin_wait(way.edge.id)
         while not way.state.credit:
             self._ports.endpoint.wait()
@@ -272,7 +272,7 @@ class OutPort:
         self._end_wait(began)
 
     def _begin_wait(self, edge: int) -> int:
-        fields, now = self._ports.board.fields, monotonic_ns()
+        fields, now = self._ports.status_page.fields, monotonic_ns()
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = BLOCKED, edge, now
         return now
 

@@ -57,7 +57,7 @@ class Producer(Protocol):
 
 
 class GatherPort(Protocol):
-    """Who takes what the ranks of the collective group say at its gate."""
+    """Who takes what the ranks of the collective group say at its barrier."""
 
     def word(self, rank: int, generation: int, word: int, position: int) -> None:
         """`rank` says `word` about the call at `position`."""

@@ -12,7 +12,7 @@ from rolemesh_durable.dataplane.shm import NoSharedMemory
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP, Board
+from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP, StatusPage
 
 __all__ = ["Shortage"]
 
@@ -30,8 +30,8 @@ class Shortage:
     anywhere between two messages: it answers peers and the agent meanwhile.
     """
 
-    def __init__(self, endpoint: Endpoint, board: Board) -> None:
-        self._endpoint, self._board = endpoint, board
+    def __init__(self, endpoint: Endpoint, status_page: StatusPage) -> None:
+        self._endpoint, self._status_page = endpoint, status_page
         self.ports: Ports | None = None
         """What the rank sends, once it can."""
         self.meter: Meter | None = None
@@ -44,7 +44,7 @@ class Shortage:
             return self._wait(make, error)
 
     def _wait(self, make: Callable[[], Any], error: NoSharedMemory) -> Any:
-        fields, began = self._board.fields, monotonic_ns()
+        fields, began = self._status_page.fields, monotonic_ns()
         before = fields[PHASE], fields[EDGE]
         fields[PHASE], fields[EDGE], fields[SINCE_NS], fields[SHORT] = BLOCKED, -1, began, max(1, error.nbytes)
         _log.warning("%s; waiting until memory is freed", error.what)
@@ -76,4 +76,4 @@ class Shortage:
         ports = self.ports
         if ports is None or not ports.retention:
             return False
-        return ports.committed < ports.snapshots.boundary(self._board.fields[STEP])
+        return ports.committed < ports.snapshots.boundary(self._status_page.fields[STEP])

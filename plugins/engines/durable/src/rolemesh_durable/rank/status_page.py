@@ -1,4 +1,4 @@
-"""A rank's board: one shared page on which it writes where it is, without a system call, for its agent to read."""
+"""A rank's status page, which it shares with its agent: on it it writes where it is, without a system call."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = [
     "STOPPING",
     "TURN",
     "WAITING",
-    "Board",
     "Position",
+    "StatusPage",
     "new_file",
 ]
 
@@ -76,7 +76,7 @@ class Position(NamedTuple):
     stopping: int = 0
 
 
-class Board:
+class StatusPage:
     """Int64 fields in a mapped file. One process writes; a reader may see fields a few nanoseconds apart."""
 
     def __init__(self, path: str | Path) -> None:
@@ -89,14 +89,14 @@ class Board:
         """The fields in the order of `Position`: the loop writes here directly."""
 
     @classmethod
-    def create(cls, path: str | Path, make: Callable[[Path, bytes], None] | None = None) -> Board:
+    def create(cls, path: str | Path, make: Callable[[Path, bytes], None] | None = None) -> StatusPage:
         """Make the file with nothing on it; for the agent, before the rank exists. Who has mapped an older file of that
         name keeps seeing that one. `make` puts it there, by default `new_file`. Raises `OSError`."""
         (make or new_file)(Path(path), _EMPTY)
         return cls(path)
 
     @classmethod
-    def open(cls, path: str | Path) -> Board:
+    def open(cls, path: str | Path) -> StatusPage:
         """Map the file that the agent has made; for the rank."""
         return cls(path)
 

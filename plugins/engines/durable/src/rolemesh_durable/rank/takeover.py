@@ -72,7 +72,7 @@ class Inheritance:
 def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
     """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
 
-    `anew`: the rank was restored from elsewhere, so all that the log has are orphans. Slot files that nobody can ask
+    `again`: the rank was restored from elsewhere, so all that the log has are orphans. Slot files that nobody can ask
     for are removed. To be called before ``ports.open``.
     """
     records, log.found = log.found, []

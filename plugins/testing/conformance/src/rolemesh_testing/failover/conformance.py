@@ -18,7 +18,7 @@ from rolemesh.plugins.manager import hooks_of
 from rolemesh_durable.protocol.master.ladder import propose
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.elsewhere import Subject, ask_elsewhere
-from rolemesh_testing.failover.rung import Level, recover_there
+from rolemesh_testing.failover.level import Level, recover_there
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
 
@@ -83,7 +83,7 @@ class FailoverConformance(PluginConformance):
             spent = Attempt(level.name, NOW - 22.0, at.view.lost_with(at.failure), "")
             if spent.restart:
                 view = msgspec.structs.replace(at.view, attempts=(spent,) * most)
-                assert propose([at.failure], view, [level.rung], []).plan is None
+                assert propose([at.failure], view, [level.on_ladder], []).plan is None
 
     def test_its_scope_is_one_of_the_ladders(self, cls: type[Any]) -> None:
         """process, node or job: a failure of a node starts at the first level whose scope is at least node."""

@@ -106,7 +106,7 @@ class ObserverConformance(PluginConformance):
         _calm(watcher)
 
     def test_it_goes_on_after_the_masters_restart(self, watcher: Watcher, another: Watcher, run_dir: Path) -> None:
-        """A new process begins anew in a folder in which the old one was killed in the middle."""
+        """A new process begins again in a folder in which the old one was killed in the middle."""
         life = whole_life(str(run_dir))
         watcher.tell(life[: len(life) - 3])
         another.tell([life[0], *life[len(life) - 3 :]])

@@ -230,7 +230,7 @@ class SchedulerConformance(LossConformance):
     # --------------------------------------------------------------------------------------------------------- purity
 
     def test_the_same_question_has_the_same_answer(self, planner: Planner) -> None:
-        """The driver and every later run ask anew, and a resumed job must find its ranks where they were."""
+        """The driver and every later run ask again, and a resumed job must find its ranks where they were."""
         one, other = planner.renewed(), planner.renewed()
 
         def check(at: Situation) -> None:

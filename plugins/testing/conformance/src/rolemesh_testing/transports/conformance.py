@@ -306,7 +306,7 @@ def _next(peer: Any) -> Any:
 
 
 def _again(one: Party, peer: Any) -> None:
-    """Connect to a peer anew, as to another generation of it."""
+    """Connect to a peer again, as to another generation of it."""
     key = (peer.role, peer.rank)
     one.send(peer, 1)
     one.endpoint._senders.pop(key).close(1000)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
-from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
+from rolemesh_durable.protocol.agent.rank import AgentRank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import Pace
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["AddressBook"]
 
@@ -25,7 +26,7 @@ class AddressBook:
         self._peers: dict[RankKey, m.Peer] = {}
         self._meetings: dict[str, m.RendezvousAt] = {}
 
-    def renew(self, wire: m.Wire, ranks: Mapping[RankKey, AgentRank]) -> list[e.ToRank]:
+    def renew(self, wire: m.Addresses, ranks: Mapping[RankKey, AgentRank]) -> list[e.ToRank]:
         """A newer version, or what has changed since this one; what ranks that are set up are told of it."""
         if wire.version <= self.version or wire.since > self.version:
             return []
@@ -63,4 +64,4 @@ class AddressBook:
         neighbours = self._neighbours.of(key, rank.launch.collective)
         if not (fresh := tuple(new[peer] for peer in sorted(neighbours & new.keys()))):
             return []
-        return [e.ToRank(*key, m.WireRank(fresh, self._meetings.get(key[0])))]
+        return [e.ToRank(*key, m.Connect(fresh, self._meetings.get(key[0])))]

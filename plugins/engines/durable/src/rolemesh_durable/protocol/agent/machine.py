@@ -17,10 +17,11 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
-from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
+from rolemesh_durable.protocol.agent.rank import AgentRank
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["AgentMachine"]
 
@@ -41,7 +42,7 @@ class AgentMachine:
         self._epoch = -1
         self._timeline = timeline
         self._halted: dict[RankKey, int] = {}
-        self.advance: m.Advance | None = None
+        self.advance: m.Watermarks | None = None
         """How far everything is, in the present timeline."""
         self._forks: Pace[tuple[str, int, int]] = Pace(at_once)
         """From the order to the rank's hello."""
@@ -126,12 +127,12 @@ class AgentMachine:
                 return effects
             case m.Halt(ranks=halted):
                 return [effect for role, n, generation in halted for effect in self._halt(role, n, generation)]
-            case m.Wire():
+            case m.Addresses():
                 before = self.addresses.version
                 effects += self.addresses.renew(message, self.ranks)
                 self._reporting.urgent |= self.addresses.version > before
                 return effects
-            case m.Advance(timeline=timeline):
+            case m.Watermarks(timeline=timeline):
                 if timeline < self._timeline:
                     return []
                 effects = self._new_timeline(timeline)

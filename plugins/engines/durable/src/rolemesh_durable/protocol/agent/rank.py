@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
 from rolemesh.api.failures import Failure, describe_exit
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["AgentRank", "RankKey"]
 
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
-
-RankKey: TypeAlias = tuple[str, int]
 
 
 class AgentRank(msgspec.Struct):

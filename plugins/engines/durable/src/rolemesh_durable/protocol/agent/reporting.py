@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.agent.rank import AgentRank, RankKey
+from rolemesh_durable.protocol.agent.rank import AgentRank
 from rolemesh_durable.protocol.merge import MetricsMerger
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Identity", "Reporting"]
 

@@ -11,7 +11,8 @@ from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resume import Resume, resume_points
 from rolemesh_durable.protocol.master.sets import Sets
-from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, Recovery
+from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["CarryingOut"]
 

@@ -10,18 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from rolemesh.api.failures import Attempt, Failure
-from rolemesh_durable.protocol.master.state import (
-    AgentRecord,
-    Allowance,
-    JobState,
-    KeptAgent,
-    Origin,
-    Phase,
-    RankKey,
-    RankRecord,
-    RankState,
-    Recovery,
-)
+from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master.transitions import Status
 
 __all__ = ["Checkpoint", "KeptRank"]
@@ -33,7 +22,7 @@ class KeptRank(msgspec.Struct, frozen=True):
     role: str
     rank: int
     agent: str
-    state: RankState
+    state: st.RankState
     pid: int
     finished: int
     safe: int
@@ -50,14 +39,14 @@ class KeptRank(msgspec.Struct, frozen=True):
     turns: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, rank: RankRecord) -> KeptRank:
+    def of(cls, rank: st.RankRecord) -> KeptRank:
         """What is kept of `rank`."""
         own = {name: getattr(rank, name) for name in _OF_RECORD}
         return cls(
             role=rank.launch.role, rank=rank.launch.rank, **own, **{n: getattr(rank.launch, n) for n in _OF_LAUNCH}
         )
 
-    def onto(self, rank: RankRecord) -> None:
+    def onto(self, rank: st.RankRecord) -> None:
         """Make the rank of a fresh machine what it was."""
         for name in _OF_RECORD:
             setattr(rank, name, getattr(self, name))
@@ -71,7 +60,7 @@ _OF_LAUNCH = tuple(name for name in KeptRank.__struct_fields__ if name not in ("
 class Checkpoint(msgspec.Struct, frozen=True):
     """A `JobState` without what agents report; see there."""
 
-    phase: Phase
+    phase: st.Phase
     status: Status
     message: str
     grace_s: float
@@ -80,39 +69,39 @@ class Checkpoint(msgspec.Struct, frozen=True):
     committed: int
     persisted: int
     timeline: int
-    origin: Origin
+    origin: st.Origin
     failures: list[Failure]
     open: list[Failure]
     latest: list[Failure]
     attempts: list[Attempt]
     recoveries: int
-    recovery: Recovery | None
+    recovery: st.Recovery | None
     regaining: list[int]
     clock: str
     last: tuple[float, float]
-    agents: list[KeptAgent]
+    agents: list[st.KeptAgent]
     ranks: list[KeptRank]
     refused: list[tuple[tuple[str, int], int]]
-    reached: list[tuple[RankKey, int]]
-    allowed: list[tuple[tuple[str, str], Allowance]]
+    reached: list[tuple[st.RankKey, int]]
+    allowed: list[tuple[tuple[str, str], st.Allowance]]
 
     @classmethod
-    def of(cls, state: JobState) -> Checkpoint:
+    def of(cls, state: st.JobState) -> Checkpoint:
         """What is kept of `state`."""
         kept: dict[str, Any] = {name: getattr(state, name) for name in _AS_IT_IS}
         kept |= {name: list(getattr(state, name).items()) for name in _BY_KEY}
-        kept["agents"] = [msgspec.convert(agent, KeptAgent, from_attributes=True) for agent in state.agents.values()]
+        kept["agents"] = [msgspec.convert(agent, st.KeptAgent, from_attributes=True) for agent in state.agents.values()]
         kept["ranks"] = [KeptRank.of(rank) for rank in state.ranks.values()]
         return cls(**kept)
 
-    def onto(self, state: JobState) -> None:
+    def onto(self, state: st.JobState) -> None:
         """Make a job of which nothing has happened what it was."""
         own = msgspec.convert(msgspec.to_builtins(self), Checkpoint)
         for name in _AS_IT_IS:
             setattr(state, name, getattr(own, name))
         for name in _BY_KEY:
             setattr(state, name, dict(getattr(own, name)))
-        state.agents |= {agent.place.agent: AgentRecord(**msgspec.structs.asdict(agent)) for agent in own.agents}
+        state.agents |= {agent.place.agent: st.AgentRecord(**msgspec.structs.asdict(agent)) for agent in own.agents}
         for rank in own.ranks:
             rank.onto(state.ranks[rank.role, rank.rank])
 

@@ -11,15 +11,16 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.events import ToAgent
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, RankRecord
+from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.wiring import Wiring
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Commands", "halt_of", "launch_of"]
 
 RESEND_S = 0.5
 """After this a command that no report confirms is sent again."""
 KEEPALIVE_S = 1.0
-"""An `Advance` is sent at least this often: agents live as long as they hear their master."""
+"""An `Watermarks` is sent at least this often: agents live as long as they hear their master."""
 
 
 class Commands:
@@ -53,7 +54,7 @@ class Commands:
                 continue
             self._send(agent, advance, KEEPALIVE_S)
             if agent.report is None or agent.report.epoch < epoch:
-                continue  # what it runs is not known yet; it answers the first Advance of an epoch at once
+                continue  # what it runs is not known yet; it answers the first Watermarks of an epoch at once
             ranks = here.get(name, [])
             if halts := halt_of(agent, ranks, state.ranks):
                 self._send(agent, m.Halt(epoch, halts))
@@ -64,7 +65,7 @@ class Commands:
             if (wire := self._wiring.message(agent)) is not None:
                 self._send(agent, wire)
 
-    def _advance(self) -> m.Advance:
+    def _advance(self) -> m.Watermarks:
         context, state = self._context, self._context.state
         groups: dict[str, int] = {}
         if state.snapshots and context.collective:
@@ -72,7 +73,7 @@ class Commands:
                 if role in context.collective:
                     groups[role] = min(record.safe, groups.get(role, record.safe))
         granted = self._progress.granted if state.phase == "running" else -1
-        return m.Advance(
+        return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
             state.persisted, groups,
         )  # fmt: skip

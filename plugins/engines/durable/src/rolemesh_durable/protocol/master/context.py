@@ -8,9 +8,10 @@ from rolemesh.api.failures import Failure, JobView, NodeState, RankView
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.apply import apply
-from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
-from rolemesh_durable.protocol.master.state import JobState, RankKey
-from rolemesh_durable.protocol.master_config import JobOutline
+from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
+from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["MasterContext"]
 
@@ -25,7 +26,7 @@ class MasterContext:
     ("" for the master itself).
     """
 
-    def __init__(self, outline: JobOutline, ladder: Sequence[Rung], diagnosers: Sequence[Diagnose]) -> None:
+    def __init__(self, outline: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
         self.outline = outline
         self.ladder = tuple(ladder)
         self.diagnosers = tuple(diagnosers)

@@ -21,7 +21,8 @@ from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.ladder import diagnosed, propose
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.sets import Sets
-from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, Recovery
+from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Coordinator"]
 
@@ -155,7 +156,7 @@ class Coordinator:
         context, recovery = self._context, self._context.state.recovery
         if not why or recovery is None:
             return
-        names = [rung.name for rung in context.ladder]
+        names = [level.name for level in context.ladder]
         context.tell(t.RecoveryFailed(recovery.number, recovery.plan.level, why, context.now))
         if recovery.plan.level == LEAVING:
             floor, what = 0, f"its agent was told to end, and it could not be brought elsewhere: {why}"

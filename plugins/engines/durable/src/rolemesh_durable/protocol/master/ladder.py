@@ -15,7 +15,7 @@ from rolemesh.api import failures
 from rolemesh.api.failures import Attempt, Failure, JobView, RecoveryPlan, Scope, Verdict
 from rolemesh.errors import RolemeshError
 
-__all__ = ["Diagnose", "Proposal", "Rung", "backoff", "diagnosed", "in_vain", "propose"]
+__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "backoff", "diagnosed", "in_vain", "propose"]
 
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
@@ -29,7 +29,7 @@ SOON_S = 1.0
 _SCOPES: tuple[Scope, ...] = ("process", "node", "job")
 
 
-class Rung(msgspec.Struct, frozen=True):
+class LadderLevel(msgspec.Struct, frozen=True):
     """A level of the job's ladder: its name in the job file, its budget, and its hook `recover`."""
 
     name: str
@@ -37,6 +37,9 @@ class Rung(msgspec.Struct, frozen=True):
     max_attempts: int
     window_s: float
     recover: Callable[[Failure, JobView], RecoveryPlan | None]
+
+
+Ladder: TypeAlias = Sequence[LadderLevel]
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -89,9 +92,9 @@ def diagnosed(failure: Failure, view: JobView, diagnosers: Sequence[Diagnose]) -
 
 
 def propose(
-    found: Sequence[Failure], view: JobView, ladder: Sequence[Rung], diagnosers: Sequence[Diagnose], floor: int = 0
+    found: Sequence[Failure], view: JobView, ladder: Ladder, diagnosers: Sequence[Diagnose], floor: int = 0
 ) -> Proposal:
-    """One plan for all of `found`: each climbs the ladder for itself, from where its verdict says and not below rung
+    """One plan for all of `found`: each escalates for itself, from where its verdict says and not below level
     `floor`; what they propose is merged. If one of them has no plan, there is none.
     """
     plans: list[RecoveryPlan] = []
@@ -106,7 +109,7 @@ def propose(
             return Proposal(None, tuple(trail), tuple(verdicts))
         lost = set(view.lost_with(failure))
         vain = in_vain(lost, view)
-        plan = _climb(failure, lost, vain, verdict, view, ladder, floor, trail)
+        plan = _escalate(failure, lost, vain, verdict, view, ladder, floor, trail)
         if plan is None:
             return Proposal(None, tuple(trail), tuple(verdicts))
         if not floor:  # the next level's turn, after a plan that could not be carried out, is no repetition
@@ -128,59 +131,59 @@ def _causes(found: Sequence[Failure], view: JobView) -> list[Failure]:
     return causes
 
 
-def _climb(
+def _escalate(
     failure: Failure,
     lost: Collection[tuple[str, int]],
     vain: Collection[Attempt],
     verdict: Verdict,
     view: JobView,
-    ladder: Sequence[Rung],
+    ladder: Ladder,
     floor: int,
     trail: list[str],
 ) -> RecoveryPlan | None:
     lowest: Scope = "node" if verdict.kind == "hardware" else "process"
     if not ladder:
         trail.append("  the job has no failover level")
-    for index, rung in enumerate(ladder):
-        if _SCOPES.index(rung.scope) < _SCOPES.index(lowest):
-            trail.append(f"  {rung.name}: passed over, the fault is not in a process")
+    for index, level in enumerate(ladder):
+        if _SCOPES.index(level.scope) < _SCOPES.index(lowest):
+            trail.append(f"  {level.name}: passed over, the fault is not in a process")
             continue
         if index < floor:
-            trail.append(f"  {rung.name}: its plan failed before")
+            trail.append(f"  {level.name}: its plan failed before")
             continue
         # Time makes up for what has helped. What has not helped would otherwise be repeated for ever, slowly enough.
         spent = [
             attempt
             for attempt in view.attempts
-            if attempt.level == rung.name
-            and (attempt.at > view.now - rung.window_s or any(attempt is other for other in vain))
+            if attempt.level == level.name
+            and (attempt.at > view.now - level.window_s or any(attempt is other for other in vain))
             and any(key in lost for key in attempt.restart)
         ]
-        if len(spent) >= rung.max_attempts:
-            since = max(rung.window_s, view.now - spent[0].at)
-            trail.append(f"  {rung.name}: tried {len(spent)} times in {since:.0f} s, which is its budget")
+        if len(spent) >= level.max_attempts:
+            since = max(level.window_s, view.now - spent[0].at)
+            trail.append(f"  {level.name}: tried {len(spent)} times in {since:.0f} s, which is its budget")
             continue
         try:
-            plan = rung.recover(failure, view)
+            plan = level.recover(failure, view)
         except RolemeshError as error:
-            trail.append(f"  {rung.name}: {error}")
+            trail.append(f"  {level.name}: {error}")
             continue
         if plan is None:
-            trail.append(f"  {rung.name}: has nothing to propose")
+            trail.append(f"  {level.name}: has nothing to propose")
             continue
         if not plan.restart and plan.source == "memory":
-            trail.append(f"  {rung.name}: proposes to restart nothing")
+            trail.append(f"  {level.name}: proposes to restart nothing")
             continue
-        trail.append(f"  {rung.name}: {plan.reason or 'restart'}")
+        trail.append(f"  {level.name}: {plan.reason or 'restart'}")
         return msgspec.structs.replace(
-            plan, level=rung.name, restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)})
+            plan, level=level.name, restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)})
         )
     return None
 
 
-def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Sequence[Rung]) -> RecoveryPlan:
+def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> RecoveryPlan:
     """All of the plans at once, groups completed; from disk means every rank."""
-    order = [rung.name for rung in ladder]
+    order = [level.name for level in ladder]
     known = {(r.role, r.rank) for r in view.ranks}
     disk = any(plan.source == "disk" for plan in plans)
     wanted = (

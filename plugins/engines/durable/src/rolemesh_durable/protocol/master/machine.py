@@ -19,13 +19,13 @@ from rolemesh_durable.protocol.master.commands import Commands
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.hangs import HangWatch
-from rolemesh_durable.protocol.master.ladder import Diagnose, Rung
+from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
 from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
-from rolemesh_durable.protocol.master_config import JobOutline
+from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["MasterMachine"]
 
@@ -37,7 +37,7 @@ ALIVE = ("up", "ready", "running")
 class MasterMachine:
     """One job's control, as a function of its events; `state` is what the journal says of it."""
 
-    def __init__(self, outline: JobOutline, ladder: Sequence[Rung] = (), diagnosers: Sequence[Diagnose] = ()) -> None:
+    def __init__(self, outline: MasterConfig, ladder: Ladder = (), diagnosers: Sequence[Diagnose] = ()) -> None:
         self.outline = outline
         self._context = context = MasterContext(outline, ladder, diagnosers)
         self.state = context.state

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh_durable.protocol.master.state import Origin, RankKey
+from rolemesh_durable.protocol.master.state import Origin
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Resume", "resume_points"]
 

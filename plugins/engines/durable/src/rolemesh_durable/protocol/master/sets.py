@@ -10,7 +10,7 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.master.state import RankKey
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Sets"]
 

@@ -15,11 +15,10 @@ from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.transitions import Status
-from rolemesh_durable.protocol.master_config import JobOutline
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankKey", "RankRecord", "Recovery"]
-
-RankKey: TypeAlias = tuple[str, int]
 
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
@@ -154,7 +153,7 @@ class JobState(msgspec.Struct):
     last: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, outline: JobOutline) -> JobState:
+    def of(cls, outline: MasterConfig) -> JobState:
         """A job of which nothing has happened."""
         return cls(
             agents={place.agent: AgentRecord(place) for place in outline.places},

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master.state import AgentRecord, RankKey, RankRecord
-from rolemesh_durable.protocol.master_config import JobOutline
+from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Wiring", "copies_go_to"]
 
@@ -41,7 +42,7 @@ class _Home(msgspec.Struct):
 class Wiring:
     """Remembers where everybody was at each version."""
 
-    def __init__(self, outline: JobOutline) -> None:
+    def __init__(self, outline: MasterConfig) -> None:
         sizes = {launch.role: launch.world_size for launches in outline.launches.values() for launch in launches}
         self._neighbours = Neighbours(outline.graph, sizes)
         self._epoch, self._version = outline.epoch, outline.epoch * OF_AN_EPOCH
@@ -76,7 +77,7 @@ class Wiring:
             if agent.state == "up":
                 self._renew(name, agent, here.get(name, ()), set(moved), ring.get(name, ""))
 
-    def message(self, agent: AgentRecord) -> m.Wire | None:
+    def message(self, agent: AgentRecord) -> m.Addresses | None:
         """What this agent, which is up and has reported, has yet to be told; None if that is nothing."""
         home = self._homes.get(agent.place.agent)
         wired = agent.report.wired if agent.report is not None else -1
@@ -85,7 +86,7 @@ class Wiring:
         since = wired if wired >= home.since else -1
         peers = [self._peers[key] for key in sorted(home.needs)]
         meetings = [self._meetings[role] for role in sorted({role for role, _ in home.ranks} & self._meetings.keys())]
-        return m.Wire(
+        return m.Addresses(
             self._epoch,
             self._version,
             since,

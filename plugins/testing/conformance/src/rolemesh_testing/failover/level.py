@@ -10,7 +10,7 @@ from rolemesh.api.failures import Failure, JobView, RecoveryPlan, Verdict
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins, hooks_of
-from rolemesh_durable.protocol.master.ladder import Rung
+from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_testing.elsewhere import Subject
 
 __all__ = ["Level", "recover_there"]
@@ -31,10 +31,10 @@ class Level:
         return "diagnose" in hooks_of(self._made_of[1])
 
     @property
-    def rung(self) -> Rung:
+    def on_ladder(self) -> LadderLevel:
         """As the only level of a job's ladder."""
         options = self.instance.options
-        return Rung(self.name, self.instance.scope, options.max_attempts, options.window_s, self.recover)
+        return LadderLevel(self.name, self.instance.scope, options.max_attempts, options.window_s, self.recover)
 
     def renewed(self) -> Level:
         """A fresh instance."""
