@@ -31,10 +31,10 @@ class Head:
     """A Ray of one node with a dashboard, which asks for a token."""
 
     def __init__(self, log: Path) -> None:
-        ports = {name: free_port() for name in ("port", "dashstatus-port", "ray-client-server-port")}
-        self.dashboard = f"http://127.0.0.1:{ports['dashstatus-port']}"
+        ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
+        self.dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
         # Another Ray on this machine has the usual port of the agent that starts entry points.
-        ports["dashstatus-agent-listen-port"] = free_port()
+        ports["dashboard-agent-listen-port"] = free_port()
         self.env = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         start = ("start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats")
         with log.open("wb") as out:
