@@ -144,7 +144,9 @@ def heartbeats(seconds: int) -> dict[str, float]:
         found = []
         for i, name in enumerate(names):
             ranks = tuple(
-                m.RankReport("work", i * each + k, 0, state, 100, {"tcp": "tcp://10.0.0.1:1"}, finished=step, safe=step)
+                m.RankReport(
+                    "work", i * each + k, 0, state, 100, {"tcp": "tcp://10.0.0.1:1"}, finished=step, durable=step
+                )
                 for k in range(each)
             )
             report = m.Report(name, 1, step + 10, name, "10.0.0.1", 1, "", 1, 10**9, ranks, (), (), (), "", 0)

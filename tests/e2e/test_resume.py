@@ -381,13 +381,13 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     process = job.start(f"steps={STEPS}", *SLOW)
     ballast = small_disk(job)
     job.running()
-    (trouble, *_) = until(lambda: of_kind(job, "snapshot_trouble"), 60, "the full disk is told")
+    (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), 60, "the full disk is told")
     assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
     assert str(disk.snapshots_folder(job.run_dir)) in trouble["data"]["message"]
     at = job.running().committed
     job.running(at + 5)
     ballast.unlink()
-    until(lambda: of_kind(job, "snapshot_trouble_over"), 30, "there is room")
+    until(lambda: of_kind(job, "snapshot_warning_over"), 30, "there is room")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     assert f"warning: {trouble['data']['message']}" in out
@@ -419,9 +419,9 @@ def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make
         client.inject("disk", "sink/0")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
-    (trouble,) = of_kind(job, "snapshot_trouble")
+    (trouble,) = of_kind(job, "snapshot_warning")
     assert os.strerror(errno.ENOSPC) in trouble["data"]["message"]
-    assert len(of_kind(job, "snapshot_trouble_over")) == 1
+    assert len(of_kind(job, "snapshot_warning_over")) == 1
     assert f"warning: {trouble['data']['message']}" in out
     assert job.result()["state_sha256"]["sink"] == undisturbed
     assert newest(job) == STEPS - 1

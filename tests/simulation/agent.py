@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.simulation.memory import NodeMemory
+from tests.simulation.memory import Image, NodeMemory
 from tests.simulation.model import RankKey
 from tests.simulation.rank import SimRank
 
@@ -37,7 +37,7 @@ class SimAgent:
         self.persisting: dict[tuple[RankKey, int], str] = {}
         self.generations: dict[RankKey, int] = {}
         self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
-        self.trouble = ""
+        self.warning = ""
         self.failed_at = -1
         self.covered = -1
         self._later: list[ae.Event] = []
@@ -107,16 +107,16 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        self.handle(ae.Sampled(status_pages, stored, parts, self.trouble, given_up=self.failed_at))
+        self.handle(ae.Sampled(status_pages, stored, parts, self.warning, given_up=self.failed_at))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
     def _status_page(self, rank: SimRank) -> ae.RankSample:
         return ae.RankSample(
-            *rank.key, rank.generation, rank.pid, finished=rank.finished, safe=self._safe(rank), step=rank.step,
+            *rank.key, rank.generation, rank.pid, finished=rank.finished, durable=self._durable(rank), step=rank.step,
             op=rank.op, phase=rank.phase, edge=rank.edge, since_s=self.world.now - rank.since, frozen=rank.frozen,
         )  # fmt: skip
 
-    def _safe(self, rank: SimRank) -> int:
+    def _durable(self, rank: SimRank) -> int:
         alone = self.machine.addresses.version >= 0 and not self.machine.addresses.copies_to
         if rank.snapshot < 0 or not self.world.scenario.plan.replicas or alone:
             return rank.snapshot
@@ -241,14 +241,14 @@ class SimAgent:
             return
         if self.world.chance(self.world.scenario.disk_failures) and not self.world.calm:
             # Its set cannot become complete any more: the next one is tried.
-            self.trouble, self.failed_at = "No space left on device", max(step, self.failed_at)
+            self.warning, self.failed_at = "No space left on device", max(step, self.failed_at)
             for other in list(self.memory.snaps):
                 self.persisted.pop((other, step), None)
                 if step in self.memory.snaps[other]:
                     self.memory.snaps[other][step].pinned = False
             return
         if step > self.failed_at:
-            self.trouble = ""
+            self.warning = ""
         self.world.disk.write(step, key, attempt, snap.state, self.memory.logs.get(key, []))
         self.persisted[key, step] = m.Persisted(*key, step, {}, self.memory.timeline, attempt=attempt)
 
@@ -259,19 +259,31 @@ class SimAgent:
         partner = world.backend.agents.get(self.machine.addresses.copies_to)
         if partner is None or not partner.alive or partner.node == self.node:
             return
-        for key, rank in self.ranks.items():
-            if not rank.alive or key in self.copying or rank.snapshot < 0:
+        for rank, step in self._round():
+            if self.copied.get(rank.key) == (partner.label, step):
                 continue
-            if self.copied.get(key) == (partner.label, rank.snapshot):
-                continue
-            self.copying.add(key)
-            world.at(world.between(0.01, world.scenario.copy_s), self._copied_to, rank, rank.snapshot, partner)
+            if (image := self.memory.image(rank.key, step)) is not None and step in self.memory.snaps.get(rank.key, {}):
+                self.copying.add(rank.key)
+                took = world.between(0.01, world.scenario.copy_s)
+                world.at(took, self._copied_to, rank, step, image, self.memory.timeline, partner)
 
-    def _copied_to(self, rank: SimRank, step: int, partner: SimAgent) -> None:
+    def _round(self) -> list[tuple[SimRank, int]]:
+        """What is copied next: of mates, together, the newest step that all have."""
+        waiting: list[tuple[SimRank, int]] = []
+        for key, rank in self.ranks.items():
+            mates = [key]
+            if self.world.job.kinds[key[0]] == "collective":
+                mates = [mate for mate, other in self.ranks.items() if mate[0] == key[0] and other.alive]
+            known = [mate for mate in mates if self.ranks[mate].snapshot >= 0]
+            if rank.alive and key in known and self.copying.isdisjoint(known):
+                waiting.append((rank, min(self.ranks[mate].snapshot for mate in known)))
+        return waiting
+
+    def _copied_to(self, rank: SimRank, step: int, image: Image, timeline: int, partner: SimAgent) -> None:
+        """It was held until now."""
         key = rank.key
         self.copying.discard(key)
-        image = self.memory.image(key, step) if step in self.memory.snaps.get(key, {}) else None
-        if not (self.alive and partner.alive and rank.alive) or image is None:
+        if not (self.alive and partner.alive and rank.alive) or self.memory.timeline != timeline:
             return
         partner.memory.keep(key, step, *image)
         self.copied[key] = (partner.label, step)

@@ -290,7 +290,7 @@ def _told(name: str, value: Any) -> Any:
     """Of a field of a checkpoint what the journal tells: not how far ranks are, and no times, which differ."""
     match name:
         case "ranks":
-            return [msgspec.structs.replace(rank, finished=0, safe=0) for rank in value]
+            return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value]
         case "recovery" if value is not None:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
         case "attempts":

@@ -12,7 +12,7 @@ __all__ = ["Disk", "Entry", "NodeMemory", "Snap"]
 
 
 class Entry(NamedTuple):
-    """A record of an out-log: a chunk of what was made at `step`; `item` None: only the mark that none follows."""
+    """A record of an send log: a chunk of what was made at `step`; `item` None: only the mark that none follows."""
 
     edge: int
     step: int

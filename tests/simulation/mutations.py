@@ -71,12 +71,12 @@ def _no_epoch_fence(original: Any) -> Any:
 def _commit_what_is_finished(original: Any) -> Any:
     def commit(self: Any) -> Any:
         ranks = self._context.state.ranks
-        before = {key: record.safe for key, record in ranks.items()}
+        before = {key: record.durable for key, record in ranks.items()}
         for record in ranks.values():
-            record.safe = max(record.safe, record.finished, record.report.step if record.report else -1)
+            record.durable = max(record.durable, record.finished, record.report.step if record.report else -1)
         original(self)
-        for key, safe in before.items():
-            ranks[key].safe = safe
+        for key, durable in before.items():
+            ranks[key].durable = durable
 
     return commit
 
@@ -181,7 +181,7 @@ def _restored_is_safe(original: Any) -> Any:
     def launch(self: Any, recovery: Any, points: Any) -> Any:
         original(self, recovery, points)
         for key in points:
-            self._context.state.ranks[key].safe = self._context.state.ranks[key].launch.resume
+            self._context.state.ranks[key].durable = self._context.state.ranks[key].launch.resume
 
     return launch
 

@@ -188,5 +188,5 @@ class Scenario:
             world.fail("the smallest restart", f"{levels}")
         if self.family == "lost" and levels - {"process", "node"}:
             world.fail("the smallest restart", f"{levels}: a replica would have done")
-        if not self.disk_failures and "snapshot_trouble" in world.checks.kinds:
+        if not self.disk_failures and "snapshot_warning" in world.checks.kinds:
             world.fail("sets are whole", "a set was to be completed without all of its parts")

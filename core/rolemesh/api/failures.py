@@ -77,7 +77,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """A rank as a failover level sees it. `finished` is its last step, `safe` the newest it can be restored to."""
+    """A rank as a failover level sees it. `finished` is its last step, `durable` the newest it can be restored to."""
 
     role: str
     rank: int
@@ -85,7 +85,7 @@ class RankView(msgspec.Struct, frozen=True):
     state: str
     finished: int
     generation: int
-    safe: int = -1
+    durable: int = -1
 
 
 class NodeState(msgspec.Struct, frozen=True):

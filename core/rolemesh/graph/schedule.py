@@ -2,7 +2,7 @@
 
 A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its producer was active
 at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds along the paths into the call, so it is
-again one congruence and one lower bound (Chinese remainder theorem): a `Rhythm`, looked up in constant time however
+again one congruence and one lower bound (Chinese remainder theorem): a `Period`, looked up in constant time however
 long the job is.
 """
 
@@ -16,10 +16,10 @@ import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 
-__all__ = ["Activity", "Rhythm", "flow_order", "role_schedule", "zero_lag_cycle"]
+__all__ = ["Activity", "Period", "flow_order", "role_schedule", "zero_lag_cycle"]
 
 
-class Rhythm(msgspec.Struct, frozen=True):
+class Period(msgspec.Struct, frozen=True):
     """The steps ``step >= start`` with ``step % every == at``."""
 
     start: int = 0
@@ -34,11 +34,11 @@ class Rhythm(msgspec.Struct, frozen=True):
         """The first step in it."""
         return self.start + (self.at - self.start) % self.every
 
-    def later(self, lag: int) -> Rhythm:
+    def later(self, lag: int) -> Period:
         """The same steps, `lag` later."""
-        return Rhythm(self.start + lag, self.every, (self.at + lag) % self.every)
+        return Period(self.start + lag, self.every, (self.at + lag) % self.every)
 
-    def meet(self, other: Rhythm) -> Rhythm | None:
+    def meet(self, other: Period) -> Period | None:
         """The steps in both, or None if there are none."""
         common = gcd(self.every, other.every)
         if (other.at - self.at) % common:
@@ -46,7 +46,7 @@ class Rhythm(msgspec.Struct, frozen=True):
         ahead = other.every // common
         turns = (other.at - self.at) // common * pow(self.every // common, -1, ahead) % ahead
         every = lcm(self.every, other.every)
-        return Rhythm(max(self.start, other.start), every, (self.at + turns * self.every) % every)
+        return Period(max(self.start, other.start), every, (self.at + turns * self.every) % every)
 
 
 class Activity:
@@ -59,38 +59,38 @@ class Activity:
         inputs: dict[int, list[Edge]] = {op.id: [] for op in graph.ops}
         for edge in graph.edges:
             inputs[edge.dst].append(edge)
-        self.rhythms: dict[int, Rhythm | None] = {}
+        self.periods: dict[int, Period | None] = {}
         for op in graph.ops:
             self._resolve(op.id, graph, inputs)
-        self._always = frozenset(op for op, rhythm in self.rhythms.items() if rhythm == Rhythm())
+        self._always = frozenset(op for op, period in self.periods.items() if period == Period())
 
     def _resolve(self, root: int, graph: LogicalGraph, inputs: dict[int, list[Edge]]) -> None:
         """Producers before consumers, depth first without recursion; who meets itself on the way never runs."""
         stack, entered = [root], set[int]()
         while stack:
             op = stack[-1]
-            if op in self.rhythms:
+            if op in self.periods:
                 stack.pop()
                 continue
-            missing = [edge.src for edge in inputs[op] if edge.src not in self.rhythms]
+            missing = [edge.src for edge in inputs[op] if edge.src not in self.periods]
             if missing and op not in entered:
                 entered.add(op)
                 stack.extend(missing)
                 continue
             stack.pop()
             call = graph.ops[op]
-            rhythm: Rhythm | None = None if missing else Rhythm(0, call.every, call.at)
+            period: Period | None = None if missing else Period(0, call.every, call.at)
             for edge in inputs[op]:
-                source = self.rhythms.get(edge.src)
-                rhythm = rhythm.meet(source.later(edge.lag)) if rhythm is not None and source is not None else None
-            self.rhythms[op] = rhythm
+                source = self.periods.get(edge.src)
+                period = period.meet(source.later(edge.lag)) if period is not None and source is not None else None
+            self.periods[op] = period
 
     def active(self, op: int, step: int) -> bool:
         """Whether call `op` runs at `step`."""
         if op in self._always:
             return True
-        rhythm = self.rhythms[op]
-        return rhythm is not None and step in rhythm
+        period = self.periods[op]
+        return period is not None and step in period
 
     def always(self, op: int) -> bool:
         """Whether call `op` runs at every step."""
@@ -106,7 +106,7 @@ class Activity:
 
     def never(self) -> tuple[int, ...]:
         """The calls that never run, however many steps there are."""
-        return tuple(op for op, rhythm in self.rhythms.items() if rhythm is None)
+        return tuple(op for op, period in self.periods.items() if period is None)
 
 
 def role_schedule(graph: LogicalGraph, role: str) -> tuple[OpCall, ...]:

@@ -56,7 +56,7 @@ def explain(
                 "operator": op.operator,
                 "every": op.every,
                 "at": op.at,
-                "first_step": rhythm.first if (rhythm := activity.rhythms[op.id]) else None,
+                "first_step": period.first if (period := activity.periods[op.id]) else None,
                 "constants": op.constants,
                 "streaming": op.streaming,
                 "where": op.where,

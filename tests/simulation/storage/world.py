@@ -26,7 +26,7 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint import send_log as log
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.protocol.messages import Persisted
 
@@ -69,7 +69,7 @@ class Rank:
         self.tokens: dict[int, int] = {}
         """What its state was after each step of its present history."""
         self.memory: MemorySnapshots
-        self.log: OutLog
+        self.log: SendLog
 
     @property
     def life(self) -> Life:
@@ -209,7 +209,7 @@ class Storage:
                 "nothing wedges", f"set {self.covered}, copies {[self._copied(r) for r in self.ranks]} of {began}"
             )
         for agent in self.agents.values():
-            if why := agent.persister.trouble:
+            if why := agent.persister.warning:
                 self.fail("nothing wedges", why)
         self.look()
 
@@ -223,7 +223,7 @@ class Storage:
         rank.died()
         rank.memory = MemorySnapshots(shm, ROLE, rank.number)
         rank.memory.drop_after(life.resume)
-        rank.log = OutLog(shm, ROLE, rank.number, generation=life.generation, resume=life.resume)
+        rank.log = SendLog(shm, ROLE, rank.number, generation=life.generation, resume=life.resume)
         rank.step = rank.snapshot = life.resume
         rank.tokens = {step: token for step, token in rank.tokens.items() if step <= life.resume}
 
@@ -447,7 +447,7 @@ class Storage:
         for rank in self.ranks:
             rank.tokens = {}
             rank.log.close()
-            OutLog.remove(self._agent(rank).shm, ROLE, rank.number)
+            SendLog.remove(self._agent(rank).shm, ROLE, rank.number)
             self._restart(rank, step)
             if found is not None:
                 state = disk.load(found.path, ROLE, rank.number, len(self.ranks), lambda: None).state

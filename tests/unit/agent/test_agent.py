@@ -56,7 +56,9 @@ def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(nod
     first = node(COUNTS, {"work": "step"}, stateful=("work",))
     first.launch("work")
     first.run("work", granted=4)
-    pid = first.until(lambda report: next((r.pid for r in report.ranks if r.safe == 4), 0), "five steps are in memory")
+    pid = first.until(
+        lambda report: next((r.pid for r in report.ranks if r.durable == 4), 0), "five steps are in memory"
+    )
     first.fail_send = True
     first.thread.join(20)
     assert isinstance(first.error, OSError)
@@ -134,10 +136,10 @@ def test_where_ranks_have_filled_shared_memory_an_agent_still_starts_others(node
     for generation in range(3):
         here.launch("work", 0, generation)
         here.rank("work", "up", 0, generation)
-    text = here.until(lambda report: report.trouble, "the agent says so")
+    text = here.until(lambda report: report.warning, "the agent says so")
     assert text.startswith("shared memory is full (/dev/shm/rolemesh-")
     ballast.unlink()
-    here.until(lambda report: not report.trouble, "there is room again, so the reserve is made again")
+    here.until(lambda report: not report.warning, "there is room again, so the reserve is made again")
 
 
 def fill(path: Path) -> None:

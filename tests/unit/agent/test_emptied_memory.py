@@ -12,7 +12,7 @@ import numpy as np
 from tests.unit.agent.conftest import COUNTS, Node, until
 
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import decode, encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool
 
@@ -23,24 +23,25 @@ def test_a_job_whose_memory_is_emptied_says_so_claims_nothing_and_goes_on_with_n
     here = node(COUNTS, {"work": "step"}, stateful=("work",), steps=20)
     here.launch("work")
     here.run("work", granted=4)
-    here.until(lambda report: any(rank.safe == 4 for rank in report.ranks), "five steps are in memory")
+    here.until(lambda report: any(rank.durable == 4 for rank in report.ranks), "five steps are in memory")
     shutil.rmtree(here.shm)
-    said = here.until(lambda report: report.trouble, "the agent says so")
+    said = here.until(lambda report: report.warning, "the agent says so")
     assert "snapshots of work/0 are gone from memory" in said
     assert "loginctl enable-linger" in said
     assert here.last is not None
-    assert [rank.safe for rank in here.last.ranks] == [-1]
+    assert [rank.durable for rank in here.last.ranks] == [-1]
     until(lambda: (here.shm / ".owner").exists(), "the folder is there again")
     here.advance(9)
     pid = here.until(
-        lambda report: next((r.pid for r in report.ranks if r.safe == 9 and not report.trouble), 0), "it is safe again"
+        lambda report: next((r.pid for r in report.ranks if r.durable == 9 and not report.warning), 0),
+        "it is safe again",
     )
     os.kill(pid, signal.SIGKILL)
     failed = here.rank("work", "failed")
     assert failed.snapshots[-1] == 9
     here.launch("work", generation=1, resume=9, restore="memory")
     here.run("work", granted=12, generation=1)
-    here.until(lambda report: any(rank.safe == 12 for rank in report.ranks), "its successor goes on from there")
+    here.until(lambda report: any(rank.durable == 12 for rank in report.ranks), "its successor goes on from there")
 
 
 def test_snapshots_whose_files_vanish_are_written_to_new_ones(tmp_path: Path) -> None:
@@ -88,15 +89,15 @@ def test_a_log_whose_files_vanish_begins_again_behind_where_it_was(tmp_path: Pat
     header, buffers = encode({"x": 1})
     body = flatten(header, [], buffers)
 
-    def write(log: OutLog, step: int) -> int:
+    def write(log: SendLog, step: int) -> int:
         return log.chunk(0, step, 0, True, 1, (0,), body, len(header), 0)
 
-    log = OutLog(tmp_path / "shm", "work", 0)
+    log = SendLog(tmp_path / "shm", "work", 0)
     write(log, 0)
     assert not log.lost
     shutil.rmtree(tmp_path / "shm")
     assert log.lost
     log.begin_again()
     assert write(log, 0) == 1
-    (again,) = OutLog.read(tmp_path / "shm", "work", 0)
+    (again,) = SendLog.read(tmp_path / "shm", "work", 0)
     assert decode(*again.load(tmp_path / "shm")) == {"x": 1}

@@ -31,20 +31,20 @@ def node(tmp_path: Path) -> Iterator[NodeMemory]:
 
 
 def test_copies_that_nobody_can_keep_are_no_secret(node: NodeMemory) -> None:
-    assert node.trouble == ""
+    assert node.warning == ""
     node.copies_to("")
-    assert "no other node has an agent of this job: nothing is copied" in node.trouble
+    assert "no other node has an agent of this job: nothing is copied" in node.warning
     node.copies_to("tcp://127.0.0.1:1")
-    assert node.trouble == ""
+    assert node.warning == ""
 
 
 def test_a_rank_without_room_for_its_snapshot_is_told_until_there_is_some(node: NodeMemory, tmp_path: Path) -> None:
     memory = MemorySnapshots(tmp_path, "work", 0)
     memory.write(0, {"x": np.zeros(10)}, log=0, persist=False)
     node.started("work", 0, -1, 0)
-    assert node.safe("work", 0, 0) == -1, "who gets its copies is not known yet"
+    assert node.durable("work", 0, 0) == -1, "who gets its copies is not known yet"
     with pytest.raises(NoRoom):
         memory.write(1, {"x": np.broadcast_to(np.zeros(1), 1 << 56)}, log=0, persist=False)
-    assert "work/0 has had no room in shared memory for a snapshot since step 1" in node.trouble
+    assert "work/0 has had no room in shared memory for a snapshot since step 1" in node.warning
     memory.write(2, {"x": np.zeros(10)}, log=0, persist=False)
-    assert node.trouble == ""
+    assert node.warning == ""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity, Rhythm, role_schedule, zero_lag_cycle
+from rolemesh.graph.schedule import Activity, Period, role_schedule, zero_lag_cycle
 
 SPLIT = Broadcast()
 
@@ -55,9 +55,9 @@ def test_activity_is_what_the_definition_says_at_every_step(graph: LogicalGraph)
         steps = [step for step in range(70) if active(op.id, step)]
         assert steps == [step for step in range(70) if activity.active(op.id, step)]
         assert activity.always(op.id) == (steps == list(range(70)))
-        rhythm = activity.rhythms[op.id]
-        if rhythm is not None and rhythm.first < 70:
-            assert rhythm.first == steps[0]
+        period = activity.periods[op.id]
+        if period is not None and period.first < 70:
+            assert period.first == steps[0]
         if op.id in activity.never():
             assert not steps
 
@@ -71,8 +71,8 @@ def test_a_value_is_sent_exactly_if_its_consumer_takes_it(graph: LogicalGraph, s
         assert sent == taken
 
 
-@given(*[st.builds(lambda s, e, a: Rhythm(s, e, a % e), st.integers(0, 9), st.integers(1, 12), st.integers(0, 11))] * 2)
-def test_the_meeting_of_two_rhythms_is_their_intersection(one: Rhythm, other: Rhythm) -> None:
+@given(*[st.builds(lambda s, e, a: Period(s, e, a % e), st.integers(0, 9), st.integers(1, 12), st.integers(0, 11))] * 2)
+def test_the_meeting_of_two_rhythms_is_their_intersection(one: Period, other: Period) -> None:
     both = [step for step in range(300) if step in one and step in other]
     meeting = one.meet(other)
     assert both == [step for step in range(300) if meeting is not None and step in meeting]

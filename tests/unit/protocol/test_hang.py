@@ -118,8 +118,8 @@ def test_a_rank_that_waits_for_a_grant_waits_for_the_slowest_one() -> None:
 
 def test_a_rank_whose_snapshots_are_not_in_safety_holds_the_others_back() -> None:
     verdict = blame(
-        at("rollout", 0, BLOCKED, 9, 0, finished=8, safe=8),
-        at("reward", 0, IDLE, 8, 1, finished=8, safe=3, since_s=9.0),
+        at("rollout", 0, BLOCKED, 9, 0, finished=8, durable=8),
+        at("reward", 0, IDLE, 8, 1, finished=8, durable=3, since_s=9.0),
     )
     assert verdict[:2] == ("reward", 0)
     assert verdict.chain == ("rollout/0 waits for reward/0 to have its snapshot durable",)
@@ -256,7 +256,7 @@ class Ranks:
         self.owed[me] = []
 
     def reports(self) -> dict[Key, RankReport]:
-        return {key: RankReport(*key, 0, safe=here["finished"], **here) for key, here in self.at.items()}
+        return {key: RankReport(*key, 0, durable=here["finished"], **here) for key, here in self.at.items()}
 
 
 @st.composite

@@ -13,7 +13,7 @@ from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
-from rolemesh_durable.protocol.master.progress import TROUBLE_S
+from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
@@ -231,7 +231,7 @@ def test_refused_connections_are_counted_and_told_when_their_number_has_doubled(
 def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_hold_up_the_end() -> None:
     machine = job(snapshots=SnapshotPlan(enabled=True, every=1, persist_every=2))
     running(machine)
-    done = m.RankReport("work", 0, 0, "done", 100, finished=9, safe=9, sha256="x")
+    done = m.RankReport("work", 0, 0, "done", 100, finished=9, durable=9, sha256="x")
     part = m.Persisted("work", 0, 9, {"work/rank-0-of-1.safetensors": (1, "y")})
     machine.handle(me.Published(9), 2.0)
 
@@ -243,9 +243,9 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
     for now in (3.0, 4.0, 5.0):
         assert any(isinstance(effect, me.CompleteSet) for effect in reported(now)), "it is tried again"
         told += [*records(machine.handle(me.SetCompleted(9, "not here"), now + 0.5))]
-    assert told == ["snapshot_trouble"]
+    assert told == ["snapshot_warning"]
     assert machine.state.phase == "running"
-    found = alone(machine, 6.0, 3.0 + TROUBLE_S + 0.1)
+    found = alone(machine, 6.0, 3.0 + WARNED_S + 0.1)
     assert found["job_stopping"]["status"] == "done"
 
 
@@ -257,12 +257,12 @@ def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to(
     part = m.Persisted("work", 0, 1, {"work/rank-0-of-1.safetensors": (1, "y")})
 
     def reported(now: float, state: Any) -> list[me.Effect]:
-        rank = m.RankReport("work", 0, 0, state, 100, finished=1, safe=1)
+        rank = m.RankReport("work", 0, 0, state, 100, finished=1, durable=1)
         report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (rank,), (), (part,))
         return machine.handle(me.FromAgent("a0", report), now)
 
     machine.handle(me.FromAgent("a0", m.Report("a0", 1, 2100, "n0", "h", 1, "", 1, -1, (
-        m.RankReport("work", 0, 0, "failed", 100, finished=1, safe=1),))), 2.1)  # fmt: skip
+        m.RankReport("work", 0, 0, "failed", 100, finished=1, durable=1),))), 2.1)  # fmt: skip
     gone = m.Report("a0", 1, 2200, "n0", "h", 1, "", 1, -1, (m.RankReport("work", 0, 0, "gone"),))
     effects = machine.handle(me.FromAgent("a0", gone), 2.2)
     assert me.FindOrigin() in effects

@@ -45,7 +45,7 @@ def state(rank, size, step):
 def test_an_intact_set_is_found_by_its_manifest(run_dir, persisted):
     for step in (9, 19):
         persisted(step, {"trainer": 2}, state)
-    assert [(each.step, each.trouble) for each in disk.find_sets(run_dir)] == [(19, ""), (9, "")]
+    assert [(each.step, each.warning) for each in disk.find_sets(run_dir)] == [(19, ""), (9, "")]
     assert disk.verify(disk.step_folder(run_dir, 19)) == []
     newest, passed_over = disk.newest_intact(run_dir)
     assert (newest.step, passed_over) == (19, [])

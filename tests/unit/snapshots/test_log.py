@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, LINE, PARTIAL, OutLog
+from rolemesh_durable.checkpoint.send_log import CHUNK, END, LINE, PARTIAL, SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
@@ -24,13 +24,13 @@ def pool(shm):
 
 @pytest.mark.parametrize("rows", [3, 5000])
 def test_what_was_sent_is_read_again(shm, pool, rows):
-    log = OutLog(shm, "a", 0)
+    log = SendLog(shm, "a", 0)
     value = {"x": np.arange(rows), "name": ["é"] * 3}
     assert send(log, pool, 4, value, edge=7, hold=2, consumers=(0, 3)) == 0
     log.end(7, 4, 1, 2, (0, 3))
     log.line(4, b"a line")
     log.line(4, b"half a line", partial=True)
-    first, *others = OutLog.read(shm, "a", 0)
+    first, *others = SendLog.read(shm, "a", 0)
     assert (first.edge, first.step, first.hold, first.consumers, first.last) == (7, 4, 2, (0, 3), True)
     assert bool(first.slot) == (rows > 1000)
     header, buffers = first.load(shm)
@@ -39,55 +39,55 @@ def test_what_was_sent_is_read_again(shm, pool, rows):
     assert again["name"] == value["name"]
     assert [(r.kind, r.body) for r in others] == [(END, b""), (LINE, b"a line"), (PARTIAL, b"half a line")]
     assert log.position == 4
-    assert [r.kind for r in OutLog.read(shm, "a", 0, 2)] == [CHUNK, END]
+    assert [r.kind for r in SendLog.read(shm, "a", 0, 2)] == [CHUNK, END]
     log.close()
 
 
 def test_a_record_that_was_torn_and_what_follows_it_do_not_count(shm, pool):
-    log = OutLog(shm, "a", 0)
+    log = SendLog(shm, "a", 0)
     for step in range(3):
         send(log, pool, step, [step])
     log.close()
     (path,) = shm.glob("log-a-0-*")
     whole = path.read_bytes()
-    second = OutLog.read(shm, "a", 0)[1]
+    second = SendLog.read(shm, "a", 0)[1]
     at = whole.index(second.body)
     path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
-    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0]
-    successor = OutLog(shm, "a", 0, generation=1, resume=0)
+    assert [r.step for r in SendLog.read(shm, "a", 0)] == [0]
+    successor = SendLog(shm, "a", 0, generation=1, resume=0)
     assert successor.position == 1
     send(successor, pool, 1, [1])
-    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0, 1]
+    assert [r.step for r in SendLog.read(shm, "a", 0)] == [0, 1]
     successor.close()
 
 
 @pytest.mark.parametrize("size", [0, 7, 40])
 def test_a_segment_without_a_beginning_is_nothing(shm, pool, size):
     (shm / "log-a-0-0").write_bytes(bytes(size))
-    log = OutLog(shm, "a", 0, generation=1)
+    log = SendLog(shm, "a", 0, generation=1)
     send(log, pool, 0, [0])
-    assert [r.step for r in OutLog.read(shm, "a", 0)] == [0]
+    assert [r.step for r in SendLog.read(shm, "a", 0)] == [0]
     log.close()
 
 
 def test_what_was_made_after_the_step_a_successor_was_restored_to_is_an_orphan(shm, pool):
-    first = OutLog(shm, "a", 0)
+    first = SendLog(shm, "a", 0)
     for step in range(6):
         send(first, pool, step, [step])
     first.close()
-    second = OutLog(shm, "a", 0, generation=1, resume=2)
+    second = SendLog(shm, "a", 0, generation=1, resume=2)
     for step in (3, 4):
         send(second, pool, step, [step])
     second.close()
-    third = OutLog(shm, "a", 0, generation=2, resume=3)
+    third = SendLog(shm, "a", 0, generation=2, resume=3)
     found = [(r.generation, r.step) for r in third.found if not third.is_orphan(r)]
     assert found == [(0, 0), (0, 1), (0, 2), (1, 3)]
-    assert [(r.generation, r.step) for r in OutLog.read(shm, "a", 0)] == found
+    assert [(r.generation, r.step) for r in SendLog.read(shm, "a", 0)] == found
     third.close()
 
 
 def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
-    log = OutLog(shm, "a", 0)
+    log = SendLog(shm, "a", 0)
     big = b"x" * 900
     for step in range(4000):
         send(log, pool, step, big, hold=1)
@@ -109,8 +109,8 @@ def test_segments_go_when_nothing_in_them_is_needed(shm, pool):
 
 
 def test_a_record_larger_than_a_segment_gets_one_of_its_own(shm, pool):
-    log = OutLog(shm, "a", 0)
+    log = SendLog(shm, "a", 0)
     send(log, pool, 0, ["y" * (3 << 20)])
     send(log, pool, 1, [1])
-    assert [(r.step, r.hlen > 3 << 20) for r in OutLog.read(shm, "a", 0)] == [(0, True), (1, False)]
+    assert [(r.step, r.hlen > 3 << 20) for r in SendLog.read(shm, "a", 0)] == [(0, True), (1, False)]
     log.close()

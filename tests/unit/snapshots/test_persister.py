@@ -14,7 +14,7 @@ from rolemesh.runs.digest import digest
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 
 SIZE = 300_000
 
@@ -45,7 +45,7 @@ def test_a_pinned_snapshot_gets_to_disk_and_stays_pinned_until_its_set_is_comple
     persister.forget(9)
     assert memory.pinned() == ()
     assert persister.results() == []
-    assert persister.trouble == ""
+    assert persister.warning == ""
 
 
 def test_sets_of_all_ranks_are_loaded_again(shm, run_dir, persister, manifest, until):
@@ -66,16 +66,16 @@ def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm,
     memory.write(9, state(9), log=0, persist=True)
     persister.fail_next()
     persister.look("trainer", 0)
-    trouble = until(lambda: persister.trouble)
-    assert "step 9" in trouble
-    assert "trainer/0: No space left on device; training goes on" in trouble
+    warning = until(lambda: persister.warning)
+    assert "step 9" in warning
+    assert "trainer/0: No space left on device; training goes on" in warning
     assert persister.results() == []
     until(lambda: not any(files for _, _, files in os.walk(run_dir)))
     assert memory.pinned() == ()
     memory.write(19, state(19), log=0, persist=True)
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [19]
-    assert persister.trouble == ""
+    assert persister.warning == ""
 
 
 def test_a_disk_that_is_really_full(shm, small_disk, until):
@@ -84,7 +84,7 @@ def test_a_disk_that_is_really_full(shm, small_disk, until):
     try:
         MemorySnapshots(shm, "trainer", 0).write(9, {"x": np.zeros(1 << 20)}, log=0, persist=True)
         persister.look("trainer", 0)
-        assert "No space left on device" in until(lambda: persister.trouble)
+        assert "No space left on device" in until(lambda: persister.warning)
         assert not [path for path in small_disk.rglob("*") if path.is_file()]
         MemorySnapshots(shm, "small", 0).write(19, {"x": np.zeros(1 << 10)}, log=0, persist=True)
         persister.look("small", 0)
@@ -131,25 +131,25 @@ def test_a_snapshot_that_its_rank_has_dropped_meanwhile_is_no_trouble(shm, run_d
     memory.write(19, state(19), log=0, persist=True)
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [19]
-    assert persister.trouble == ""
+    assert persister.warning == ""
 
 
 def test_a_log_that_nobody_can_read_fails_its_set_and_the_next_one_is_persisted(shm, run_dir, persister, until):
     memory = MemorySnapshots(shm, "trainer", 0)
     memory.write(9, state(9), log=1, persist=True)
-    OutLog(shm, "trainer", 0).close()
+    SendLog(shm, "trainer", 0).close()
     body = struct.pack("<QBBHIqIIqIIH", 0, 0, 1, 65535, 0, 9, 0, 1, -1, 0, 0, 0)  # says that it has 65535 consumers
     with open(shm / "log-trainer-0-0", "r+b") as file:
         file.seek(struct.calcsize("<8sIIqQ"))
         file.write(struct.pack("<II", len(body), crc32(body)) + body)
     persister.look("trainer", 0)
-    assert "trainer/0: error: unpack_from requires" in until(lambda: persister.trouble)
+    assert "trainer/0: error: unpack_from requires" in until(lambda: persister.warning)
     assert persister.given_up == 9
-    OutLog.remove(shm, "trainer", 0)
+    SendLog.remove(shm, "trainer", 0)
     memory.write(19, state(19), log=0, persist=True)
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [19]
-    assert persister.trouble == ""
+    assert persister.warning == ""
 
 
 def test_what_keeps_failing_is_said_once(shm, run_dir, persister, until):
@@ -161,14 +161,14 @@ def test_what_keeps_failing_is_said_once(shm, run_dir, persister, until):
         memory.write(step, state(step), log=0, persist=True)
         persister.look("trainer", 0)
         until(lambda step=step: persister.given_up == step)
-        said.add(persister.trouble)
+        said.add(persister.warning)
     assert len(said) == 1
     assert blocker.read_text() == "somebody's file"
     blocker.unlink()
     memory.write(39, state(39), log=0, persist=True)
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [39]
-    assert persister.trouble == ""
+    assert persister.warning == ""
 
 
 class GoesBackMeanwhile(Persister):
@@ -230,6 +230,6 @@ def test_a_set_whose_folder_is_removed_meanwhile_because_a_newer_one_is_complete
     memory.write(9, state(9), log=0, persist=True)
     made.look("trainer", 0)
     made.work()
-    assert made.trouble == ""
+    assert made.warning == ""
     assert made.results() == []
     assert memory.pinned() == ()

@@ -22,7 +22,7 @@ from rolemesh_durable.agent.replica_store import Image, ReplicaStore
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.protocol.messages import Stored
@@ -112,7 +112,7 @@ def test_a_rank_comes_back_on_the_node_that_keeps_its_copy(nodes, until):
 
 def test_what_was_sent_goes_with_it(nodes, until):
     a, b, c = nodes("a", "b", "c")
-    log, pool = OutLog(a.shm, "data", 0), SlotPool(a.shm, "slot-data-0-0")
+    log, pool = SendLog(a.shm, "data", 0), SlotPool(a.shm, "slot-data-0-0")
     large, small = np.arange(300_000), np.arange(3)
     header, buffers = encode(large)
     slot = pool.acquire(sum(map(len, buffers)))
@@ -129,7 +129,7 @@ def test_what_was_sent_goes_with_it(nodes, until):
     c.replicas.fetch(b.replicas.address, "data", 0, 5)
     assert until(c.replicas.fetched) == [("data", 0, "")]
     position = c.memory("data", 0).read(5).log
-    records = OutLog.read(c.shm, "data", 0, position)
+    records = SendLog.read(c.shm, "data", 0, position)
     assert [(r.edge, r.step, r.consumers) for r in records] == [(0, 5, (0,)), (1, 5, (0, 1))]
     (header, (data,)) = records[0].load(c.shm)
     assert np.array_equal(np.frombuffer(data, np.int64), large)
@@ -241,13 +241,13 @@ def test_a_full_store_is_said_at_both_ends_and_copies_go_on_when_there_is_room(s
     a, b = nodes("a", "b", within=small_disk)
     ballast = full(small_disk)
     snapshot(a, "trainer", 0, 4)
-    assert "no copy of trainer/0 can be kept here: No space left on device" in until(lambda: b.replicas.trouble)
-    assert "trainer/0 has no copy on another node, and commits wait for it" in until(lambda: a.replicas.trouble)
-    assert "No space left on device" in a.replicas.trouble
+    assert "no copy of trainer/0 can be kept here: No space left on device" in until(lambda: b.replicas.warning)
+    assert "trainer/0 has no copy on another node, and commits wait for it" in until(lambda: a.replicas.warning)
+    assert "No space left on device" in a.replicas.warning
     assert a.replicas.replicated("trainer", 0) == -1
     ballast.unlink()
     until(lambda: a.replicas.replicated("trainer", 0) == 4)
-    until(lambda: not a.replicas.trouble and not b.replicas.trouble)
+    until(lambda: not a.replicas.warning and not b.replicas.warning)
 
 
 def test_a_fetch_without_room_ends_with_an_error_and_the_next_one_succeeds(small_disk, nodes, until):
@@ -372,4 +372,36 @@ def test_an_offer_of_what_is_gone_from_memory_makes_room_for_the_next_one(tmp_pa
     logic.tick(0.6)
     assert (sent[-1][0], sent[-1][1].step) == (OFFER, 1)
     memory.close()
+    logic.offers.close()
+
+
+def test_mates_are_offered_together_and_of_one_step_that_all_of_them_have(tmp_path):
+    sent: list[Any] = []
+    logic = Replication(tmp_path, "a", lambda address, kind, body: sent.append((kind, body)))
+    offers = logic.offers
+    offers.connect("b")
+    for rank, steps in enumerate(((7, 8), (8, 9))):
+        memory = MemorySnapshots(tmp_path, "work", rank)
+        for step in steps:
+            memory.write(step, {"x": np.zeros(8)}, log=0, persist=False)
+        memory.close()
+        offers.restarted("work", rank, -1, 0, collective=True)
+        offers.offer("work", rank, steps[-1])
+
+    def offered(now: float) -> set[tuple[int, int]]:
+        sent.clear()
+        logic.tick(now)
+        return {(body.rank, body.step) for kind, body in sent if kind == OFFER}
+
+    assert offered(0.0) == {(0, 8), (1, 8)}
+    stamps = {body.rank: body.stamp for _, body in sent}
+    logic.asked(DONE, msgspec.msgpack.encode(("work", 0, 8, stamps[0])), 0.1)
+    memory = MemorySnapshots(tmp_path, "work", 0)
+    memory.write(9, {"x": np.ones(8)}, log=0, persist=False)
+    memory.close()
+    offers.offer("work", 0, 9)
+    assert offered(0.2) == set(), "the other one's copy is not there yet"
+    logic.asked(DONE, msgspec.msgpack.encode(("work", 1, 8, stamps[1])), 0.3)
+    assert [offers.copied("work", rank, 0, 0, -1) for rank in (0, 1)] == [8, 8]
+    assert offered(0.4) == {(0, 9), (1, 9)}
     logic.offers.close()

@@ -18,7 +18,7 @@ VIEW = JobView(
     "job",
     1,
     16,
-    (RankView("rollout", 0, "n0", "running", 17, 0), RankView("trainer", 0, "n1", "gone", 17, 0, safe=16)),
+    (RankView("rollout", 0, "n0", "running", 17, 0), RankView("trainer", 0, "n1", "gone", 17, 0, durable=16)),
     collective=(),
     nodes=(NodeState("n0", "a0", alive=True), NodeState("n1", "a1", alive=False)),
     persisted=9,

@@ -21,8 +21,8 @@ VIEW = JobView(
     (
         RankView("rollout", 0, "n0", "running", 7, 0),
         RankView("rollout", 1, "n1", "running", 7, 0),
-        RankView("trainer", 0, "n0", "running", 7, 0, safe=6),
-        RankView("trainer", 1, "n1", "running", 7, 0, safe=6),
+        RankView("trainer", 0, "n0", "running", 7, 0, durable=6),
+        RankView("trainer", 1, "n1", "running", 7, 0, durable=6),
     ),
     collective=("trainer",),
     stateful=("trainer",),

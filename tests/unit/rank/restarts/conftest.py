@@ -157,8 +157,8 @@ class Village:
         if peers != self.wired and len(peers) == len(self.ranks):
             self.wired = peers
             self._tell(m.Connect(peers))
-        safe = [self.safe(key) for key in self.ranks]
-        self.committed = max(self.committed, min(safe))
+        durable = [self.durable(key) for key in self.ranks]
+        self.committed = max(self.committed, min(durable))
         ready = all(rank.ready for rank in self.ranks.values())
         granted = min(self.max_granted, self.steps - 1) if ready or self.told[1] >= 0 else -1
         if (now := (self.committed, granted, self.published())) != self.told:
@@ -167,7 +167,7 @@ class Village:
             self._unpin()
 
     def _advance(self) -> m.Watermarks:
-        groups = {role: min(self.safe((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
+        groups = {role: min(self.durable((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
         committed, granted, published = self.told
         return m.Watermarks(1, 0, granted, committed, published, -1, groups)
 
@@ -208,7 +208,7 @@ class Village:
             step += 1
         return step
 
-    def safe(self, key: tuple[str, int]) -> int:
+    def durable(self, key: tuple[str, int]) -> int:
         rank = self.ranks[key]
         assert rank.status_page is not None
         return max(rank.status_page.read().snapshot, rank.launch.resume)

@@ -240,7 +240,7 @@ class Supervisor:
             lived_s=time.monotonic() - master.started, in_control=master.turns > 0, by_signal=os.WIFSIGNALED(status)
         )
         if delay is None:
-            self.gave_up = f"the master died {self._restarts.strikes} times in a row; the last one {how}"
+            self.gave_up = f"the master died {self._restarts.crashes} times in a row; the last one {how}"
             self._say(self.gave_up)
             return False
         self._say(f"the master (pid {master.pid}) {how}; it is started again")

@@ -30,7 +30,7 @@ from rolemesh_ray.nodes import kill_actor, state_of
 
 __all__ = ["AgentActor", "MasterActor", "MasterWatch"]
 
-STRIKES_FILE = ".master-strikes"
+CRASHES_FILE = ".master-crashes"
 LAST_WORD_S = 2.0
 COME_UP_S = 15.0
 """How long a new master may be silent before an agent has it killed."""
@@ -49,7 +49,7 @@ class MasterActor:
         self._again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._self = ray.get_runtime_context().current_actor
         self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
-        self._strikes = Path(self._job.config.run_dir, STRIKES_FILE)
+        self._crashes = Path(self._job.config.run_dir, CRASHES_FILE)
         self._lock = hold(Path(self._job.config.run_dir))
         # What is raised here would be this actor's end for good.
         threading.Thread(target=self._run, name="master", daemon=True).start()
@@ -61,7 +61,7 @@ class MasterActor:
             Master(self._job, self._launcher, guard.tmp).run()
         except BaseException as error:
             self._failed(error, time.monotonic() - started)
-        self._strikes.unlink(missing_ok=True)
+        self._crashes.unlink(missing_ok=True)
         guard.close()
         # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
         ray.kill(self._self, no_restart=True)
@@ -74,14 +74,14 @@ class MasterActor:
         in_control = self._launcher.turns > 0
         why = str(error)
         if not isinstance(error, JournalDamagedError | PluginError) and (self._again or in_control):
-            restarts = Restarts(int(self._strikes.read_text()) if self._strikes.exists() else 0)
+            restarts = Restarts(int(self._crashes.read_text()) if self._crashes.exists() else 0)
             delay = restarts.died(lived_s=lived_s, in_control=in_control, by_signal=False)
             if delay is not None:
                 with suppress(OSError):
-                    self._strikes.write_text(str(restarts.strikes))
+                    self._crashes.write_text(str(restarts.crashes))
                 time.sleep(delay)
                 os._exit(1)
-            why = f"the master failed {restarts.strikes} times in a row; the last time: {why}"
+            why = f"the master failed {restarts.crashes} times in a row; the last time: {why}"
         self._launcher.stop()
         give_up(self._job, why)
 

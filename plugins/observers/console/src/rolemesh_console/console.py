@@ -16,7 +16,7 @@ from rich.text import Text
 from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
 from rolemesh_console.live_view import live_view, starting_line
-from rolemesh_console.statistics import Tally
+from rolemesh_console.statistics import Statistics
 from rolemesh_console.summary import summary
 from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.text import clock, duration, number, percent
@@ -54,7 +54,7 @@ class ConsoleObserver(Observer):
         super().__init__(options)
         self._console = console or _console()
         self._now = now
-        self._tally = Tally(tuple(options.metrics), tuple(options.records))
+        self._stats = Statistics(tuple(options.metrics), tuple(options.records))
         self._status: JobStatus | None = None
         self._live: Live | None = None
         self._drawn = 0.0
@@ -67,7 +67,7 @@ class ConsoleObserver(Observer):
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
         """Open the view."""
-        self._tally.run = run
+        self._stats.run = run
         # In a run in one process the terminal may be a debugger's.
         if self._console.is_terminal and run.backend != "inline":
             self._live = Live(get_renderable=self._view, console=self._console, auto_refresh=False, transient=True)
@@ -81,7 +81,7 @@ class ConsoleObserver(Observer):
     @hookimpl
     def event(self, event: Event) -> None:
         """Note a transition, and say the ones that matter: above the live view, if there is one."""
-        self._tally.event(event)
+        self._stats.event(event)
         said = sentence(event)
         if said is not None:
             self._say(said)
@@ -91,7 +91,7 @@ class ConsoleObserver(Observer):
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
         """Take the metrics in and show them."""
-        self._tally.steps(metrics)
+        self._stats.steps(metrics)
         if self._live is not None:
             self._draw()
         elif self._now() >= self._step_printed + PLAIN_INTERVAL_S:
@@ -105,19 +105,19 @@ class ConsoleObserver(Observer):
         if self._live is not None:
             self._draw()
         elif status.state == "starting" and self._now() >= self._printed + 5 * PLAIN_INTERVAL_S:
-            self._say(starting_line(self._tally, status, self._now()))
+            self._say(starting_line(self._stats, status, self._now()))
 
     @hookimpl
     def job_ended(self, result: dict[str, Any]) -> None:
         """Close the view and print the summary."""
-        if self._live is None and self._printed_step < self._tally.finished:
+        if self._live is None and self._printed_step < self._stats.finished:
             self._print_step()
         self._close()
-        self._console.print(summary(self._tally, result))
+        self._console.print(summary(self._stats, result))
 
     def _view(self) -> RenderableType:
         # The terminal's "^C" needs two cells: in a line that is full it would push the view down, and it stayed there.
-        return live_view(self._tally, self._status, self._now(), self._console.width - 2)
+        return live_view(self._stats, self._status, self._now(), self._console.width - 2)
 
     def _draw(self) -> None:
         now = time.monotonic()
@@ -148,15 +148,15 @@ class ConsoleObserver(Observer):
         self._warned = frozenset(found)
 
     def _print_step(self) -> None:
-        tally = self._tally
-        total = tally.run.steps if tally.run else tally.finished
-        words = [f"step {tally.finished:>{len(str(total))}}/{total}", percent(tally.finished / total if total else 1.0)]
-        words += [f"{name} {number(tally.series[name].latest)}" for name in tally.featured()]
-        words += [f"{name}/s {number(rate)}" for name, rate in tally.rates().items()]
-        left = tally.seconds_left(total, self._now())
-        if left is not None and tally.finished < total:
+        stats = self._stats
+        total = stats.run.steps if stats.run else stats.finished
+        words = [f"step {stats.finished:>{len(str(total))}}/{total}", percent(stats.finished / total if total else 1.0)]
+        words += [f"{name} {number(stats.series[name].latest)}" for name in stats.featured()]
+        words += [f"{name}/s {number(rate)}" for name, rate in stats.rates().items()]
+        left = stats.seconds_left(total, self._now())
+        if left is not None and stats.finished < total:
             words.append(f"{clock(left)} left")
-        self._printed_step, self._step_printed = tally.finished, self._now()
+        self._printed_step, self._step_printed = stats.finished, self._now()
         self._say("  ".join(words))
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolemesh.api.observer import JobStatus, RankStatus
-from rolemesh_console.statistics import Tally
+from rolemesh_console.statistics import Statistics
 from rolemesh_durable.control.text import activity, clock, duration, number, percent, share_bar, sparkline, state_style
 
 __all__ = ["live_view", "starting_line"]
@@ -23,24 +23,24 @@ MAX_WARNINGS = 4
 SPARK = 24
 
 
-def live_view(tally: Tally, status: JobStatus | None, now: float, width: int | None = None) -> RenderableType:
+def live_view(stats: Statistics, status: JobStatus | None, now: float, width: int | None = None) -> RenderableType:
     """The whole view at time `now` (seconds since 1970), `width` cells wide or as wide as there is room."""
-    parts: list[RenderableType] = [_progress(tally, status, now)]
-    if metrics := _metrics(tally):
+    parts: list[RenderableType] = [_progress(stats, status, now)]
+    if metrics := _metrics(stats):
         parts += ["", metrics]
-    if facts := _facts(tally):
+    if facts := _facts(stats):
         parts += ["", facts]
     if status is not None and status.ranks:
-        parts += ["", _ranks(tally, status)]
+        parts += ["", _ranks(stats, status)]
     if status is not None and status.warnings:
         more = len(status.warnings) - MAX_WARNINGS
         parts += ["", *(Text(f"warning: {warning}", style="yellow") for warning in status.warnings[:MAX_WARNINGS])]
         parts += [Text(f"… and {more} more warnings", style="dim")] if more > 0 else []
-    name = tally.run.name if tally.run else status.name if status else "job"
+    name = stats.run.name if stats.run else status.name if status else "job"
     state = status.state if status else "starting"
     title = Text.assemble((name, "bold"), " · ", (state, state_style(state)))
-    if tally.run and tally.run.backend:
-        title.append(f" · {tally.run.backend}")
+    if stats.run and stats.run.backend:
+        title.append(f" · {stats.run.backend}")
     elapsed = f"{duration(now - status.started)}" if status else ""
     body = Padding(Group(*parts), (0, 1))
     return Panel(
@@ -48,7 +48,7 @@ def live_view(tally: Tally, status: JobStatus | None, now: float, width: int | N
     )
 
 
-def starting_line(tally: Tally, status: JobStatus, now: float) -> str:
+def starting_line(stats: Statistics, status: JobStatus, now: float) -> str:
     """What a job that does not step yet is waiting for: the slowest ranks and for how long."""
     waiting = [rank for rank in status.ranks if rank.state in ("starting", "setup")]
     if not status.ranks or all(rank.state == "starting" for rank in status.ranks):
@@ -59,26 +59,26 @@ def starting_line(tally: Tally, status: JobStatus, now: float) -> str:
         return "starting: every rank is ready"
     words = []
     for rank in waiting[:3]:
-        since = tally.rank_up.get((rank.role, rank.rank), status.started)
+        since = stats.rank_up.get((rank.role, rank.rank), status.started)
         doing = "setting up" if rank.state == "setup" else "starting"
         words.append(f"{rank.role}/{rank.rank} {doing} ({duration(max(0.0, now - since))})")
     more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
     return f"starting: {', '.join(words)}{more}"
 
 
-def _progress(tally: Tally, status: JobStatus | None, now: float) -> RenderableType:
-    total = tally.run.steps if tally.run else status.steps if status else 0
-    done = max(tally.finished, status.committed + 1 if status else 0)
+def _progress(stats: Statistics, status: JobStatus | None, now: float) -> RenderableType:
+    total = stats.run.steps if stats.run else status.steps if status else 0
+    done = max(stats.finished, status.committed + 1 if status else 0)
     if status is None or (status.state in ("new", "starting") and not done):
-        words = starting_line(tally, status, now) if status else "starting"
+        words = starting_line(stats, status, now) if status else "starting"
         return Text(words, style="yellow")
     share = done / total if total else 1.0
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
-    pace = tally.seconds_per_step()
-    left = tally.seconds_left(total, now)
+    pace = stats.seconds_per_step()
+    left = stats.seconds_left(total, now)
     tail = [percent(share)]
     if status.state == "running" and left is not None and done < total:
         tail.append(f"{clock(left)} left")
@@ -91,16 +91,16 @@ def _progress(tally: Tally, status: JobStatus | None, now: float) -> RenderableT
     return grid
 
 
-def _metrics(tally: Tally) -> Table | None:
+def _metrics(stats: Statistics) -> Table | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for heading, justify in (("metric", "left"), ("now", "right"), ("first third → last", "right"), ("", "left")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for name in tally.featured():
-        series = tally.series[name]
+    for name in stats.featured():
+        series = stats.series[name]
         thirds = series.thirds()
         trend = f"{number(thirds.first)} → {number(thirds.last)}" if thirds else ""
         latest = number(series.latest)
-        if series.last is not None and series.last[0] + 1 < tally.finished:
+        if series.last is not None and series.last[0] + 1 < stats.finished:
             latest += f" (step {series.last[0]})"
         table.add_row(
             Text(name), Text(latest, style="bold"), Text(trend), Text(sparkline(series.points(SPARK)), "cyan")
@@ -108,18 +108,18 @@ def _metrics(tally: Tally) -> Table | None:
     return table if table.row_count else None
 
 
-def _facts(tally: Tally) -> Text | None:
-    facts = [f"{name.removesuffix('tokens').rstrip('_') or 'all'} {number(r)}" for name, r in tally.rates().items()]
+def _facts(stats: Statistics) -> Text | None:
+    facts = [f"{name.removesuffix('tokens').rstrip('_') or 'all'} {number(r)}" for name, r in stats.rates().items()]
     text = Text()
     if facts:
         text.append("tokens/s  ", style="dim").append(" · ".join(facts))
-    if tally.staleness:
+    if stats.staleness:
         text.append("\n" if facts else "").append("staleness ", style="dim")
-        text.append(" · ".join(f"{label} {number(value)}" for label, value in tally.staleness.items()))
+        text.append(" · ".join(f"{label} {number(value)}" for label, value in stats.staleness.items()))
     return text if text.plain else None
 
 
-def _ranks(tally: Tally, status: JobStatus) -> Table:
+def _ranks(stats: Statistics, status: JobStatus) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)
     table.add_column("rank", no_wrap=True)
     table.add_column("node", no_wrap=True, overflow="ellipsis")
@@ -129,7 +129,7 @@ def _ranks(tally: Tally, status: JobStatus) -> Table:
     table.add_column(
         Text.assemble(("█", "green"), " computes ", "·", " waits ", ("▒", "red"), " blocked"), no_wrap=True
     )
-    shares = tally.shares(recent=True)
+    shares = stats.shares(recent=True)
     shown: set[str] = set()
     for row in _rank_rows(status.ranks):
         role, cells = row

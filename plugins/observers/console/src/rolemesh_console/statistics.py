@@ -10,7 +10,7 @@ from typing import Any
 
 from rolemesh.api.observer import Event, RoleTimes, RunInfo, StepMetrics
 
-__all__ = ["Series", "Tally", "Thirds"]
+__all__ = ["Series", "Statistics", "Thirds"]
 
 MAX_BUCKETS = 4096
 RECENT = 32
@@ -82,7 +82,7 @@ class _Line:
 
 
 @dataclass
-class Tally:
+class Statistics:
     """Fed by an observer's hooks. `wanted` are the metrics to feature, all if empty; `kept` the records to keep."""
 
     wanted: tuple[str, ...] = ()

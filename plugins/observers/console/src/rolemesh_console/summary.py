@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolemesh.runs.run import EVENTS_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE
-from rolemesh_console.statistics import Tally
+from rolemesh_console.statistics import Statistics
 from rolemesh_durable.control.text import duration, number, percent, relative, state_style
 
 __all__ = ["before_and_after", "summary"]
@@ -22,27 +22,27 @@ MAX_CELL = 160
 MARKS = {"done": "✔", "failed": "✘", "interrupted": "■"}
 
 
-def summary(tally: Tally, result: dict[str, Any]) -> RenderableType:
+def summary(stats: Statistics, result: dict[str, Any]) -> RenderableType:
     """Everything that is worth keeping on the screen when a job has ended. `result` is ``result.json``.
 
     Why a job has failed is not here: the verb that watched it says that, on stderr, whoever else observes.
     """
-    parts: list[RenderableType] = [_head(tally, result)]
-    if (metrics := _metrics(tally)) is not None:
+    parts: list[RenderableType] = [_head(stats, result)]
+    if (metrics := _metrics(stats)) is not None:
         parts += ["", metrics]
-    if (times := _times(tally)) is not None:
+    if (times := _times(stats)) is not None:
         parts += ["", times]
-    for name, (first, last) in tally.records.items():
+    for name, (first, last) in stats.records.items():
         parts += ["", before_and_after(name, first, last)]
-    if (files := _files(tally, result)) is not None:
+    if (files := _files(stats, result)) is not None:
         parts += ["", files]
     return Group(*parts)
 
 
-def _head(tally: Tally, result: dict[str, Any]) -> RenderableType:
+def _head(stats: Statistics, result: dict[str, Any]) -> RenderableType:
     status = str(result.get("status", "ended"))
-    name = str(result.get("name") or (tally.run.name if tally.run else "job"))
-    done, total = result.get("committed_steps", tally.finished), result.get("steps", "?")
+    name = str(result.get("name") or (stats.run.name if stats.run else "job"))
+    done, total = result.get("committed_steps", stats.finished), result.get("steps", "?")
     words = Text.assemble((f"{MARKS.get(status, '•')} {name} {status}", f"bold {state_style(status)}"))
     words.append(f" · {done} of {total} steps")
     if isinstance(wall := result.get("wall_s"), int | float):
@@ -53,13 +53,13 @@ def _head(tally: Tally, result: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _metrics(tally: Tally) -> RenderableType | None:
+def _metrics(stats: Statistics) -> RenderableType | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("metric", no_wrap=True)
     for heading in ("first", "last", "mean of first third", "of last third"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name in tally.featured():
-        series = tally.series[name]
+    for name in stats.featured():
+        series = stats.series[name]
         if series.first is None or series.last is None:
             table.add_row(Text(name), Text(number(series.latest)), "", "", "")
             continue
@@ -70,16 +70,16 @@ def _metrics(tally: Tally) -> RenderableType | None:
     return table if table.row_count else None
 
 
-def _times(tally: Tally) -> RenderableType | None:
+def _times(stats: Statistics) -> RenderableType | None:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for heading in ("role", "computing", "waiting for input", "blocked on credit", "idle"):
         table.add_column(heading, justify="left" if heading == "role" else "right", no_wrap=True)
-    for role, shares in tally.shares(recent=False).items():
+    for role, shares in stats.shares(recent=False).items():
         table.add_row(Text(role), *(Text(percent(share)) for share in shares))
     parts: list[RenderableType] = [table] if table.row_count else []
-    rates = tally.mean_rates()
+    rates = stats.mean_rates()
     if rates:
-        words = " · ".join(f"{name} {number(rate)}/s ({number(tally.amounts[name])})" for name, rate in rates.items())
+        words = " · ".join(f"{name} {number(rate)}/s ({number(stats.amounts[name])})" for name, rate in rates.items())
         parts += [""] * bool(parts) + [Text(words)]
     return Group(*parts) if parts else None
 
@@ -125,8 +125,8 @@ def _cell(value: Any) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-def _files(tally: Tally, result: dict[str, Any]) -> RenderableType | None:
-    where = result.get("run_dir") or (tally.run.run_dir if tally.run else None)
+def _files(stats: Statistics, result: dict[str, Any]) -> RenderableType | None:
+    where = result.get("run_dir") or (stats.run.run_dir if stats.run else None)
     if not where:
         return None
     folder = Path(where)

@@ -177,7 +177,7 @@ def _certificates(results: Sequence[dict[str, Any]], records: Sequence[PluginRec
 def _certificate(kind: str, name: str, tests: Sequence[Checked], records: Sequence[PluginRecord]) -> Certificate:
     from packaging.specifiers import SpecifierSet
 
-    from rolemesh_testing.fitting import kernel_requirements
+    from rolemesh_testing.kernel_requirement import kernel_requirements
 
     record = next((r for r in records if r.kind == kind and r.name == name), None)
     kernel, requires = version("rolemesh"), ""

@@ -16,8 +16,8 @@ from rolemesh.errors import RolemeshError
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
-from rolemesh_testing.fitting import kernel_requirements
 from rolemesh_testing.hanging import check_import, fresh_python
+from rolemesh_testing.kernel_requirement import kernel_requirements
 from rolemesh_testing.overriding import check_overrides
 
 __all__ = ["HEAVY", "PluginConformance", "modules_after"]

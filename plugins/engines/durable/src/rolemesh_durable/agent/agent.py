@@ -294,7 +294,7 @@ class Agent:
         role, rank = launch.role, launch.rank
         status_page = self._status_pages.start(launch)
         self._channels.drop((role, rank))
-        self._memory.started(role, rank, launch.resume, launch.generation)
+        self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
         start = RankStart(
             launch=launch,
             job=self.config.job,

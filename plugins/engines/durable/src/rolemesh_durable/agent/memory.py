@@ -51,15 +51,15 @@ class NodeMemory:
         return self._replicas.address if self._replicas is not None else ""
 
     @property
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
-        found = [self._persister.trouble] if self._persister is not None else []
+        found = [self._persister.warning] if self._persister is not None else []
         if self._replicas is not None:
             found.append(
                 "snapshots.replicas is 1, but no other node has an agent of this job: nothing is copied, and snapshots "
                 "in memory are lost with this node"
                 if self._alone
-                else self._replicas.trouble
+                else self._replicas.warning
             )
         if self._lost:
             names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
@@ -92,13 +92,13 @@ class NodeMemory:
         if self._replicas is not None:
             self._replicas.copies_to(address)
 
-    def started(self, role: str, rank: int, resume: int, generation: int) -> None:
+    def started(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
         """A rank runs here from now on, after step `resume`, as `generation`."""
         self._left.pop((role, rank), None)
         if self._plan.enabled:
             self._running.add((role, rank))
         if self._replicas is not None:
-            self._replicas.restarted(role, rank, resume, generation)
+            self._replicas.restarted(role, rank, resume, generation, collective=collective)
         if self._persister is None:
             return
         self._persister.restarted(role, rank, resume, generation)
@@ -114,6 +114,8 @@ class NodeMemory:
         """A rank's process is gone: the snapshots that it has left."""
         self._lost.discard((role, rank))
         self._running.discard((role, rank))
+        if self._replicas is not None:
+            self._replicas.gone(role, rank)
         return self._of((role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
@@ -124,7 +126,7 @@ class NodeMemory:
         except (OSError, RolemeshError) as error:
             LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
-    def safe(self, role: str, rank: int, snapshot: int) -> int:
+    def durable(self, role: str, rank: int, snapshot: int) -> int:
         """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
         if snapshot < 0 or not self._plan.enabled:
             return -1

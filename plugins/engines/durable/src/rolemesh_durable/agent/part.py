@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import Image, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import LogRecord, OutLog
+from rolemesh_durable.checkpoint.send_log import LogRecord, SendLog
 from rolemesh_durable.dataplane.codec import Buffer
 
 __all__ = ["HOLDER", "Part", "Removed"]
@@ -81,7 +80,7 @@ class Part:
         image = memory.image(self._step)
         if image is None:
             return False
-        sent = crossing.crossing(OutLog.read(shm, self._role, self._rank, image.log), self._step)
+        sent = in_flight.after(SendLog.read(shm, self._role, self._rank, image.log), self._step)
         writers = []
         if image.path is not None:
             name = disk.state_file(self._role, self._rank, self._size)
@@ -123,7 +122,7 @@ def _create(path: Path) -> int:
 
 
 def _write_records(writer: _Writer, records: list[LogRecord], shm: Path) -> None:
-    crossing.write(writer.write, records, shm)
+    in_flight.write(writer.write, records, shm)
 
 
 class _Writer:

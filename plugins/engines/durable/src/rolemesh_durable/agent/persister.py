@@ -64,7 +64,7 @@ class Persister:
         self._failed: list[_Job] = []
         self._over: list[Part] = []
         self._covered = -1
-        self._trouble = ""
+        self._warning = ""
         self._failed_at = -1
         self._step, self._progress = -1, 0.0
         self._fail = False
@@ -77,15 +77,15 @@ class Persister:
         self._thread.start()
 
     @property
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """Why sets cannot be written; empty once a later one could."""
         step, idle = self._step, time.monotonic() - self._progress
-        if step >= 0 and idle > STALL_S and not self._trouble:
+        if step >= 0 and idle > STALL_S and not self._warning:
             return (
                 f"the disk has taken nothing of the snapshot of step {step} for more than {STALL_S:g} s; training "
                 f"goes on, and it is waited for (in {disk.snapshots_folder(self._run_dir)})"
             )
-        return self._trouble
+        return self._warning
 
     @property
     def given_up(self) -> int:
@@ -242,7 +242,7 @@ class Persister:
                 job.part = part
                 self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
                 if step > self._failed_at:
-                    self._trouble = ""
+                    self._warning = ""
             elif valid:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
                 del self._known[job.key]
         if not valid:
@@ -253,8 +253,8 @@ class Persister:
         with self._changed:
             if self._known.get(job.key) is not job:
                 return  # void meanwhile
-            if not self._trouble:  # once, however many sets it lasts
-                self._trouble = (
+            if not self._warning:  # once, however many sets it lasts
+                self._warning = (
                     f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; training goes on, "
                     f"and the next set is tried (in {disk.snapshots_folder(self._run_dir)})"
                 )

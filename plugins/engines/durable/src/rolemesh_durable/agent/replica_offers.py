@@ -15,6 +15,7 @@ import msgspec
 from rolemesh_durable.agent import replica_messages as r
 from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Offers"]
 
@@ -52,18 +53,20 @@ class Offers:
     def __init__(self, shm: Path, store: ReplicaStore, address: str, send: r.Send, timeline: int) -> None:
         self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
         self._store = store
-        self._copies: dict[r.RankKey, tuple[_Copy, ...]] = {}
+        self._copies: dict[RankKey, tuple[_Copy, ...]] = {}
         """What the next agent's store has at most of each rank, in the order in which it came there."""
         self.next = ""
-        self._newest: dict[r.RankKey, int] = {}
-        self._restarts: dict[r.RankKey, tuple[tuple[int, int], ...]] = {}
-        self._offers: dict[r.RankKey, _Held] = {}
-        self._described: dict[r.RankKey, tuple[Image, dict[str, Path]]] = {}
-        self._not_before: dict[r.RankKey, float] = {}
-        self._uncopied: dict[r.RankKey, str] = {}
+        self._newest: dict[RankKey, int] = {}
+        self._mates: dict[str, set[RankKey]] = {}
+        """The ranks of a collective role that run here: only together can they go on, from a step that all have."""
+        self._restarts: dict[RankKey, tuple[tuple[int, int], ...]] = {}
+        self._offers: dict[RankKey, _Held] = {}
+        self._described: dict[RankKey, tuple[Image, dict[str, Path]]] = {}
+        self._not_before: dict[RankKey, float] = {}
+        self._uncopied: dict[RankKey, str] = {}
 
     @property
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """What has no copy, and why; empty once it is over."""
         for (role, rank), why in list(self._uncopied.items())[:1]:
             return f"the snapshot of {role}/{rank} has no copy on another node, and commits wait for it: {why}"
@@ -82,9 +85,11 @@ class Offers:
         """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
         self._newest[role, rank] = step
 
-    def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
+    def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later are void."""
         key = role, rank
+        if collective:
+            self._mates.setdefault(role, set()).add(key)
         # A later restart to an earlier step voids all that those before it did.
         before = [each for each in self._restarts.get(key, ()) if each[1] < step]
         self._restarts[key] = (*before[-RESTARTS:], (generation, step))
@@ -93,6 +98,10 @@ class Offers:
         self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step <= step)
         if key in self._offers:
             self._end_offer(key)
+
+    def gone(self, role: str, rank: int) -> None:
+        """A rank has no process here any more; what it has left is copied all the same."""
+        self._mates.get(role, set()).discard((role, rank))
 
     def copied(self, role: str, rank: int, timeline: int, generation: int, resume: int) -> int:
         """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
@@ -124,9 +133,9 @@ class Offers:
             if now - held.heard > r.GIVE_UP_S:
                 self._uncopied[key] = f"the agent at {self.next} does not take it"
                 self._end_offer(key)
-        for key, step in list(self._newest.items()) if self.next else ():
+        for key, step in self._round().items() if self.next else ():
             copied = max((each.step for each in self._copies.get(key, ()) if each.there), default=-1)
-            if key not in self._offers and step > copied and now >= self._not_before.get(key, now):
+            if step > copied and now >= self._not_before.get(key, now):
                 try:
                     self._begin_offer(key, step, now)
                 except Exception as error:
@@ -136,6 +145,22 @@ class Offers:
                 held.said = now
                 restarts = self._restarts.get(key, ())
                 self._send(self.next, r.OFFER, r.Offer(*key, held.step, held.stamp, restarts, self.address))
+
+    def _round(self) -> dict[RankKey, int]:
+        """The step to offer of each rank of which none is offered: its newest, but of mates the newest that all have.
+
+        Mates are offered together, so that there are copies of one step of all, however slow copying is.
+        """
+        steps = {key: step for key, step in self._newest.items() if key not in self._offers}
+        for mates in self._mates.values():
+            known = [key for key in mates if key in self._newest]
+            together = min((self._newest[key] for key in known), default=-1)
+            for key in known:
+                if any(mate in self._offers for mate in known):
+                    steps.pop(key, None)
+                else:
+                    steps[key] = together
+        return steps
 
     def answer(self, kind: bytes, body: bytes, now: float) -> bytes | None:
         """The message of an agent that gets something from here, and the answer to it, if it gets one."""
@@ -164,12 +189,12 @@ class Offers:
             return self._piece(self._image(role, rank, step, of, now), name, start, size)
         return None
 
-    def _comes(self, key: r.RankKey, copy: _Copy) -> None:
+    def _comes(self, key: RankKey, copy: _Copy) -> None:
         """The next agent gets a copy, instead of another one of its step, and of the oldest."""
         others = (each for each in self._copies.get(key, ()) if each.step != copy.step)
         self._copies[key] = (*others, copy)[-KEPT:]
 
-    def _goes(self, key: r.RankKey, step: int) -> None:
+    def _goes(self, key: RankKey, step: int) -> None:
         """The next agent has no copy of this step."""
         self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step != step)
 
@@ -181,7 +206,7 @@ class Offers:
             self._end_offer(image.name)  # freed meanwhile: the next one is described from scratch
         return data
 
-    def _begin_offer(self, key: r.RankKey, step: int, now: float) -> None:
+    def _begin_offer(self, key: RankKey, step: int, now: float) -> None:
         memory = MemorySnapshots(self._shm, *key)
         try:
             for old in memory.steps():
@@ -195,7 +220,7 @@ class Offers:
         finally:
             memory.close()
 
-    def uncopyable(self, key: r.RankKey, why: str, now: float) -> None:
+    def uncopyable(self, key: RankKey, why: str, now: float) -> None:
         """Its newest snapshot cannot be copied now. Without a r.reason: it need not be, the rank lives elsewhere."""
         self._not_before[key] = now + r.PAUSE_S
         if why:
@@ -203,7 +228,7 @@ class Offers:
         if key in self._offers:
             self._end_offer(key)
 
-    def _end_offer(self, key: r.RankKey) -> None:
+    def _end_offer(self, key: RankKey) -> None:
         offer = self._offers.pop(key)
         self._described.pop(key, None)
         try:

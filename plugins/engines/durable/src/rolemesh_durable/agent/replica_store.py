@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.messages import Stored
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -83,7 +83,7 @@ def describe(
 
     if found.path is not None:
         add(STATE, found.path, found.size)
-    slots = {record.slot: record.payload for record in OutLog.read(shm, role, rank) if record.slot}
+    slots = {record.slot: record.payload for record in SendLog.read(shm, role, rank) if record.slot}
     for slot, payload in slots.items():
         if payload < found.log:  # the slots before the log: it then tells of all that has been written to them
             add(slot, shm / slot, key=payload)
@@ -165,7 +165,7 @@ class ReplicaStore:
         """
         memory = MemorySnapshots(self._shm, image.role, image.rank)
         memory.clear()
-        OutLog.remove(self._shm, image.role, image.rank)
+        SendLog.remove(self._shm, image.role, image.rank)
         for part in image.parts:
             if part.name != STATE:
                 _link(self.path(image, part.name), self._shm / part.name)

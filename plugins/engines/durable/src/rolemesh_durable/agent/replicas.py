@@ -60,7 +60,7 @@ class Replicas:
         self._timeline = timeline
         self._lives: dict[tuple[str, int], tuple[int, int]] = {}
         self._held = self._logic.held
-        self._troubles = ("", "")
+        self._warnings = ("", "")
         self._thread = threading.Thread(target=self._serve, name="rolemesh-replicas", daemon=True)
         self._thread.start()
 
@@ -69,9 +69,9 @@ class Replicas:
         return key == self._keys.client_public.encode()
 
     @property
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """What is wrong with copies, here and where they go; empty once it is over."""
-        return "; ".join(filter(None, self._troubles))
+        return "; ".join(filter(None, self._warnings))
 
     def copies_to(self, address: str) -> None:
         """The agent at `address` gets the copies; nobody, if that is empty."""
@@ -91,10 +91,14 @@ class Replicas:
         with self._lock:
             return list(self._held)
 
-    def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
+    def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later do not count any more."""
         self._lives[role, rank] = generation, step
-        self._do(lambda: self._logic.offers.restarted(role, rank, step, generation))
+        self._do(lambda: self._logic.offers.restarted(role, rank, step, generation, collective=collective))
+
+    def gone(self, role: str, rank: int) -> None:
+        """A rank has no process here any more."""
+        self._do(lambda: self._logic.offers.gone(role, rank))
 
     def fetch(self, address: str, role: str, rank: int, step: int) -> None:
         """Bring the rank's snapshot of `step` from the agent at `address` (which may be this one) into this node's
@@ -129,18 +133,18 @@ class Replicas:
     def _serve(self) -> None:
         stumbled = 0.0
         while not self._over:
-            trouble = ""
+            warning = ""
             try:
                 self._turn()
             except Exception as error:
                 log.exception("copying snapshots goes on after an error")
-                trouble, stumbled = (
+                warning, stumbled = (
                     f"copies of snapshots are delayed: {type(error).__name__}: {error}",
                     time.monotonic(),
                 )
-            if trouble or time.monotonic() > stumbled + PAUSE_S:
-                self._troubles = (trouble, self._logic.trouble)
-            if trouble:
+            if warning or time.monotonic() > stumbled + PAUSE_S:
+                self._warnings = (warning, self._logic.warning)
+            if warning:
                 time.sleep(PAUSE_S / 10)
         self._handshakes.close()
         self._server.close(linger=0)

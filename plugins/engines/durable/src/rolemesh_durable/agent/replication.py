@@ -48,9 +48,9 @@ class Replication:
         return self._store.held()
 
     @property
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """What is wrong with copies, here and where they go; empty once it is over."""
-        found = [self.offers.trouble]
+        found = [self.offers.warning]
         for (role, rank), (why, _) in list(self._unkept.items())[:1]:
             found.append(f"no copy of {role}/{rank} can be kept here: {why}; it is tried again")
         return "; ".join(filter(None, found))

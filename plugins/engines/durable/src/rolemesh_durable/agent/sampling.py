@@ -42,7 +42,7 @@ class Sampler:
         """What is waited for on this node, "" if nothing is."""
         short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in positions if at.short))
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
-        return "; ".join(text for text in (self._memory.trouble, waits or self._reserve.warning) if text)
+        return "; ".join(text for text in (self._memory.warning, waits or self._reserve.warning) if text)
 
     def _sampled(self, launch: RankLaunch, at: Position, now: int) -> RankSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0
@@ -52,7 +52,7 @@ class Sampler:
             launch.generation,
             at.pid,
             finished=at.finished,
-            safe=self._safe(launch.role, launch.rank, at.snapshot),
+            durable=self._durable(launch.role, launch.rank, at.snapshot),
             step=at.step,
             op=at.op,
             phase=at.phase,
@@ -62,14 +62,14 @@ class Sampler:
             busy_s=at.busy_ns * 1e-9,
         )
 
-    def _safe(self, role: str, rank: int, snapshot: int) -> int:
+    def _durable(self, role: str, rank: int, snapshot: int) -> int:
         """What cannot be read is not safe: it concerns this rank only."""
         try:
-            safe = self._memory.safe(role, rank, snapshot)
+            durable = self._memory.durable(role, rank, snapshot)
         except (OSError, RolemeshError) as error:
             if (role, rank) not in self._unreadable:
                 LOG.warning("the snapshots of %s/%d cannot be read: %s", role, rank, error)
             self._unreadable.add((role, rank))
             return -1
         self._unreadable.discard((role, rank))
-        return safe
+        return durable

@@ -82,12 +82,12 @@ class Problem(NamedTuple):
 
 
 class PersistedSet(NamedTuple):
-    """A folder of a step. `manifest` is None where `trouble` says why the set does not count."""
+    """A folder of a step. `manifest` is None where `warning` says why the set does not count."""
 
     path: Path
     step: int
     manifest: Manifest | None
-    trouble: str
+    warning: str
 
 
 def snapshots_folder(run_dir: str | Path) -> Path:
@@ -258,7 +258,7 @@ def newest_intact(
         if each.manifest is None:
             if step is None and not (each.path / MANIFEST).exists():
                 continue  # never finished, which is no damage
-            passed_over.append(f"the snapshot of step {each.step} does not count: {each.trouble}")
+            passed_over.append(f"the snapshot of step {each.step} does not count: {each.warning}")
             continue
         if not _is_of(each, job_id):
             passed_over.append(

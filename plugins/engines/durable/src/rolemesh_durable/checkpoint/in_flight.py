@@ -18,7 +18,7 @@ from rolemesh_durable.checkpoint.reading import map_file
 from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord
 from rolemesh_durable.dataplane.codec import Buffer, Received, decode
 
-__all__ = ["Crossing", "crossing", "read", "write"]
+__all__ = ["InFlight", "after", "read", "write"]
 
 _MAGIC = b"rmedges1"
 _FRAME = struct.Struct("<QQ")
@@ -40,7 +40,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     sizes: tuple[int, ...]
 
 
-class Crossing(msgspec.Struct, frozen=True):
+class InFlight(msgspec.Struct, frozen=True):
     """Chunk number `chunk` of what a producer made at `step` for the ranks `consumers` at the end of `edge`.
 
     `last`: it is the last one. `end`: it is no chunk, but the mark that no chunk follows.
@@ -63,7 +63,7 @@ class Crossing(msgspec.Struct, frozen=True):
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
-def crossing(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
+def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
     """Those that were made up to `step` and are needed after it."""
     return [
         record for record in records if record.kind in (CHUNK, END) and record.step <= step < record.step + record.hold
@@ -113,7 +113,7 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
             put(buffer)
 
 
-def read(path: Path) -> list[Crossing]:
+def read(path: Path) -> list[InFlight]:
     """The records of a file. Raises `SnapshotError`."""
     try:
         data = memoryview(map_file(path)).toreadonly()
@@ -142,7 +142,7 @@ def read(path: Path) -> list[Crossing]:
                 raise ValueError("it ends within a record")
             buffers = payloads[head.payload] if head.payload >= 0 else ()
             found.append(
-                Crossing(head.edge, head.step, head.chunk, head.last, head.end, head.consumers, head.header, buffers)
+                InFlight(head.edge, head.step, head.chunk, head.last, head.end, head.consumers, head.header, buffers)
             )
     except (struct.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise SnapshotError(

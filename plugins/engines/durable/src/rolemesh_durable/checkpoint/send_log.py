@@ -20,7 +20,7 @@ from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
-__all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "OutLog"]
+__all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "SendLog"]
 
 CHUNK, END, LINE, PARTIAL = 0, 1, 2, 3
 """Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet."""
@@ -93,7 +93,7 @@ class _Segment:
         self.first_step = min(self.first_step, step)
 
 
-class OutLog:
+class SendLog:
     """The log of one rank, which alone writes it. `read` is for everybody, at any time."""
 
     def __init__(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.dataplane.codec import unpickles
 
@@ -30,12 +29,12 @@ def written_by(job_id: str, folder: str | Path) -> bool:
 
 def read_edges(
     folder: Path, name: str, producer: str, graph: LogicalGraph, *, trusted: bool
-) -> list[crossing.Crossing]:
+) -> list[in_flight.InFlight]:
     """The records of the file `name` of the set in `folder`, which `producer` had sent.
 
     Raises `SnapshotError` for a damaged one and, unless it is `trusted`, for one with a pickled object.
     """
-    records = crossing.read(folder / name)
+    records = in_flight.read(folder / name)
     for record in () if trusted else records:
         if not record.end and unpickles(record.header):
             edge = graph.edges[record.edge] if 0 <= record.edge < len(graph.edges) else None

@@ -64,7 +64,7 @@ def verify(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir:
         raise typer.Exit(EXIT_FAILED if damaged else EXIT_DONE)
     for each, problems in found:
         if each.manifest is None:
-            typer.echo(f"step {each.step}: does not count: {each.trouble}")
+            typer.echo(f"step {each.step}: does not count: {each.warning}")
             continue
         typer.echo(f"step {each.step}: {'damaged' if problems else f'intact ({len(each.manifest.files)} files)'}")
         for problem in problems:
@@ -202,7 +202,7 @@ def _row(each: disk.PersistedSet) -> dict[str, Any]:
     manifest = each.manifest
     row: dict[str, Any] = {"step": each.step, "folder": str(each.path), "complete": manifest is not None}
     if manifest is None:
-        return row | {"trouble": each.trouble}
+        return row | {"warning": each.warning}
     size = sum(size for size, _ in manifest.files.values())
     return row | {"world_sizes": manifest.world_sizes, "files": len(manifest.files), "bytes": size}
 

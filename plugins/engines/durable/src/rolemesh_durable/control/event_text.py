@@ -47,9 +47,9 @@ def sentence(event: Event) -> str | None:
             )
         case "straggler":
             return f"straggler: {data['message']}"
-        case "snapshot_trouble" | "snapshot_damaged":
+        case "snapshot_warning" | "snapshot_damaged":
             return f"warning: {data['message']}"
-        case "snapshot_trouble_over":
+        case "snapshot_warning_over":
             return f"snapshots of agent {data['agent']} are persisted again"
         case "environment":
             return f"node {data['node'][:12]}: {data['message']}"

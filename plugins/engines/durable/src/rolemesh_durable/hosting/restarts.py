@@ -17,16 +17,16 @@ class Restarts:
     lived for `CALM_S` seconds, are the end.
     """
 
-    def __init__(self, strikes: int = 0) -> None:
-        self.strikes = strikes
+    def __init__(self, crashes: int = 0) -> None:
+        self.crashes = crashes
 
     def died(self, *, lived_s: float, in_control: bool, by_signal: bool) -> float | None:
         """Seconds to wait before the next start, longer each time; None: give up."""
         if lived_s >= CALM_S:
-            self.strikes = 0
+            self.crashes = 0
         if in_control and by_signal:
             return 0.0
-        self.strikes += 1
-        if self.strikes >= LIMIT:
+        self.crashes += 1
+        if self.crashes >= LIMIT:
             return None
-        return float(FIRST_DELAY_S * 2 ** (self.strikes - 1))
+        return float(FIRST_DELAY_S * 2 ** (self.crashes - 1))

@@ -17,16 +17,7 @@ import zmq
 
 from rolemesh.api.failures import FaultKind
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
-from rolemesh_durable.control.client import (
-    REQUEST_BYTES,
-    Detach,
-    InjectFault,
-    Refused,
-    Release,
-    Request,
-    StopJob,
-    Watch,
-)
+from rolemesh_durable.control import client as client
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.master import events as e
 
@@ -78,10 +69,10 @@ class Answers:
     ) -> None:
         self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Request).decode
+        self._decode = msgspec.msgpack.Decoder(client.Request).decode
         self._drop = Dropped("the master's control socket")
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, client.REQUEST_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, QUEUED)
         self.socket.bind(endpoint)
 
@@ -101,27 +92,27 @@ class Answers:
 
     def _answer(self, data: bytes) -> bytes:
         try:
-            request: Request = self._decode(data)
+            request: client.Request = self._decode(data)
         except UNREADABLE as error:
             self._drop(error)
-            return self._encode(Refused(f"this is no question to a master: {error}"))
+            return self._encode(client.Refused(f"this is no question to a master: {error}"))
         match request:
-            case Watch(event=event, step=step, owner=owner):
+            case client.Watch(event=event, step=step, owner=owner):
                 if owner:
                     self._put(e.OwnerSeen())
                 return self._page(event, step)
-            case StopJob(reason=reason):
+            case client.StopJob(reason=reason):
                 self._put(e.StopAsked(reason))
-            case Release(step=step):
+            case client.Release(step=step):
                 self._put(e.Released(step))
-            case Detach():
+            case client.Detach():
                 self._put(e.Disown())
-            case InjectFault(kind=kind, target=target):
+            case client.InjectFault(kind=kind, target=target):
                 status = self._status()
                 if not _is_target(target, status):
-                    return self._encode(Refused(f"there is no {target!r} to inject a failure into"))
+                    return self._encode(client.Refused(f"there is no {target!r} to inject a failure into"))
                 if why := self._inject(kind, target):
-                    return self._encode(Refused(why))
+                    return self._encode(client.Refused(why))
         return self._page(None, None)
 
     def _page(self, event: int | None, step: int | None) -> bytes:

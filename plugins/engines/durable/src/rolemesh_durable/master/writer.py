@@ -51,7 +51,7 @@ class Writes:
         self._open = 0
         self._current: tuple[_Write, float] | None = None
         self._pause = FIRST_PAUSE_S
-        self._trouble: tuple[float, str] | None = None
+        self._warning: tuple[float, str] | None = None
 
     def submit(
         self, what: str, write: Callable[[], T], then: Callable[[T], None] = lambda _: None, *, patient: bool = True
@@ -81,8 +81,8 @@ class Writes:
     @property
     def warning(self) -> str:
         """What is being tried again, since when and why; "" if all is well."""
-        trouble = self._trouble
-        return f"{trouble[1]} (tried again for {time.monotonic() - trouble[0]:.0f} s)" if trouble is not None else ""
+        warning = self._warning
+        return f"{warning[1]} (tried again for {time.monotonic() - warning[0]:.0f} s)" if warning is not None else ""
 
     def take(self) -> bool:
         """Wait for the next write, and take it; False if there will be none."""
@@ -105,14 +105,14 @@ class Writes:
                 self._done.put(_raising(error))
                 raise
             text = f"{write.what} cannot be written: {error}"
-            if self._trouble is None or self._trouble[1] != text:
+            if self._warning is None or self._warning[1] != text:
                 log.warning("%s; it is tried again until it can", text)
-            self._trouble = (since, text)
+            self._warning = (since, text)
             pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
             return pause
-        if self._trouble is not None:
+        if self._warning is not None:
             log.warning("%s is written again, after %.1f s", write.what, time.monotonic() - since)
-            self._trouble = None
+            self._warning = None
         self._done.put(lambda: write.then(result))
         return 0.0
 

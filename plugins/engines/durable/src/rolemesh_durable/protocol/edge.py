@@ -34,17 +34,17 @@ def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Colle
     call = graph.ops[edge.dst]
     if call.role in stateful or call.returns is not None:
         return edge.lag
-    rhythm = activity.rhythms[edge.dst]
-    return edge.lag + (rhythm.every if rhythm is not None else 0)
+    period = activity.periods[edge.dst]
+    return edge.lag + (period.every if period is not None else 0)
 
 
 def last_call(activity: Activity, op: int, step: int) -> int | None:
     """The last step up to `step` at which call `op` is active, if any."""
-    rhythm = activity.rhythms[op]
-    if rhythm is None:
+    period = activity.periods[op]
+    if period is None:
         return None
-    found = step - (step - rhythm.at) % rhythm.every
-    return found if found >= rhythm.start else None
+    found = step - (step - period.at) % period.every
+    return found if found >= period.start else None
 
 
 def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Collection[str], resume: int) -> int:

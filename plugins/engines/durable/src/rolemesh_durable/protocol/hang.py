@@ -162,12 +162,12 @@ class _Picture:
         takers = [(sink.role, rank) for rank in self._route(edge).targets(key[1])]
         live = [k for k in takers if k in self.live]
         why = f"to take {edge.param} in {sink.label}"
-        rhythm = self._activity.rhythms[edge.dst]
-        if rhythm is None:
+        period = self._activity.periods[edge.dst]
+        if period is None:
             return _Wait((), why)
         # The newest value that must have been released before another may be sent, as the step in which it is taken.
         taken = report.step - 1 + edge.lag
-        taken -= (taken - rhythm.at) % rhythm.every + (edge.window - 1) * rhythm.every
+        taken -= (taken - period.at) % period.every + (edge.window - 1) * period.every
         late = [k for k in live if not self._past(self.live[k], edge.dst, taken)]
         # Who has done so may still owe the word: it comes with the next wait, which who computes does not reach.
         busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
@@ -198,9 +198,9 @@ class _Picture:
         slowest = min((r.finished for r in others.values()), default=report.finished)
         if slowest < report.finished:
             return _Wait(tuple(k for k, r in others.items() if r.finished == slowest), "to finish a step")
-        unsafe = min((r.safe for r in others.values()), default=report.safe)
-        if unsafe < report.safe:
-            return _Wait(tuple(k for k, r in others.items() if r.safe == unsafe), "to have its snapshot durable")
+        unsafe = min((r.durable for r in others.values()), default=report.durable)
+        if unsafe < report.durable:
+            return _Wait(tuple(k for k, r in others.items() if r.durable == unsafe), "to have its snapshot durable")
         stopped = [k for k, r in others.items() if r.frozen]
         return _Wait(tuple(stopped), "to finish a step")
 

@@ -80,13 +80,13 @@ class OfRank(msgspec.Struct, frozen=True):
 class RankProgress(OfRank, frozen=True, kw_only=True):
     """How far a rank is, and what it does.
 
-    `finished` and `safe` are steps, -1 before the first: `safe` is the newest that this rank could be restored to
+    `finished` and `durable` are steps, -1 before the first: `durable` is the newest that this rank could be restored to
     even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
     `frozen`: stopped by a signal. `busy_s`: seconds in operators since its start.
     """
 
     finished: int = -1
-    safe: int = -1
+    durable: int = -1
     step: int = -1
     op: int = -1
     phase: int = 0
@@ -250,7 +250,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Addresses.version` that its ranks have. `metrics` are lines after what is
     `published`: they are repeated until that covers them. `persisted` likewise until `Watermarks.persisted` does.
-    `trouble` is what goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write.
+    `warning` is what goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write.
     `timeline` is that of everything in memory, see `Launch`. `making` are the environments of roles that are being
     made, and how far that is. `refused` counts the connections that this incarnation and its ranks have refused,
     because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to
@@ -270,7 +270,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     stored: tuple[Stored, ...] = ()
     persisted: tuple[Persisted, ...] = ()
     metrics: tuple[Metrics, ...] = ()
-    trouble: str = ""
+    warning: str = ""
     timeline: int = 0
     making: tuple[str, ...] = ()
     refused: int = 0

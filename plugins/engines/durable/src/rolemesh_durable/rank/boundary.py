@@ -9,7 +9,7 @@ from time import monotonic_ns
 from rolemesh.api.workload import State, Workload
 from rolemesh.runs.meter import Meter
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
@@ -63,7 +63,7 @@ class Boundary:
         stateful: bool,
         steps: int,
         ports: Ports,
-        log: OutLog,
+        log: SendLog,
         meter: Meter,
         status_page: StatusPage,
         group: Group | None,

@@ -10,7 +10,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.meter import Meter
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.edge import first_needed, hold_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Peer
@@ -52,7 +52,7 @@ class Ports:
         snapshots: SnapshotPlan | None = None,
         stateful: Collection[str] = (),
         resume: int = -1,
-        log: OutLog | None = None,
+        log: SendLog | None = None,
     ) -> None:
         """`retention_bytes`: a put waits for a commit while what is kept for steps that are not committed takes more.
 
@@ -142,7 +142,7 @@ class Ports:
         self.endpoint.pool.trim(at, now)
         self.endpoint.reader.trim(at, now)
 
-    def log_again(self, log: OutLog) -> None:
+    def log_again(self, log: SendLog) -> None:
         """The files of what was sent are gone: write what is kept again. Raises `TransportError` for a value of which
         this process has no copy either."""
         pool = self.endpoint.pool

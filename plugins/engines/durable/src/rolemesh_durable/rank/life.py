@@ -10,7 +10,7 @@ from rolemesh.runs.digest import digest
 from rolemesh.runs.meter import Meter
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Watermarks
@@ -54,7 +54,7 @@ class Life:
         log = None
         if self._keeps:
             endpoint.keep_slots = True
-            log = OutLog(
+            log = SendLog(
                 start.shm_dir,
                 launch.role,
                 launch.rank,
@@ -128,7 +128,7 @@ class Life:
     def _advanced(self, advance: Watermarks) -> None:
         self._ports.commit(advance.committed)
 
-    def _restore(self, log: OutLog) -> Boundary:
+    def _restore(self, log: SendLog) -> Boundary:
         start, job, launch = self._start, self._start.job, self._start.launch
         memory = MemorySnapshots(start.shm_dir, launch.role, launch.rank)
         found = MemorySnapshot(None, 0)

@@ -14,8 +14,7 @@ from rolemesh.graph.chunks import join_chunks
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import RouteError, route
 from rolemesh.graph.values import combine, select
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
 
@@ -85,7 +84,7 @@ class Origin:
             parts.append(join_chunks([chunks[number].value() for number in sorted(chunks)]))
         return combine(parts, old.combine)
 
-    def _records(self, role: str, rank: int) -> list[crossing.Crossing]:
+    def _records(self, role: str, rank: int) -> list[in_flight.InFlight]:
         name = disk.edges_file(role, rank, self._manifest.world_sizes[role])
         if name not in self._manifest.files:
             return []

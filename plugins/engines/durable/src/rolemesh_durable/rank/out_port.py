@@ -12,7 +12,7 @@ from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
 from rolemesh.runs.meter import Meter
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import OutEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -34,7 +34,7 @@ class Rank(Protocol):
     activity: Activity
     steps: int
     retention: bool
-    log: OutLog | None
+    log: SendLog | None
     ways: list[OutEdge]
 
     def waits_for_room(self, step: int) -> bool:
@@ -105,7 +105,7 @@ class OutEdge:
         return self.state.sent(step, chunk, last, consumers, payload, len(payload.body))
 
     def _write(
-        self, log: OutLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+        self, log: SendLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
     ) -> None:
         if payload is None:
             log.end(self._id, step, chunk, self.state.hold, consumers)
@@ -118,7 +118,7 @@ class OutEdge:
         if first < 0:
             payload.log = at
 
-    def log_again(self, log: OutLog) -> None:
+    def log_again(self, log: SendLog) -> None:
         """Write what is kept to a log that has been begun again."""
         for kept in self.state.kept:
             self._write(log, kept.item, kept.step, kept.chunk, kept.last, kept.consumers)

@@ -9,9 +9,8 @@ import msgspec
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import Metrics
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import in_flight as crossing
-from rolemesh_durable.checkpoint.send_log import CHUNK, LINE, PARTIAL, LogRecord, OutLog
+from rolemesh_durable.checkpoint import disk, in_flight
+from rolemesh_durable.checkpoint.send_log import CHUNK, LINE, PARTIAL, LogRecord, SendLog
 from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
@@ -69,7 +68,7 @@ class Inheritance:
             (self._directory / slot).unlink(missing_ok=True)
 
 
-def take_over(log: OutLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
+def take_over(log: SendLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
     """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
 
     `again`: the rank was restored from elsewhere, so all that the log has are orphans. Slot files that nobody can ask
@@ -148,7 +147,7 @@ def carry_over(
             way.put(payload, record.step, record.chunk, record.last, record.consumers)
 
 
-def _stored(record: crossing.Crossing, pool: SlotPool) -> Payload:
+def _stored(record: in_flight.InFlight, pool: SlotPool) -> Payload:
     header, buffers = record.header, record.buffers
     sizes = [len(buffer) for buffer in buffers]
     if sum(sizes) <= INLINE_BYTES:

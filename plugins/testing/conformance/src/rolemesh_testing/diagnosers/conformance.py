@@ -14,9 +14,9 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins, hooks_of
 from rolemesh_testing.conformance import PluginConformance
-from rolemesh_testing.elsewhere import Subject, ask_elsewhere
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["DiagnoserConformance"]
 

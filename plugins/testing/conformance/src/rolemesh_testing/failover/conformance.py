@@ -17,10 +17,10 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import hooks_of
 from rolemesh_durable.protocol.master.ladder import propose
 from rolemesh_testing.conformance import PluginConformance
-from rolemesh_testing.elsewhere import Subject, ask_elsewhere
 from rolemesh_testing.failover.level import Level, recover_there
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["FailoverConformance"]
 

@@ -11,7 +11,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins, hooks_of
 from rolemesh_durable.protocol.master.ladder import LadderLevel
-from rolemesh_testing.elsewhere import Subject
+from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["Level", "recover_there"]
 

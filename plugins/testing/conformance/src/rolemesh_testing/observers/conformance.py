@@ -17,10 +17,10 @@ from rolemesh.api.observer import StepMetrics
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import hooks_of
 from rolemesh_testing.conformance import PluginConformance
-from rolemesh_testing.elsewhere import Subject, ask_elsewhere
 from rolemesh_testing.observers.lives import HOOKS, Life, Outcome, Told, drawn_metrics, told, whole_life
 from rolemesh_testing.observers.watcher import Order, Seen, Trouble, Watcher, watch_there
 from rolemesh_testing.pools import Pool, pooled
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["ObserverConformance"]
 

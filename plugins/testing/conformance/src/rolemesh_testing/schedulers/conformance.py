@@ -12,10 +12,10 @@ from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe
 from rolemesh.placement.chain import stranded_in
 from rolemesh.placement.validation import misplaced, overcommitted, undone
 from rolemesh.plugins.manager import hooks_of
-from rolemesh_testing.elsewhere import Subject, ask_elsewhere
 from rolemesh_testing.schedulers.losses import LossConformance
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused, plan_there
 from rolemesh_testing.schedulers.situations import Situation, answered, multiplied, planned
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["SchedulerConformance"]
 

@@ -11,7 +11,7 @@ from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins, hooks_of
-from rolemesh_testing.elsewhere import Subject
+from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["Case", "Planner", "Refused", "plan_there"]
 

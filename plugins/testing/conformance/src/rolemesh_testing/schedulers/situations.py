@@ -19,10 +19,10 @@ from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleReques
 from rolemesh.placement.chain import ask
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import PluginConformance
-from rolemesh_testing.elsewhere import Subject
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.schedulers import jobs
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused
+from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["PACK", "PlacementConformance", "Situation", "answered", "multiplied", "planned"]
 

@@ -19,7 +19,7 @@ import msgspec
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.graph.chunks import join_chunks
 from rolemesh.runs.digest import digest
-from rolemesh_testing.elsewhere import still_running
+from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.wire import (
     Call,
     Done,

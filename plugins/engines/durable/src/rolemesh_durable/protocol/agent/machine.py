@@ -105,7 +105,7 @@ class AgentMachine:
         at, book = self._last, self.addresses
         return self._reporting.build(
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
-            stored=at.stored, persisted=at.persisted, metrics=lines, trouble=at.trouble, timeline=self._timeline,
+            stored=at.stored, persisted=at.persisted, metrics=lines, warning=at.warning, timeline=self._timeline,
             making=at.making, refused=at.refused, given_up=at.given_up, leaving=self.lifetime.leaving,
         )  # fmt: skip
 
@@ -355,7 +355,7 @@ class AgentMachine:
 
 def _told(sample: e.Sampled) -> tuple[object, ...]:
     """What is reported at once when it changes."""
-    return sample.stored, sample.persisted, sample.trouble, sample.making
+    return sample.stored, sample.persisted, sample.warning, sample.making
 
 
 def _unknown(role: str, n: int) -> m.RankLaunch:

@@ -54,7 +54,9 @@ class Reporting:
 
     def due(self, ranks: Mapping[RankKey, AgentRank], now: float) -> bool:
         """Whether it is time for a report, which is sent then."""
-        progress = tuple((rank.sample.finished, rank.sample.safe) for rank in ranks.values() if rank.sample is not None)
+        progress = tuple(
+            (rank.sample.finished, rank.sample.durable) for rank in ranks.values() if rank.sample is not None
+        )
         soon = now >= self._sent_at + PROMPT_S and (progress != self._sent or self.metrics.pending)
         if not soon and now < min(self._sent_at + REPORT_S, self.news_due(len(ranks))):
             return False

@@ -8,23 +8,14 @@ import msgspec
 
 from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Attempt, Failure
+from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
-from rolemesh_durable.protocol.master.state import (
-    MOST_ATTEMPTS,
-    MOST_FAILURES,
-    AgentRecord,
-    Allowance,
-    JobState,
-    Origin,
-    RankRecord,
-    Recovery,
-)
 
 __all__ = ["apply"]
 
 
-def apply(state: JobState, happened: t.Transition, wall: float = 0.0) -> None:
+def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None:
     """Bring `state` to where it is after what has happened, at `wall` by the clock on the wall."""
     match happened:
         case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
@@ -57,9 +48,9 @@ def apply(state: JobState, happened: t.Transition, wall: float = 0.0) -> None:
                 _rank(state, rank, happened)
         case t.Hang(role, _, step, operator, next_s=next_s, base_s=base_s):
             if next_s:
-                state.allowed[role, operator] = Allowance(step, next_s, base_s)
+                state.allowed[role, operator] = st.Allowance(step, next_s, base_s)
         case t.SlowOperator(role, _, step, operator, allowed_s=allowed_s):
-            state.allowed[role, operator] = Allowance(step, allowed_s, allowed_s)
+            state.allowed[role, operator] = st.Allowance(step, allowed_s, allowed_s)
         case t.SetPersisted(step):
             state.persisted = step
         case _:
@@ -68,7 +59,7 @@ def apply(state: JobState, happened: t.Transition, wall: float = 0.0) -> None:
         state.last = (at, wall)
 
 
-def _job(state: JobState, happened: t.Transition, wall: float) -> None:
+def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
     match happened:
         case t.JobStarted(clock=clock):
             state.phase, state.clock = "starting", clock
@@ -95,7 +86,7 @@ def _job(state: JobState, happened: t.Transition, wall: float) -> None:
             state.phase = "ended"
 
 
-def _recovery(state: JobState, happened: t.Transition) -> None:
+def _recovery(state: st.JobState, happened: t.Transition) -> None:
     match happened:
         case t.FailureSeen(failure):
             state.open.append(failure)
@@ -109,10 +100,10 @@ def _recovery(state: JobState, happened: t.Transition) -> None:
             now.plan = msgspec.structs.replace(now.plan, avoid=tuple(n for n in now.plan.avoid if n not in nodes))
         case t.RolledBack(step, folder):
             state.timeline += 1
-            state.origin = Origin(folder, step)
+            state.origin = st.Origin(folder, step)
             state.committed = state.persisted = step
             for record in state.ranks.values():
-                record.finished = record.safe = step
+                record.finished = record.durable = step
         case t.RanksMoved(moves, places):
             for place in places:
                 _placed(state, place)
@@ -132,19 +123,19 @@ def _recovery(state: JobState, happened: t.Transition) -> None:
                 state.reached.clear()
 
 
-def _placed(state: JobState, place: AgentPlace) -> None:
-    state.agents.setdefault(place.agent, AgentRecord(place)).place = place
+def _placed(state: st.JobState, place: AgentPlace) -> None:
+    state.agents.setdefault(place.agent, st.AgentRecord(place)).place = place
 
 
-def _gone(record: AgentRecord, node_lost: bool) -> None:
+def _gone(record: st.AgentRecord, node_lost: bool) -> None:
     record.state, record.node_lost, record.leaving, record.report = "lost", node_lost, False, None
 
 
-def _failed(record: RankRecord) -> None:
+def _failed(record: st.RankRecord) -> None:
     record.state = "failed" if record.state != "halting" else record.state
 
 
-def _rank(state: JobState, record: RankRecord, happened: t.RankUp | t.RankReady | t.RankDone) -> None:
+def _rank(state: st.JobState, record: st.RankRecord, happened: t.RankUp | t.RankReady | t.RankDone) -> None:
     match happened:
         case t.RankUp(pid=pid):
             record.state, record.pid = "up", pid
@@ -152,10 +143,10 @@ def _rank(state: JobState, record: RankRecord, happened: t.RankUp | t.RankReady 
             record.state = "running" if state.phase == "running" else "ready"
         case t.RankDone(finished=finished, sha256=sha256):
             record.state, record.sha256, record.finished = "done", sha256, max(record.finished, finished)
-            record.safe = record.safe if state.snapshots else max(record.safe, state.steps - 1)
+            record.durable = record.durable if state.snapshots else max(record.durable, state.steps - 1)
 
 
-def _launched(state: JobState, started: t.Started) -> None:
+def _launched(state: st.JobState, started: t.Started) -> None:
     record, origin = state.ranks[started.role, started.rank], state.origin
     record.agent = started.agent
     record.launch = msgspec.structs.replace(
@@ -164,16 +155,16 @@ def _launched(state: JobState, started: t.Started) -> None:
     )  # fmt: skip
     record.state, record.report, record.pid, record.sha256 = "starting", None, 0, ""
     record.finished = started.resume
-    record.safe = min(record.safe, started.resume)  # what it is restored from may have no replica yet
+    record.durable = min(record.durable, started.resume)  # what it is restored from may have no replica yet
 
 
-def _planned(state: JobState, happened: t.RecoveryPlanned) -> None:
+def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     plan = happened.plan
     _close(state, "failed", happened.at)
     earlier = state.recovery.failures if state.recovery is not None else []
     taken = _answered(state, happened.open)
     state.recoveries = happened.number
-    state.recovery = Recovery(
+    state.recovery = st.Recovery(
         happened.number, plan, [*earlier, *taken], happened.at, happened.attempt, since=happened.at
     )
     for key in plan.restart:
@@ -182,18 +173,18 @@ def _planned(state: JobState, happened: t.RecoveryPlanned) -> None:
         state.reached[role, rank] = max(step, state.reached.get((role, rank), -1))
     if happened.attempt:
         state.attempts.append(Attempt(plan.level, happened.at, plan.restart, plan.reason, reached=happened.were))
-        del state.attempts[:-MOST_ATTEMPTS]
+        del state.attempts[: -st.MOST_ATTEMPTS]
 
 
-def _answered(state: JobState, left: int) -> list[Failure]:
+def _answered(state: st.JobState, left: int) -> list[Failure]:
     """The failures that a decision has been made about: all that are open, but the last `left`."""
     count = len(state.open) - left
     taken, state.open = state.open[:count], state.open[count:]
     state.latest = taken or state.latest
-    state.failures = [*state.failures, *taken][-MOST_FAILURES:]
+    state.failures = [*state.failures, *taken][-st.MOST_FAILURES :]
     return taken
 
 
-def _close(state: JobState, outcome: Literal["recovered", "failed"], at: float) -> None:
+def _close(state: st.JobState, outcome: Literal["recovered", "failed"], at: float) -> None:
     if state.attempts and not state.attempts[-1].outcome:
         state.attempts[-1] = msgspec.structs.replace(state.attempts[-1], outcome=outcome, ended_at=at)

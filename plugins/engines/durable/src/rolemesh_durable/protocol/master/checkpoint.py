@@ -25,7 +25,7 @@ class KeptRank(msgspec.Struct, frozen=True):
     state: st.RankState
     pid: int
     finished: int
-    safe: int
+    durable: int
     sha256: str
     generation: int
     resume: int
@@ -53,7 +53,7 @@ class KeptRank(msgspec.Struct, frozen=True):
         rank.launch = msgspec.structs.replace(rank.launch, **{name: getattr(self, name) for name in _OF_LAUNCH})
 
 
-_OF_RECORD = ("agent", "state", "pid", "finished", "safe", "sha256")
+_OF_RECORD = ("agent", "state", "pid", "finished", "durable", "sha256")
 _OF_LAUNCH = tuple(name for name in KeptRank.__struct_fields__ if name not in ("role", "rank", *_OF_RECORD))
 
 

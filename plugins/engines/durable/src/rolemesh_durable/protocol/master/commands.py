@@ -71,7 +71,7 @@ class Commands:
         if state.snapshots and context.collective:
             for (role, _), record in state.ranks.items():
                 if role in context.collective:
-                    groups[role] = min(record.safe, groups.get(role, record.safe))
+                    groups[role] = min(record.durable, groups.get(role, record.durable))
         granted = self._progress.granted if state.phase == "running" else -1
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,

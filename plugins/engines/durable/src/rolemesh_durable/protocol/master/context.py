@@ -22,7 +22,7 @@ STOP_MARGIN_S = 5.0
 class MasterContext:
     """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
 
-    `deadline` is when a job that starts, or ends, has done so; `trouble` says by agent what snapshots suffer from
+    `deadline` is when a job that starts, or ends, has done so; `warnings` say by agent what snapshots suffer from
     ("" for the master itself).
     """
 
@@ -34,7 +34,7 @@ class MasterContext:
         self.now = 0.0
         """The own time of this turn."""
         self.deadline = float("inf")
-        self.trouble: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         self._effects: list[e.Effect] = []
         ranks = self.state.ranks
         self.collective = tuple(dict.fromkeys(role for (role, _), r in ranks.items() if r.launch.collective))
@@ -106,7 +106,7 @@ class MasterContext:
         """The job as diagnosers and levels see it."""
         state, outline = self.state, self.outline
         ranks = tuple(
-            RankView(*key, self.node(key), rank.state, rank.finished, rank.launch.generation, rank.safe)
+            RankView(*key, self.node(key), rank.state, rank.finished, rank.launch.generation, rank.durable)
             for key, rank in state.ranks.items()
         )
         nodes = tuple(

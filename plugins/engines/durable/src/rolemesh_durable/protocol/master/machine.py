@@ -183,5 +183,5 @@ class MasterMachine:
     def warnings(self) -> tuple[str, ...]:
         """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        trouble = self._context.trouble.items()
-        return (*delay, *(f"{who}: {text}" if who else text for who, text in trouble))
+        warning = self._context.warnings.items()
+        return (*delay, *(f"{who}: {text}" if who else text for who, text in warning))

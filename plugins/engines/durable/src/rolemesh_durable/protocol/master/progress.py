@@ -9,7 +9,7 @@ __all__ = ["Progress"]
 
 LAST_SET_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
-TROUBLE_S = 5.0
+WARNED_S = 5.0
 """The same where an agent, or the master itself, says that it cannot be."""
 LINES_S = 15.0
 """How long a snapshot, and a finished job, wait for the lines of metrics before it: some may be lost for good."""
@@ -61,7 +61,7 @@ class Progress:
 
     def _commit(self) -> None:
         state = self._context.state
-        committed = min((rank.safe for rank in state.ranks.values()), default=-1)
+        committed = min((rank.durable for rank in state.ranks.values()), default=-1)
         if committed > state.committed:
             state.committed = committed
             self._context.want(e.Committed(committed))
@@ -98,4 +98,4 @@ class Progress:
         if not state.snapshots or state.persisted >= last:
             return False
         given_up = any(a.report is not None and a.report.given_up >= last for a in state.agents.values())
-        return self._context.now < since + (TROUBLE_S if given_up or "" in self._context.trouble else LAST_SET_S)
+        return self._context.now < since + (WARNED_S if given_up or "" in self._context.warnings else LAST_SET_S)

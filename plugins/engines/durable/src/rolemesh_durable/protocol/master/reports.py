@@ -62,7 +62,7 @@ class Reports:
                 self._rank(record, seen)
         if report.timeline == state.timeline:
             self._sets.told((name, report.incarnation), report.persisted)
-        self._trouble(name, report.trouble)
+        self._warning(name, report.warning)
         for text in report.making:
             if text not in self._making.get(name, ()):
                 context.tell(t.Environment(name, report.node, text))
@@ -70,16 +70,16 @@ class Reports:
         if report.leaving and not agent.leaving:
             self._leaves(agent)
 
-    def _trouble(self, name: str, trouble: str) -> None:
+    def _warning(self, name: str, warning: str) -> None:
         context = self._context
-        if trouble == context.trouble.get(name, ""):
+        if warning == context.warnings.get(name, ""):
             return
-        if trouble:
-            context.trouble[name] = trouble
-            context.tell(t.SnapshotTrouble(trouble, name))
+        if warning:
+            context.warnings[name] = warning
+            context.tell(t.SnapshotWarning(warning, name))
         else:
-            del context.trouble[name]
-            context.tell(t.SnapshotTroubleOver(name))
+            del context.warnings[name]
+            context.tell(t.SnapshotWarningOver(name))
 
     def _leaves(self, agent: AgentRecord) -> None:
         """An agent was told to end: its ranks are brought elsewhere before, which is no failure."""
@@ -106,7 +106,7 @@ class Reports:
             self._hangs.moved(key)
         if record.state != "halting":  # it is going back, maybe to before what it had reached
             record.finished = max(record.finished, seen.finished)
-            record.safe = max(record.safe, seen.safe if state.snapshots else seen.finished)
+            record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
         if record.state == "starting" and seen.state in ("up", "ready", "done"):
             context.tell(t.RankUp(*key, generation, seen.pid, node))
         if record.state == "up" and seen.state in ("ready", "done"):

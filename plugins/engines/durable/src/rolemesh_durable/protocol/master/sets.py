@@ -70,11 +70,11 @@ class Sets:
         if error:
             # Agents tell their parts again until the set is whole, so it is tried again.
             self._parts.pop(step, None)
-            if context.trouble.get("") != error:
-                context.tell(t.SnapshotTrouble(error, step=step))
-            context.trouble[""] = error
+            if context.warnings.get("") != error:
+                context.tell(t.SnapshotWarning(error, step=step))
+            context.warnings[""] = error
             return
-        context.trouble.pop("", None)
+        context.warnings.pop("", None)
         self._parts = {at: parts for at, parts in self._parts.items() if at > step}
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
         context.tell(t.SetPersisted(step))

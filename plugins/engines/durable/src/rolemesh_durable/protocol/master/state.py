@@ -1,7 +1,7 @@
 """What a job has come to, as its journal tells it: `apply` makes it from transitions, and nothing else changes it.
 
-Only how far ranks are (`finished`, `safe`, `JobState.committed`) comes from elsewhere: their agents report it, to every
-new master again.
+Only how far ranks are (`finished`, `durable`, `JobState.committed`) comes from elsewhere: their agents report it, to
+every new master again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RankRecord(msgspec.Struct):
     report: m.RankReport | None = None
     pid: int = 0
     finished: int = -1
-    safe: int = -1
+    durable: int = -1
     sha256: str = ""
 
     @property
@@ -158,7 +158,7 @@ class JobState(msgspec.Struct):
         return cls(
             agents={place.agent: AgentRecord(place) for place in outline.places},
             ranks={
-                (launch.role, launch.rank): RankRecord(launch, agent, finished=launch.resume, safe=launch.resume)
+                (launch.role, launch.rank): RankRecord(launch, agent, finished=launch.resume, durable=launch.resume)
                 for agent, launches in outline.launches.items()
                 for launch in launches
             },
@@ -203,4 +203,4 @@ class JobState(msgspec.Struct):
         """`step` is committed. How far that is is no transition, so it may be told once, at the end."""
         self.committed = step
         for record in self.ranks.values():
-            record.safe, record.finished = max(record.safe, step), max(record.finished, step)
+            record.durable, record.finished = max(record.durable, step), max(record.finished, step)

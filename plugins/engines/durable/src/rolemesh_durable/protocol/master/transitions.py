@@ -370,7 +370,7 @@ class SetPersisted(Transition, frozen=True, tag="persisted"):
     step: int
 
 
-class SnapshotTrouble(Transition, frozen=True, tag="snapshot_trouble"):
+class SnapshotWarning(Transition, frozen=True, tag="snapshot_warning"):
     """An agent, or with `step` the master, cannot write snapshots."""
 
     message: str
@@ -378,7 +378,7 @@ class SnapshotTrouble(Transition, frozen=True, tag="snapshot_trouble"):
     step: int = -1
 
 
-class SnapshotTroubleOver(Transition, frozen=True, tag="snapshot_trouble_over"):
+class SnapshotWarningOver(Transition, frozen=True, tag="snapshot_warning_over"):
     """An agent can again."""
 
     agent: str

@@ -22,7 +22,7 @@ __all__ = ["Subject", "ask_elsewhere", "still_running"]
 _MAIN = """
 import sys
 sys.path[:] = {path!r}
-from rolemesh_testing.elsewhere import _answer
+from rolemesh_testing.subprocess_probe import _answer
 _answer({module!r}, {name!r})
 """
 

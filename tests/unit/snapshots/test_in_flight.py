@@ -13,11 +13,10 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.values import combine, select
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import in_flight as crossing
+from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import OutLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
 from rolemesh_durable.rank.origin import Origin
@@ -31,7 +30,7 @@ class Producer:
 
     def __init__(self, shm, rank):
         self.shm, self.rank = shm, rank
-        self.log = OutLog(shm, "data", rank)
+        self.log = SendLog(shm, "data", rank)
         self.pool = SlotPool(shm, f"slot-data-{rank}-0")
 
     def send(self, edge, step, value, consumers, *, chunk=0, last=True, hold=1):
@@ -78,14 +77,14 @@ def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run
     data.send(0, P - 1, np.arange(3), (0,), hold=1)  # needed until P is committed: does not cross
     data.send(0, P - 1, np.arange(4), (0,), hold=2)
     first = data.send(0, P, large, (0,))
-    record = OutLog.read(shm, "data", 0)[-1]
+    record = SendLog.read(shm, "data", 0)[-1]
     data.log.chunk(1, P, 0, True, 3, (0, 1), record.body, record.hlen, record.count, payload=first, slot=record.slot)
     data.log.end(2, P, 1, 1, (0,))
     data.log.line(P, b"a line of metrics")
     part = data.persist(run_dir, until)
     data_file = written(run_dir, part)
     assert data_file.stat().st_size < large.nbytes * 1.5
-    found = crossing.read(data_file)
+    found = in_flight.read(data_file)
     assert [(r.edge, r.step, r.consumers, r.end) for r in found] == [
         (0, P - 1, (0,), False),
         (0, P, (0,), False),
@@ -110,7 +109,7 @@ def test_what_is_sent_after_the_snapshot_does_not_belong_to_it(shm, run_dir, unt
     (part,) = until(persister.results)
     persister.close()
     assert list(part.files) == ["data/rank-0-of-1.edges"]
-    assert [r.step for r in crossing.read(written(run_dir, part))] == [P]
+    assert [r.step for r in in_flight.read(written(run_dir, part))] == [P]
     data.log.close()
 
 
@@ -120,11 +119,11 @@ def test_a_torn_file_never_passes_for_a_whole_one(shm, run_dir, until):
     data.send(0, P, np.arange(1000), (1,))
     path = written(run_dir, data.persist(run_dir, until))
     whole = path.read_bytes()
-    assert len(crossing.read(path)) == 2
+    assert len(in_flight.read(path)) == 2
     for length in range(0, len(whole), 97):
         path.write_bytes(whole[:length])
         with contextlib.suppress(SnapshotError):
-            assert len(crossing.read(path)) < 2
+            assert len(in_flight.read(path)) < 2
 
 
 def whole_values(src, m):
