@@ -10,6 +10,7 @@ from unittest.mock import patch
 import msgspec
 from tests.simulation import checks
 from tests.simulation import rank as sim_rank
+from tests.simulation.agent import SimAgent
 from tests.simulation.patches import all_of, method
 
 from rolemesh_durable.protocol import edge as edges
@@ -319,6 +320,14 @@ def _wired_once(original: Any) -> Any:
     return tell
 
 
+def _each_for_itself(original: Any) -> Any:
+    def round_(self: SimAgent) -> Any:
+        ranks = [rank for key, rank in self.ranks.items() if rank.alive and key not in self.copying]
+        return [(rank, rank.snapshot) for rank in ranks if rank.snapshot >= 0]
+
+    return round_
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
              method(AgentMachine, "_from_master", _no_epoch_fence)),
@@ -393,6 +402,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
+    Mutation("of mates, each one's newest snapshot is copied, whatever the others have", "the smallest restart", "lost",
+             method(SimAgent, "_round", _each_for_itself), first=2_440),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",

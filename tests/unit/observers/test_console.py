@@ -15,7 +15,7 @@ from rich.console import Console
 from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
 from rolemesh_console.console import ConsoleObserver, ConsoleOptions
 from rolemesh_console.live_view import live_view
-from rolemesh_console.statistics import Tally
+from rolemesh_console.statistics import Statistics
 
 STARTED = 1_000_000.0
 
@@ -64,9 +64,9 @@ def plain(options: ConsoleOptions | None = None) -> tuple[ConsoleObserver, io.St
     return ConsoleObserver(options or ConsoleOptions(), console, clock), out, clock
 
 
-def seen(tally: Tally, status: JobStatus | None, now: float = STARTED + 30.0) -> str:
+def seen(stats: Statistics, status: JobStatus | None, now: float = STARTED + 30.0) -> str:
     console = Console(file=io.StringIO(), width=100, record=True, force_terminal=True)
-    console.print(live_view(tally, status, now))
+    console.print(live_view(stats, status, now))
     return console.export_text()
 
 
@@ -74,15 +74,15 @@ def seen(tally: Tally, status: JobStatus | None, now: float = STARTED + 30.0) ->
 
 
 def test_the_live_view_shows_progress_metrics_rates_staleness_and_ranks() -> None:
-    tally = Tally(run=info())
-    tally.event(Event(1, 1, STARTED + 10.0, "job_running"))
-    tally.steps(line(step, reward=0.1 * step, loss=1.0) for step in range(7))
+    stats = Statistics(run=info())
+    stats.event(Event(1, 1, STARTED + 10.0, "job_running"))
+    stats.steps(line(step, reward=0.1 * step, loss=1.0) for step in range(7))
     ranks = (
         rank("rollout", 0, phase="computing", doing="generate"),
         rank("trainer", 0, phase="waiting", doing="reward.score"),
         rank("trainer", 1, phase="blocked", doing="rollout.load_weights"),
     )
-    text = seen(tally, status(*ranks), now=STARTED + 24.0)
+    text = seen(stats, status(*ranks), now=STARTED + 24.0)
 
     assert "grpo · running · ray" in text
     assert "step 7/20" in text
@@ -106,17 +106,17 @@ def test_the_live_view_shows_progress_metrics_rates_staleness_and_ranks() -> Non
 
 
 def test_a_metric_that_is_not_logged_at_every_step_says_of_which_step_it_is() -> None:
-    tally = Tally(run=info())
-    tally.steps([line(0, reward=0.1, eval_accuracy=0.31), line(1, reward=0.2)])
+    stats = Statistics(run=info())
+    stats.steps([line(0, reward=0.1, eval_accuracy=0.31), line(1, reward=0.2)])
 
-    assert "0.31 (step 0)" in seen(tally, status())
+    assert "0.31 (step 0)" in seen(stats, status())
 
 
 def test_while_a_job_starts_it_says_who_is_not_ready_and_for_how_long() -> None:
-    tally = Tally(run=info())
-    tally.event(Event(1, 1, STARTED + 2.0, "rank_up", {"role": "rollout", "rank": 0}))
+    stats = Statistics(run=info())
+    stats.event(Event(1, 1, STARTED + 2.0, "rank_up", {"role": "rollout", "rank": 0}))
     ranks = (rank("rollout", 0, "setup"), rank("trainer", 0, "ready"))
-    text = seen(tally, status(*ranks, state="starting", committed=-1), now=STARTED + 5.0)
+    text = seen(stats, status(*ranks, state="starting", committed=-1), now=STARTED + 5.0)
 
     assert "starting: rollout/0 setting up (3.0 s)" in text
     assert "ready, waiting for the others" in text
@@ -124,7 +124,7 @@ def test_while_a_job_starts_it_says_who_is_not_ready_and_for_how_long() -> None:
 
 def test_before_any_rank_is_up_it_says_how_many_agents_are() -> None:
     ranks = (rank("rollout", 0, "starting"),)
-    text = seen(Tally(run=info()), status(*ranks, state="starting", committed=-1, agent="starting"))
+    text = seen(Statistics(run=info()), status(*ranks, state="starting", committed=-1, agent="starting"))
 
     assert "starting: 0 of 1 agents are up (30 s)" in text
 
@@ -134,7 +134,7 @@ def test_many_ranks_become_a_row_per_role() -> None:
         rank("rollout", n, phase="computing" if n % 4 else "waiting", doing="generate", node=f"n{n // 8}")
         for n in range(64)
     ]
-    text = seen(Tally(run=info()), status(*ranks, rank("trainer")))
+    text = seen(Statistics(run=info()), status(*ranks, rank("trainer")))
 
     assert "rollout ×64" in text
     assert "8 nodes" in text
@@ -144,15 +144,15 @@ def test_many_ranks_become_a_row_per_role() -> None:
 
 @pytest.mark.parametrize("now", [STARTED, STARTED - 50.0, STARTED + 1e9])
 def test_a_view_without_anything_to_show_is_shown_all_the_same(now: float) -> None:
-    assert "starting" in seen(Tally(), None, now)
-    assert "step 0/0" in seen(Tally(run=info(steps=0)), status(committed=-1), now)
+    assert "starting" in seen(Statistics(), None, now)
+    assert "step 0/0" in seen(Statistics(run=info(steps=0)), status(committed=-1), now)
 
 
 def test_odd_numbers_do_not_break_the_view() -> None:
-    tally = Tally(run=info())
+    stats = Statistics(run=info())
     odd = {"nan": math.nan, "inf": math.inf, "huge": 1e308, "tiny": -1e-300, "markup": 1.0, "[red]x[/]": 2.0}
-    tally.steps([line(0, **odd), line(1, **{**odd, "huge": -1e308}), line(2, **odd)])
-    text = seen(tally, status(rank("[bold]"), rank("rollout", phase="?", doing="[/]")))
+    stats.steps([line(0, **odd), line(1, **{**odd, "huge": -1e308}), line(2, **odd)])
+    text = seen(stats, status(rank("[bold]"), rank("rollout", phase="?", doing="[/]")))
 
     assert "[red]x[/]" in text
     assert "[bold]/0" in text
@@ -193,9 +193,9 @@ def test_in_a_pipe_there_is_at_most_a_line_per_second_and_always_the_last() -> N
 def test_what_is_wrong_right_now_is_shown_and_in_a_pipe_said_once() -> None:
     full = "metrics and events cannot be written since {} s: [Errno 28] No space left on device"
     wrong = [replace(status(), warnings=(full.format(seconds),)) for seconds in (0, 12)]
-    assert f"warning: {full.format(12)}"[:60] in seen(Tally(run=info()), wrong[1])
+    assert f"warning: {full.format(12)}"[:60] in seen(Statistics(run=info()), wrong[1])
     many = replace(status(), warnings=tuple(f"warning {n}" for n in range(6)))
-    assert "… and 2 more warnings" in seen(Tally(run=info()), many)
+    assert "… and 2 more warnings" in seen(Statistics(run=info()), many)
 
     observer, out, _ = plain()
     observer.job_started(info())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.observer import Event, RoleTimes, StepMetrics
-from rolemesh_console.statistics import MAX_BUCKETS, Series, Tally
+from rolemesh_console.statistics import MAX_BUCKETS, Series, Statistics
 
 
 def line(
@@ -79,92 +79,92 @@ def test_a_sparkline_has_at_most_the_points_asked_for_within_the_values(values: 
 
 
 def test_the_time_left_follows_the_recent_speed_and_leaves_out_the_first_step() -> None:
-    tally = Tally()
-    tally.event(Event(1, 1, 0.0, "job_running"))
-    tally.steps([line(0, 60.0), line(1, 62.0), line(2, 64.0)])
+    stats = Statistics()
+    stats.event(Event(1, 1, 0.0, "job_running"))
+    stats.steps([line(0, 60.0), line(1, 62.0), line(2, 64.0)])
 
-    assert tally.seconds_per_step() == 2.0
-    assert tally.seconds_left(10, now=64.0) == 14.0
-    assert tally.seconds_left(10, now=65.0) == 13.0
-    assert tally.seconds_left(10, now=1000.0) == 0.0
+    assert stats.seconds_per_step() == 2.0
+    assert stats.seconds_left(10, now=64.0) == 14.0
+    assert stats.seconds_left(10, now=65.0) == 13.0
+    assert stats.seconds_left(10, now=1000.0) == 0.0
 
 
 def test_the_time_left_is_unknown_before_the_first_step() -> None:
-    assert Tally().seconds_left(10, now=1.0) is None
+    assert Statistics().seconds_left(10, now=1.0) is None
 
 
 def test_lines_that_come_in_one_batch_take_the_speed_since_the_job_ran() -> None:
-    tally = Tally()
-    tally.event(Event(1, 1, 10.0, "job_running"))
-    tally.steps(line(step, 12.0) for step in range(4))
+    stats = Statistics()
+    stats.event(Event(1, 1, 10.0, "job_running"))
+    stats.steps(line(step, 12.0) for step in range(4))
 
-    assert tally.seconds_per_step() == 0.5
+    assert stats.seconds_per_step() == 0.5
 
 
 def test_a_line_for_many_steps_counts_as_many() -> None:
-    tally = Tally()
-    tally.steps([line(9, 10.0, steps=10), line(19, 30.0, steps=10)])
+    stats = Statistics()
+    stats.steps([line(9, 10.0, steps=10), line(19, 30.0, steps=10)])
 
-    assert tally.seconds_per_step() == 2.0
-    assert tally.finished == 20
+    assert stats.seconds_per_step() == 2.0
+    assert stats.finished == 20
 
 
 def test_quantities_named_tokens_become_rates_summed_over_operators() -> None:
     operators = {"a.generate": {"generated_tokens": 30.0}, "b.generate": {"generated_tokens": 10.0, "reward": 1.0}}
-    tally = Tally()
-    tally.event(Event(1, 1, 0.0, "job_running"))
-    tally.steps(line(step, 2.0 * (step + 1), operators=operators) for step in range(4))
+    stats = Statistics()
+    stats.event(Event(1, 1, 0.0, "job_running"))
+    stats.steps(line(step, 2.0 * (step + 1), operators=operators) for step in range(4))
 
-    assert tally.rates() == {"generated_tokens": 20.0}
-    assert tally.mean_rates() == {"generated_tokens": 20.0}
-    assert tally.amounts == {"generated_tokens": 160.0}
+    assert stats.rates() == {"generated_tokens": 20.0}
+    assert stats.mean_rates() == {"generated_tokens": 20.0}
+    assert stats.amounts == {"generated_tokens": 160.0}
 
 
 def test_shares_of_a_role_add_up_to_one() -> None:
-    tally = Tally()
-    tally.steps([line(0, 1.0, roles={"a": RoleTimes(1.0, 2.0, 1.0), "idle": RoleTimes()})])
+    stats = Statistics()
+    stats.steps([line(0, 1.0, roles={"a": RoleTimes(1.0, 2.0, 1.0), "idle": RoleTimes()})])
 
-    assert tally.shares(recent=False) == {"a": (0.25, 0.5, 0.25, 0.0)}
-    assert tally.shares(recent=True) == {"a": (0.25, 0.5, 0.25, 0.0)}
+    assert stats.shares(recent=False) == {"a": (0.25, 0.5, 0.25, 0.0)}
+    assert stats.shares(recent=True) == {"a": (0.25, 0.5, 0.25, 0.0)}
 
 
 def test_a_role_that_does_nothing_for_most_of_the_time_is_idle() -> None:
-    tally = Tally()
-    tally.event(Event(1, 1, 0.0, "job_running"))
-    tally.steps([line(step, 5.0 * step, roles={"a": RoleTimes(1.0, 0.0, 0.0)}) for step in range(1, 3)])
+    stats = Statistics()
+    stats.event(Event(1, 1, 0.0, "job_running"))
+    stats.steps([line(step, 5.0 * step, roles={"a": RoleTimes(1.0, 0.0, 0.0)}) for step in range(1, 3)])
 
-    assert tally.shares(recent=False) == {"a": (0.2, 0.0, 0.0, 0.8)}
-    assert tally.shares(recent=True) == {"a": (0.2, 0.0, 0.0, 0.8)}
+    assert stats.shares(recent=False) == {"a": (0.2, 0.0, 0.0, 0.8)}
+    assert stats.shares(recent=True) == {"a": (0.2, 0.0, 0.0, 0.8)}
 
 
 def test_recent_shares_do_not_change_the_totals() -> None:
-    tally = Tally()
+    stats = Statistics()
     for step in range(3):
-        tally.steps([line(step, float(step), roles={"a": RoleTimes(1.0, 0.0, 0.0)})])
-        tally.shares(recent=True)
+        stats.steps([line(step, float(step), roles={"a": RoleTimes(1.0, 0.0, 0.0)})])
+        stats.shares(recent=True)
 
-    assert tally.role_totals["a"].computing_s == 3.0
+    assert stats.role_totals["a"].computing_s == 3.0
 
 
 def test_by_default_reward_and_loss_come_first_and_times_and_tokens_are_left_out() -> None:
-    tally = Tally()
-    tally.steps([line(0, 1.0, lr=1.0, load_s=2.0, loss=3.0, generated_tokens=4.0, reward=5.0)])
+    stats = Statistics()
+    stats.steps([line(0, 1.0, lr=1.0, load_s=2.0, loss=3.0, generated_tokens=4.0, reward=5.0)])
 
-    assert tally.featured() == ["reward", "loss", "lr"]
+    assert stats.featured() == ["reward", "loss", "lr"]
 
 
 def test_wanted_metrics_are_shown_in_the_order_asked_for_where_they_exist() -> None:
-    tally = Tally(wanted=("lr", "missing", "reward"))
-    tally.steps([line(0, 1.0, reward=1.0, loss=2.0, lr=3.0)])
+    stats = Statistics(wanted=("lr", "missing", "reward"))
+    stats.steps([line(0, 1.0, reward=1.0, loss=2.0, lr=3.0)])
 
-    assert tally.featured() == ["lr", "reward"]
+    assert stats.featured() == ["lr", "reward"]
 
 
 def test_of_a_record_the_first_and_the_last_value_are_kept() -> None:
-    tally = Tally(kept=("answers",))
+    stats = Statistics(kept=("answers",))
     for step, value in ((0, "a"), (5, "b"), (9, "c")):
         metrics = line(step, float(step))
         metrics.records = {"answers": value, "other": "never kept"}
-        tally.steps([metrics])
+        stats.steps([metrics])
 
-    assert tally.records == {"answers": ((0, "a"), (9, "c"))}
+    assert stats.records == {"answers": ((0, "a"), (9, "c"))}
