@@ -241,3 +241,22 @@ def test_a_snapshot_that_finds_no_memory_leaves_those_before_and_says_so_until_t
     assert agent.refused == -1
     assert agent.steps() == (1, 4)
     assert agent.read(4).state["x"][0] == 4
+
+
+@pytest.mark.parametrize("written", range(9))
+def test_an_index_that_its_rank_is_just_making_has_no_entries_yet(tmp_path, written):
+    path = tmp_path / "snap-work-0.index"
+    path.write_bytes(b"RMSNAP01"[:written].ljust(4096, b"\0"))
+    reader = MemorySnapshots(tmp_path, "work", 0)
+    assert (reader.steps(), reader.refused) == ((), -1)
+    writer = MemorySnapshots(tmp_path, "work", 0)
+    writer.write(0, {"x": np.zeros(8)}, log=0, persist=False)
+    assert reader.steps() == (0,)
+    writer.close()
+    reader.close()
+
+
+def test_a_file_of_somebody_elses_is_no_index(tmp_path):
+    (tmp_path / "snap-work-0.index").write_bytes(b"notes".ljust(4096, b"\0"))
+    with pytest.raises(SnapshotError, match="this is no index of snapshots"):
+        MemorySnapshots(tmp_path, "work", 0).steps()

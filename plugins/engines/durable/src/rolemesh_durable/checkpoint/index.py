@@ -177,8 +177,10 @@ class Index:
             mapped = mmap.mmap(fd, _BYTES)
         finally:
             os.close(fd)
-        if mapped[: len(_MAGIC)] != _MAGIC:
-            if any(mapped[: len(_MAGIC)]):
+        found = mapped[: len(_MAGIC)]
+        if found != _MAGIC:
+            # Zeros where the magic is yet to come: its rank is making the file just now, or was killed while it did.
+            if any(byte not in (0, wanted) for byte, wanted in zip(found, _MAGIC, strict=True)):
                 raise SnapshotError("this is no index of snapshots", where=str(self._path))
             if not create:
                 return None
