@@ -12,8 +12,9 @@ from rolemesh.api.observer import Event
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master.replay import follow, take_over
+from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
@@ -76,7 +77,7 @@ class Journal:
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
         self.world.checks.replayed(Checkpoint.of(kept), Checkpoint.of(whole))
-        take_over(kept, machine.outline.clock, now, self.world.now)
+        by_another_clock(kept, machine.outline.clock, now, self.world.now)
 
     def _apply(self, state: JobState, events: list[Event]) -> None:
         for event in events:

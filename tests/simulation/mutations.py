@@ -22,6 +22,7 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.master import (
     carrying_out,
+    clocks,
     commands,
     coordinator,
     hangs,
@@ -45,9 +46,8 @@ from rolemesh_durable.protocol.merge import LineAssembler
 
 __all__ = ["MUTATIONS", "Mutation"]
 
-replay = importlib.import_module("rolemesh_durable.protocol.master.replay")
 apply = importlib.import_module("rolemesh_durable.protocol.master.apply")
-"""The modules; the package has functions under their names."""
+"""The module, which has a function of its name."""
 
 
 class Mutation(NamedTuple):
@@ -287,10 +287,6 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
-def _takes_times_as_they_are(state: Any, clock: str, now: float, wall: float) -> None:
-    state.clock, state.last = clock, (now, wall)
-
-
 def _tells_the_latest_only(original: Any) -> Any:
     def message(self: Wiring, agent: Any) -> Any:
         wire = original(self, agent)
@@ -386,8 +382,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a master counts the time in which its store did not answer", "the job ends as it must", "stall",
              lambda: patch.object(own_time, "STALL_S", 1e9)),
     Mutation("a new master takes the times of another machine's clock for its own", "no deadlock", "master",
-             lambda: all_of(patch.object(apply, "by_another_clock", _takes_times_as_they_are),
-                          patch.object(replay, "by_another_clock", _takes_times_as_they_are),
+             lambda: all_of(patch.object(clocks, "_told", lambda at, **others: at),
                           patch.object(ladder, "FIRST_DELAY_S", 4.0))),
     Mutation("recoveries follow each other without a pause", "the job ends as it must", "passing",
              lambda: patch.object(ladder, "MAX_DELAY_S", 0.0)),

@@ -250,7 +250,7 @@ class Agent:
             case e.TakeStacks(role, rank, generation):
                 self._stacks.take(self._status_pages.pid(role, rank), role, rank, generation)
             case e.Fail():
-                hit = self._machine.ranks.get((effect.role, effect.rank))
+                hit = self._machine.ranks[effect.role, effect.rank] if effect.rank >= 0 else None
                 key = rank_key(*hit.start) if hit is not None else ""
                 pid = self._status_pages.pid(effect.role, effect.rank) if hit is not None else os.getpid()
                 fail(effect.kind, key, pid, self._memory, self._zygotes)

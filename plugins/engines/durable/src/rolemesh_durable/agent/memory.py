@@ -14,9 +14,9 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
-LOG = logging.getLogger("rolemesh_durable.agent")
-
 __all__ = ["NodeMemory"]
+
+LOG = logging.getLogger("rolemesh_durable.agent")
 
 TIMELINE = "timeline"
 """The file in an agent's folder that says which timeline of the job it is from."""

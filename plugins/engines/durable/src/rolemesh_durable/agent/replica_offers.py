@@ -221,7 +221,7 @@ class Offers:
             memory.close()
 
     def uncopyable(self, key: RankKey, why: str, now: float) -> None:
-        """Its newest snapshot cannot be copied now. Without a r.reason: it need not be, the rank lives elsewhere."""
+        """Its newest snapshot cannot be copied now. Without a reason: it need not be, the rank lives elsewhere."""
         self._not_before[key] = now + r.PAUSE_S
         if why:
             self._uncopied[key] = why

@@ -10,7 +10,8 @@ from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import Stored
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.protocol.master.checkpoint import Checkpoint
-from rolemesh_durable.protocol.master.replay import follow, take_over
+from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 
 __all__ = ["History"]
@@ -45,8 +46,8 @@ class History:
 
     def continue_with(self, fresh: JobState, clock: str, now: float, wall: float) -> None:
         """Bring the state of a new master to where the journal ends, to go on with what was under way."""
-        Checkpoint.of(self._state).onto(fresh)
-        take_over(fresh, clock, now, wall)
+        msgspec.convert(msgspec.to_builtins(Checkpoint.of(self._state)), Checkpoint).onto(fresh)
+        by_another_clock(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
         """Follow what has been journalled."""

@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.api.failures import Attempt, Failure
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master.transitions import Status
+from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Checkpoint", "KeptRank"]
 
@@ -82,7 +83,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     agents: list[st.KeptAgent]
     ranks: list[KeptRank]
     refused: list[tuple[tuple[str, int], int]]
-    reached: list[tuple[st.RankKey, int]]
+    reached: list[tuple[RankKey, int]]
     allowed: list[tuple[tuple[str, str], st.Allowance]]
 
     @classmethod
@@ -95,14 +96,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return cls(**kept)
 
     def onto(self, state: st.JobState) -> None:
-        """Make a job of which nothing has happened what it was."""
-        own = msgspec.convert(msgspec.to_builtins(self), Checkpoint)
+        """Make a job of which nothing has happened what it was. What can change is shared, not copied."""
         for name in _AS_IT_IS:
-            setattr(state, name, getattr(own, name))
+            setattr(state, name, getattr(self, name))
         for name in _BY_KEY:
-            setattr(state, name, dict(getattr(own, name)))
-        state.agents |= {agent.place.agent: st.AgentRecord(**msgspec.structs.asdict(agent)) for agent in own.agents}
-        for rank in own.ranks:
+            setattr(state, name, dict(getattr(self, name)))
+        state.agents |= {agent.place.agent: st.AgentRecord(**msgspec.structs.asdict(agent)) for agent in self.agents}
+        for rank in self.ranks:
             rank.onto(state.ranks[rank.role, rank.rank])
 
 

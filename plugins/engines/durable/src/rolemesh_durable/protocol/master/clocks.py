@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from rolemesh_durable.protocol.master.state import JobState
@@ -16,11 +18,7 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
     Where that is another one, wall times tell how long ago something was, as well as they can; what seems to be still
     to come counts as now.
     """
-    same = clock == state.clock
-
-    def told(at: float) -> float:
-        return min(at, now) if same else now - _ago(at, state.last, wall)
-
+    told = partial(_told, same=clock == state.clock, last=state.last, now=now, wall=wall)
     state.attempts = [
         msgspec.structs.replace(each, at=told(each.at), ended_at=told(each.ended_at) if each.outcome else 0.0)
         for each in state.attempts
@@ -30,6 +28,6 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
     state.clock, state.last = clock, (now, wall)
 
 
-def _ago(at: float, last: tuple[float, float], wall: float) -> float:
-    """How long before `wall` something was, `at` of a clock that was at `last[0]` when the wall's was at `last[1]`."""
-    return max(0.0, wall - last[1] + last[0] - at)
+def _told(at: float, *, same: bool, last: tuple[float, float], now: float, wall: float) -> float:
+    """What was at `at` of a clock that was at `last[0]` when the wall's was at `last[1]`, by one that is at `now`."""
+    return min(at, now) if same else now - max(0.0, wall - last[1] + last[0] - at)

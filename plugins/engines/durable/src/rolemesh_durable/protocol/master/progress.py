@@ -63,8 +63,11 @@ class Progress:
         state = self._context.state
         committed = min((rank.durable for rank in state.ranks.values()), default=-1)
         if committed > state.committed:
-            state.committed = committed
-            self._context.want(e.Committed(committed))
+            self._committed(committed)
+
+    def _committed(self, step: int) -> None:
+        self._context.state.committed = step
+        self._context.want(e.Committed(step))
 
     def _grant(self) -> None:
         outline = self._context.outline
@@ -89,8 +92,7 @@ class Progress:
             return
         if state.persisted == last > state.committed:
             # Replicas may be behind, but the last step is on disk.
-            state.committed = last
-            context.want(e.Committed(last))
+            self._committed(last)
         context.stop("done", "", context.outline.stop_grace_s)
 
     def _set_is_to_come(self, last: int, since: float) -> bool:

@@ -14,7 +14,7 @@ from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import read
 
-__all__ = ["follow", "replay", "take_over"]
+__all__ = ["follow", "replay"]
 
 
 def follow(state: JobState, event: Event) -> None:
@@ -23,16 +23,8 @@ def follow(state: JobState, event: Event) -> None:
         apply(state, happened, event.time)
 
 
-def take_over(state: JobState, clock: str, now: float, wall: float) -> None:
-    """The journal ends here, and a new master begins.
-
-    `now` is of its monotonic clock, `clock`; `wall` is the time of day at that moment.
-    """
-    by_another_clock(state, clock, now, wall)
-
-
 def replay(state: JobState, journal: Iterable[Event], clock: str, now: float, wall: float) -> None:
-    """Bring a job of which nothing has happened to where the whole `journal` ends, and take it over."""
+    """Bring a job of which nothing has happened to where the whole `journal` ends, for a master that begins then."""
     for event in journal:
         follow(state, event)
-    take_over(state, clock, now, wall)
+    by_another_clock(state, clock, now, wall)

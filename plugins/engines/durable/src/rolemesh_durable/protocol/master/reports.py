@@ -100,7 +100,7 @@ class Reports:
 
     def _rank(self, record: RankRecord, seen: m.RankReport) -> None:
         context, state = self._context, self._context.state
-        key, generation, node = (seen.role, seen.rank), seen.generation, context.node((seen.role, seen.rank))
+        key, generation = (seen.role, seen.rank), seen.generation
         before, record.report = record.report, seen
         if before is None or _place(before) != _place(seen):
             self._hangs.moved(key)
@@ -108,14 +108,15 @@ class Reports:
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
         if record.state == "starting" and seen.state in ("up", "ready", "done"):
-            context.tell(t.RankUp(*key, generation, seen.pid, node))
+            context.tell(t.RankUp(*key, generation, seen.pid, context.node(key)))
         if record.state == "up" and seen.state in ("ready", "done"):
             context.tell(t.RankReady(*key, generation, round(seen.setup_s, 3)))
         if record.state in ("ready", "running") and seen.state == "done":
             context.tell(t.RankDone(*key, generation, seen.finished, seen.sha256))
         if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
             unknown = "it is gone, and its agent knows of no reason"
-            context.failed(seen.failure or Failure("exit", *key, node, message=unknown, generation=generation))
+            gone = Failure("exit", *key, context.node(key), message=unknown, generation=generation)
+            context.failed(seen.failure or gone)
         if record.state == "running" and (
             slow := self._stragglers.seen(seen, context.now, collective=record.launch.collective)
         ):

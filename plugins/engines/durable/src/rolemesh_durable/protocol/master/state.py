@@ -18,7 +18,7 @@ from rolemesh_durable.protocol.master.transitions import Status
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankKey", "RankRecord", "Recovery"]
+__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankRecord", "Recovery"]
 
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
