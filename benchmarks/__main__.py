@@ -16,6 +16,7 @@ from benchmarks.report import RESULTS, Report
 NAMES = (
     "chain",
     "chain_large",
+    "calls",
     "controller",
     "weights",
     "start_ranks",
@@ -25,6 +26,7 @@ NAMES = (
     "failover",
     "goodput",
     "planning",
+    "balanced",
     "imports",
     "grpo",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.chains import RayChains, bare_steps, our_steps
 from benchmarks.report import Report, ratios
-from rolemesh.spec.model import EdgesSpec, JobSpec, MetricsSpec
 
 NBYTES = 1024
 CREDITS = 256
@@ -32,7 +31,7 @@ def measure(quick: bool) -> Report:
         "Compiled Graphs in flight": RayChains.IN_FLIGHT,
     }  # fmt: skip
     report.row(f"rolemesh, credits {CREDITS}, metrics every {METRICS_EVERY}", "steps/s", found["tuned"])
-    report.row("rolemesh, default settings (credits 2, grant 1024, metrics every step)", "steps/s", found["default"])
+    report.row("rolemesh, default settings", "steps/s", found["default"])
     report.row(f"Ray, refs passed on, {window} in flight", "steps/s", found["refs"])
     report.row("Ray, refs passed on, one at a time", "steps/s", found["sync"])
     report.row(f"Ray, Compiled Graph, {RayChains.IN_FLIGHT} in flight", "steps/s", found["graph"])
@@ -48,12 +47,6 @@ def measure(quick: bool) -> Report:
         )
     )
     return report
-
-
-def defaults() -> str:
-    """The job file's defaults of the same settings."""
-    grant = JobSpec.model_fields["grant"].default
-    return f"credits {EdgesSpec().credits}, metrics every {MetricsSpec().every}, grant {grant}"
 
 
 def _middle(values: list[float]) -> float:

@@ -119,9 +119,9 @@ def plan(name: str) -> dict[str, float]:
 
 def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
-    from rolemesh.api.cluster import AgentPlace
     from rolemesh.graph.logical import LogicalGraph, OpCall
     from rolemesh_durable.protocol import messages as m
+    from rolemesh_durable.protocol.launcher import AgentPlace
     from rolemesh_durable.protocol.master import events as me
     from rolemesh_durable.protocol.master.machine import MasterMachine
     from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan

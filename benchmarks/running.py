@@ -18,8 +18,8 @@ import msgspec
 from rolemesh.api.backend import Backend
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
-from rolemesh.runs.run import Run
 from rolemesh_durable.bundle import bundle_job
+from rolemesh_durable.runs import Run
 
 __all__ = ["JOBS", "ROOT", "BenchmarkError", "run_job", "start_job", "times"]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.running import ROOT
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
@@ -19,6 +18,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan

@@ -86,7 +86,9 @@ def sources(folder: Path, packages: str) -> set[str]:
     """
     found = _files(folder / packages)
     if folder == ROOT:
-        found |= {f"rolemesh/_templates/{path}" for path in _files(folder / "cookiecutter")}
+        found |= {f"rolemesh/cli/_templates/{path}" for path in _files(folder / "cookiecutter")}
+        found -= {path for path in found if path.endswith("/LICENSE")}  # it is that of the distribution
+        found.remove("README.md")  # it is in the metadata
     return found
 
 

@@ -27,10 +27,9 @@ import rolemesh_durable
 from rolemesh import cli, errors, hookspecs
 from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
-from rolemesh.plugins.describe import type_name
+from rolemesh.plugins.describe import job_schema, type_name
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
-from rolemesh.plugins.schema import job_schema
 from rolemesh_durable.protocol.master.state import RankRecord
 from rolemesh_durable.protocol.master.transitions import KINDS
 

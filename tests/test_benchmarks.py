@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import subprocess
@@ -56,6 +57,13 @@ def test_a_benchmark_runs_quickly_and_writes_its_report(name: str, tmp_path: Pat
     assert written == printed
     assert written["quick"]
     check(written, name)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_every_module_finds_what_it_imports(path: Path) -> None:
+    if path.stem.startswith("dlrover"):
+        pytest.skip("it runs in DLRover's own environment")
+    importlib.import_module(f"benchmarks.{path.stem}")
 
 
 @pytest.mark.parametrize("name", NAMES)

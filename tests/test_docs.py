@@ -36,7 +36,7 @@ from rolemesh_rehearsal.spec import TARGETS
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "plugins/*/*/README.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "plugins/*/*/README.md", "benchmarks/*.md", "core/*.md")
     for path in ROOT.glob(pattern)
 )
 
@@ -269,8 +269,8 @@ def shown_type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(map(str, arguments))
     if origin is list:
-        plural = "s" if arguments[0] is str else ""
-        return f"list of {shown_type(arguments[0])}{plural}"
+        item = shown_type(arguments[0])
+        return f"list of {item}s" if item == "string" else f"list of {item}"
     if origin is dict:
         return f"mapping to {shown_type(arguments[1])}s"
     if hasattr(annotation, "__metadata__"):
@@ -288,6 +288,8 @@ def shown_default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
+    if isinstance(value, Use):
+        return f"`{json.dumps(value.use)}`"
     if isinstance(value, BaseModel):
         return "see below"
     if isinstance(value, list) and value:
@@ -300,6 +302,9 @@ def key_rows(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str, s
     rows: list[tuple[str, str, str]] = []
     for name, field in model.model_fields.items():
         annotation = field.annotation
+        if annotation is Use:
+            rows.append((prefix + name, "name or `{use, options}`", shown_default(field)))
+            continue
         rows.append((prefix + name, shown_type(annotation), shown_default(field)))
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             rows += key_rows(annotation, f"{prefix}{name}.")

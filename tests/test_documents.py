@@ -58,8 +58,8 @@ def test_a_message_in_a_variable_is_found_in_each_of_its_forms() -> None:
 
 def test_a_message_given_to_a_helper_is_found_with_what_the_helper_adds() -> None:
     source = (
-        "def _wrong(record, what):\n    raise PluginError(f'the {record} {what}', remedy='report it')\n"
-        "def call(record):\n    raise _wrong(record, 'failed in its hook')"
+        "def misbehaved(record, what):\n    raise PluginError(f'the {record} {what}', remedy='report it')\n"
+        "def call(record):\n    raise misbehaved(record, 'failed in its hook')"
     )
     kinds = {"PluginError": ""}
     found = list(raised._in_file("core/rolemesh/plugins/manager.py", ast.parse(source), kinds))

@@ -28,3 +28,15 @@ def failover(job):
     job.trainer.train(rows)
     job.single.take(rows)
     job.heavy.take(rows)
+
+
+@flow
+def calls(job):
+    """Every rank of one role calls another role, which has nothing else to do."""
+    job.caller.call(calls=[job.callee])
+
+
+@flow
+def balanced(job, operator="shared"):
+    """Rows that take some time each, shared out by demand or in fixed parts."""
+    job.sink.take(getattr(job.work, operator)(job.source.next()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rolemesh import Batch, Broadcast, RankContext, Shard, Sharded, Shards, operator
+from rolemesh import Balanced, Batch, Broadcast, RankContext, Shard, Sharded, Shards, Split, operator, service
 
 
 def note(ctx: RankContext[Any], **values: Any) -> None:
@@ -181,3 +182,75 @@ class Rollout:
         for name, tensor in self.own.items():
             tensor.copy_(weights[name])
         return Batch({"at": np.array([at]), "copied": np.array([monotonic_ns()])})
+
+
+class CallingRole:
+    """Makes `calls` calls of 1 KB a step, `at_once` of them at a time; notes how long all steps but the first took."""
+
+    def __init__(self, ctx: RankContext[Any], calls: int = 2000, at_once: int = 32) -> None:
+        self.ctx, self.calls, self.at_once, self.began = ctx, calls, at_once, 0
+        self.value = np.zeros(1024, np.uint8)
+
+    async def call(self) -> None:
+        ctx = self.ctx
+        if ctx.step == 1:
+            self.began = monotonic_ns()
+
+        async def some(count: int) -> None:
+            for _ in range(count):
+                answer = await ctx.call("callee", "echo", self.value)
+                assert answer.nbytes == 1024
+
+        await asyncio.gather(*(some(self.calls // self.at_once) for _ in range(self.at_once)))
+        if ctx.step == ctx.steps - 1:
+            made = (ctx.steps - 1) * self.at_once * (self.calls // self.at_once)
+            note(ctx, calls=made, began_ns=self.began, ended_ns=monotonic_ns())
+
+
+class CalledRole:
+    """Gives back what it is given."""
+
+    @service
+    def echo(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+
+class Numbers:
+    """Row numbers."""
+
+    def __init__(self, ctx: RankContext[Any], rows: int) -> None:
+        self.ctx, self.rows = ctx, rows
+
+    @operator(returns=Broadcast())
+    def next(self) -> Batch:
+        first = self.ctx.step * self.rows
+        return Batch({"x": np.arange(first, first + self.rows)})
+
+
+class Naps:
+    """Sleeps for each row: `mean_s` on average, log-normally spread with `sigma`; rank 0 `slow` times as long."""
+
+    def __init__(self, ctx: RankContext[Any], mean_s: float, sigma: float, slow: float) -> None:
+        self.ctx, self.sigma = ctx, sigma
+        self.median_s = mean_s / float(np.exp(sigma**2 / 2)) * (slow if ctx.rank == 0 else 1)
+
+    def nap(self, rows: Batch) -> Batch:
+        for x in rows["x"].tolist():
+            time.sleep(self.median_s * float(np.exp(self.sigma * self.ctx.rng(x).standard_normal())))
+        return rows
+
+    @operator(rows=Balanced(), returns=Split())
+    def shared(self, rows: Batch) -> Batch:
+        return self.nap(rows)
+
+    @operator(rows=Split(), returns=Split())
+    def parts(self, rows: Batch) -> Batch:
+        return self.nap(rows)
+
+
+class Collector(Sink):
+    """A sink of rows."""
+
+    @operator(value=Broadcast())
+    def take(self, value: Batch) -> None:
+        super().take(value["x"])

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from rolemesh.api.command import Command, RunOption
     from rolemesh.api.diagnoser import Diagnoser
     from rolemesh.api.failover import Budget, FailoverLevel
-    from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Verdict
+    from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, Pass, RankView, RecoveryPlan, Verdict
     from rolemesh.api.import_ref import ImportRef
     from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
-    from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
+    from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
     from rolemesh.api.scheduler import Scheduler
+    from rolemesh.api.service import CallError, CallTimeoutError, SessionLostError, service
     from rolemesh.api.transport import Inbox, Payload, Sender, Site, Stamp, Transport
     from rolemesh.api.workload import RankContext, State, Workload, operator
     from rolemesh.errors import OptionsError, PlacementError, PluginError, RolemeshError
     from rolemesh.graph.flow import flow
+    from rolemesh.graph.logical import AtMost
     from rolemesh.hookspecs import hookimpl
     from rolemesh.job.engine import Engine, RunHandle
     from rolemesh.job.job import Job
@@ -33,74 +35,28 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    "Assignment",
-    "Attempt",
-    "Backend",
-    "Batch",
-    "Broadcast",
-    "Budget",
-    "ClusterView",
-    "Command",
-    "Diagnoser",
-    "Engine",
-    "Event",
-    "FailoverLevel",
-    "Failure",
-    "ImportRef",
-    "Inbox",
-    "Job",
-    "JobStatus",
-    "JobView",
-    "Kind",
-    "NodeState",
-    "NodeView",
-    "Observer",
-    "OptionsError",
-    "Partial",
-    "Payload",
-    "PlacementError",
-    "PlacementPlan",
-    "PlacementRequest",
-    "PlanBuilder",
-    "PluginError",
-    "Ragged",
-    "RankContext",
-    "RankView",
-    "RecoveryPlan",
-    "RoleRequest",
-    "RolemeshError",
-    "RunHandle",
-    "RunInfo",
-    "RunOption",
-    "Scheduler",
-    "Sender",
-    "Shard",
-    "Sharded",
-    "Shards",
-    "Site",
-    "Slot",
-    "Split",
-    "Stamp",
-    "State",
-    "StepMetrics",
-    "Transport",
-    "Unplaced",
-    "Verdict",
-    "Workload",
-    "__version__",
-    "flow",
-    "hookimpl",
-    "operator",
-]
+__all__ = ["AtMost", "Job", "__version__", "flow"]
+__all__ += ["CallError", "CallTimeoutError", "SessionLostError", "service"]
+__all__ += ["ImportRef", "RankContext", "State", "Workload", "operator"]
+__all__ += ["Balanced", "Batch", "Broadcast", "Partial", "Ragged", "Shard", "Sharded", "Shards", "Split"]
+__all__ += ["ClusterView", "NodeView", "PlacementRequest", "RoleRequest", "Scheduler"]
+__all__ += ["Assignment", "PlacementPlan", "PlanBuilder", "Slot", "Unplaced"]
+__all__ += ["Attempt", "Diagnoser", "Failure", "JobView", "NodeState", "RankView", "Verdict"]
+__all__ += ["Budget", "FailoverLevel", "Pass", "RecoveryPlan"]
+__all__ += ["Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"]
+__all__ += ["Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
+__all__ += ["Backend", "Command", "Engine", "Kind", "RunHandle", "RunOption", "hookimpl"]
+__all__ += ["OptionsError", "PlacementError", "PluginError", "RolemeshError"]
+__all__.sort()
 
 _HOMES = {
     "api.batch": ("Batch", "Ragged", "Shard", "Shards"),
     "api.cluster": ("ClusterView", "NodeView"),
     "api.diagnoser": ("Diagnoser",),
     "errors": ("OptionsError", "PlacementError", "PluginError", "RolemeshError"),
-    "api.failures": ("Attempt", "Failure", "JobView", "NodeState", "RankView", "RecoveryPlan", "Verdict"),
+    "api.failures": ("Attempt", "Failure", "JobView", "NodeState", "Pass", "RankView", "RecoveryPlan", "Verdict"),
     "graph.flow": ("flow",),
+    "graph.logical": ("AtMost",),
     "hookspecs": ("hookimpl",),
     "job.engine": ("Engine", "RunHandle"),
     "job.job": ("Job",),
@@ -110,9 +66,10 @@ _HOMES = {
     "api.import_ref": ("ImportRef",),
     "api.failover": ("Budget", "FailoverLevel"),
     "api.observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),
-    "api.partition": ("Broadcast", "Partial", "Sharded", "Split"),
+    "api.partition": ("Balanced", "Broadcast", "Partial", "Sharded", "Split"),
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),
     "api.scheduler": ("Scheduler",),
+    "api.service": ("CallError", "CallTimeoutError", "SessionLostError", "service"),
     "api.transport": ("Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"),
     "api.workload": ("RankContext", "State", "Workload", "operator"),
 }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_NOT_STARTED = 2
 EXIT_INTERRUPTED = 130
+EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
+"""By how a job that was started has ended."""
 
 
 class RolemeshError(Exception):
@@ -22,20 +25,14 @@ class RolemeshError(Exception):
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(what, where, remedy)
-        self.what = what
-        self.where = where
-        self.remedy = remedy
+        self.what, self.where, self.remedy = what, where, remedy
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+        return (partial(type(self), where=self.where, remedy=self.remedy), (self.what,))
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head}\n  → {self.remedy}" if self.remedy else head
-
-
-def _rebuild(kind: type[RolemeshError], what: str, where: str | None, remedy: str | None) -> RolemeshError:
-    return kind(what, where=where, remedy=remedy)
 
 
 class JobFileError(RolemeshError):
@@ -68,12 +65,6 @@ class BackendError(RolemeshError):
 
 class JobFailedError(RolemeshError):
     """A job that was started has failed."""
-
-    exit_code = EXIT_FAILED
-
-
-class RehearsalError(RolemeshError):
-    """A rehearsal has shown less than it was asked for."""
 
     exit_code = EXIT_FAILED
 
@@ -117,7 +108,6 @@ def raise_all(errors: Sequence[RolemeshError]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` or ``known: a, b, c`` — the remedy for a misspelled name."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
+    if close := get_close_matches(name, names, n=1, cutoff=0.6):
         return f"did you mean {close[0]!r}?"
     return f"known: {', '.join(names)}" if names else "there are none"

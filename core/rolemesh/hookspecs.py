@@ -11,7 +11,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rolemesh.api.cluster import ClusterView
-    from rolemesh.api.failures import Failure, JobView, RecoveryPlan, Verdict
+    from rolemesh.api.failures import Failure, JobView, Pass, RecoveryPlan, Verdict
     from rolemesh.api.observer import Event, JobStatus, Missed, RunInfo, StepMetrics
     from rolemesh.placement import PlacementPlan, PlacementRequest
 
@@ -45,8 +45,8 @@ def diagnose(failure: Failure, view: JobView) -> Verdict | None:
 
 
 @hookspec(firstresult=True)
-def recover(failure: Failure, view: JobView) -> RecoveryPlan | None:
-    """Propose the smallest restart that brings the job back, or None to pass the failure to the next level."""
+def recover(failure: Failure, view: JobView) -> RecoveryPlan | Pass | None:
+    """Propose the smallest restart that brings the job back; `Pass`, or None, leaves the failure to the next level."""
 
 
 # --------------------------------------------------------------------------------------------------------------------

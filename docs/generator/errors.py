@@ -41,8 +41,15 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Workloads": ("api/workload.py", "builtin/function.py", "plugins/workloads/"),
     "Flows": ("graph/",),
-    "Ray, nodes and environments": ("durable/agent/", "api/backend.py", "local/", "ray/", "runs/claim.py"),
-    "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "runs/"),
+    "Ray, nodes and environments": (
+        "durable/agent/",
+        "api/backend.py",
+        "local/",
+        "ray/",
+        "runs/claim.py",
+        "durable/control/claim.py",
+    ),
+    "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "durable/runs.py", "runs/"),
     "Snapshots and resuming": ("durable/checkpoint/", "durable/rank/origin.py"),
     "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "api/transport.py", "builtin/"),
     "The journal": ("durable/journal/", "durable/master/", "sql/"),
@@ -81,6 +88,11 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
         "The packages of a role's `runtime_env` could not be installed on the node.",
         "Correct the requirement, or where pip looks (`env_vars: {PIP_INDEX_URL: …}`).",
     ),
+    "check": (
+        "node NODE: check NAME: …",
+        "Before ranks started there a check found the node too slow, too full or broken, or could not be run.",
+        "`logs/checks-AGENT.log` has what it printed; repair the node, or change the check's options.",
+    ),
     "agent_lost": (
         "agent on node NODE: …",
         "The agent's process died or was silent for too long; its ranks are gone with it.",
@@ -90,6 +102,11 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
         "agent on node NODE: … (its node is lost)",
         "The backend reports that a node is gone.",
         "With the level `node` in the ladder its ranks move elsewhere.",
+    ),
+    "log_lost": (
+        "trainer/0 has used what was made at step 7, which is in no log any more, …",
+        "What a rank of a role that is not deterministic had sent is lost with its node, and others have used it.",
+        "Nothing, where the ladder has the level `job`: every rank goes back to the disk.",
     ),
     "hang": (
         "trainer/1 has been in train at step 7 for 31 s; …",

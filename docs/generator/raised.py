@@ -18,13 +18,15 @@ SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_sh
 
 HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/tracer.py", "error"): ("FlowError", 0, ""),
-    ("graph/routes.py", "refuse"): ("FlowError", 0, ""),
-    ("plugins/drivers.py", "refuse"): ("PluginError", 0, "the … "),
-    ("plugins/manager.py", "_wrong"): ("PluginError", 1, "the … "),
-    ("placement/chain.py", "_wrong"): ("PlacementError", 1, "the placement strategy … "),
+    ("graph/routes.py", "refused"): ("FlowError", 0, ""),
+    ("plugins/manager.py", "misbehaved"): ("PluginError", 1, "the … "),
+    ("durable/master/plugins.py", "misbehaved"): ("PluginError", 1, "the … "),
+    ("placement/validation.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
+    ("durable/protocol/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("durable/cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
     ("durable/cli/logs.py", "_unknown"): ("_NoLogError", 0, ""),
-    ("runs/claim.py", "_in_use"): ("NameInUseError", 1, "a job named … "),
+    ("runs/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
+    ("durable/control/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/checkpoint/resume.py", "_not_started"): ("SnapshotError", 0, ""),
     ("spec/problems.py", "kind"): ("JobFileError", 0, ""),
 }
@@ -37,8 +39,10 @@ ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
         for check in ("undone", "misplaced", "overcommitted", "forbidden")
     },
     ("plugins/static.py", "_error"): ("PluginError", "the …: "),
+    ("plugins/contract.py", "breaches"): ("PluginError", "the … "),
+    ("plugins/contract.py", "hook_breaches"): ("PluginError", "the … "),
 }
-"""Functions that yield or return messages: file and name, to class and what is put before them."""
+"""Functions that yield or return messages, alone or with remedies: file and name, to class and what comes before."""
 
 CHECKING: Mapping[str, str] = {
     "spec/model.py": "JobFileError",
@@ -133,6 +137,9 @@ def _message(
 ) -> tuple[str, ast.expr, ast.expr | None, str] | None:
     """Class, text, remedy of the message that a node makes, and what is put before it; None if it makes none."""
     match node:
+        case ast.Yield(value=ast.Tuple(elts=[text, remedy])) if (path, scope) in ANSWERING:
+            kind, head = ANSWERING[path, scope]
+            return kind, text, remedy, head
         case ast.Yield(value=text) | ast.Return(value=text) if text is not None and (path, scope) in ANSWERING:
             kind, head = ANSWERING[path, scope]
             return kind, text, None, head

@@ -21,6 +21,8 @@ SHOWN = ("__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__or
 MODELS = ("BaseModel", "Struct", "NamedTuple", "TypedDict", "Options", "Budget")
 """Bases of classes that are their fields."""
 WIDTH = 100
+LONGEST = 120
+"""A line of code, as the formatter has it, which looks at documents, too."""
 """Characters that a signature may have in one line."""
 
 
@@ -48,7 +50,13 @@ def _described(shown: str, what: Any, level: int) -> Iterator[str]:
     if level == 2:
         yield f"From `{what.parent.path}`."
     if what.is_attribute:
-        yield _code(f"{shown} = {what.value}")
+        line = f"{shown} = {what.value}"
+        head, bracket, inner = line.removesuffix("]").partition("[")
+        if len(line) > LONGEST and bracket:
+            if len(inner) > LONGEST - 4:
+                inner = inner.replace(", ", ",\n    ") + ","
+            line = f"{head}[\n    {inner}\n]"
+        yield _code(line)
         yield from _prose(what)
         return
     if what.is_function:

@@ -2,6 +2,9 @@
 
 from rolemesh import flow
 
+EVERY = 50
+"""Steps from one evaluation to the next, in a job without an end."""
+
 
 @flow
 def grpo(job, lag: int = 0):
@@ -11,13 +14,15 @@ def grpo(job, lag: int = 0):
     scored = job.reward.advantages(job.reward.score(samples))
     job.trainer.train(scored)
     job.rollout.load_weights(job.trainer.weights(), lag=lag)
-    if lag:  # the last evaluation is of the last weights
+    if lag and job.steps:  # the last evaluation is of the last weights
         job.rollout.load_weights(job.trainer.weights(every=job.steps), every=job.steps)
-    evaluate(job, at=job.steps - 1)
+    if job.steps:
+        evaluate(job, at=job.steps - 1)
 
 
 def evaluate(job, at: int):
-    """One greedy answer to each held-out question, in step `at` only."""
-    questions = job.data.held_out(every=job.steps, at=at)
-    answers = job.rollout.evaluate(questions, every=job.steps, at=at)
-    job.reward.evaluate(answers, every=job.steps, at=at)
+    """One greedy answer to each held-out question, in step `at` only; without an end, in every 50th step."""
+    every = job.steps or EVERY
+    questions = job.data.held_out(every=every, at=at)
+    answers = job.rollout.evaluate(questions, every=every, at=at)
+    job.reward.evaluate(answers, every=every, at=at)

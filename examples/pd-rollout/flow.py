@@ -2,6 +2,9 @@
 
 from rolemesh import flow
 
+EVERY = 50
+"""Steps from one evaluation to the next, in a job without an end."""
+
 
 @flow
 def grpo(job, lag: int = 0):
@@ -13,11 +16,13 @@ def grpo(job, lag: int = 0):
     weights = job.trainer.weights()
     job.prefill.load_weights(weights, lag=lag)
     job.decode.load_weights(weights, lag=lag)
-    evaluate(job, at=job.steps - 1)
+    if job.steps:
+        evaluate(job, at=job.steps - 1)
 
 
 def evaluate(job, at: int):
-    """One greedy answer to each held-out question, in step `at` only."""
-    questions = job.prefill.prefill(job.data.held_out(every=job.steps, at=at), every=job.steps, at=at)
-    answers = job.decode.evaluate(questions, every=job.steps, at=at)
-    job.reward.evaluate(answers, every=job.steps, at=at)
+    """One greedy answer to each held-out question, in step `at` only; without an end, in every 50th step."""
+    every = job.steps or EVERY
+    questions = job.prefill.prefill(job.data.held_out(every=every, at=at), every=every, at=at)
+    answers = job.decode.evaluate(questions, every=every, at=at)
+    job.reward.evaluate(answers, every=every, at=at)

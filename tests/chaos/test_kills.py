@@ -47,9 +47,10 @@ def test_kills_leave_no_trace_on_two_nodes(make_job: Make, undisturbed: End, tal
     tally["local"].append(disturbed(make_job(f"chaos-{seed}"), seed, undisturbed, *TWO_NODES))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("seed", seeds(RAY))
+@pytest.mark.parametrize("seed", RAY)
 def test_kills_leave_no_trace_on_ray(make_job: Make, undisturbed: End, tally: Any, ray_address: str, seed: int) -> None:
     job = make_job(f"chaos-{seed}", ("--address", ray_address))
     tally["ray"].append(disturbed(job, seed, undisturbed, *ON_RAY))

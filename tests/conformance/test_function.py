@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rolemesh import Batch
@@ -45,3 +46,19 @@ class TestFunction(WorkloadConformance):
 
     def step(self, role: Any, step: int) -> None:
         role.numbers()
+
+
+class TestRepeating(WorkloadConformance):
+    """With a state of its own, and what it was given last given again."""
+
+    plugin = "function"
+    options = {"target": "repeating.py:Repeating", "inputs": {"weights": "broadcast"}}
+
+    @pytest.fixture
+    def base(self) -> Path:
+        """Where `repeating.py` is."""
+        return Path(__file__).parent
+
+    def step(self, role: Any, step: int) -> None:
+        role.generate(x=np.arange(6.0) + step)
+        role.load(weights=np.full(3, float(step + 1)))

@@ -138,6 +138,11 @@ def nothing_is_left(job_ids: Iterable[str]) -> None:
         time.sleep(0.02)
 
 
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file that is being written: the last one may not be whole yet."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
 def until(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "condition") -> Any:
     """Poll until `condition()` is true and return it."""
     deadline = time.monotonic() + timeout_s
@@ -216,7 +221,7 @@ class Job:
         return loaded
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        return whole_lines(self.run_dir / "metrics.jsonl")
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.run_dir / "events.jsonl").read_text().splitlines()]
+        return whole_lines(self.run_dir / "events.jsonl")

@@ -154,7 +154,8 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     status = job.running(step=status.committed + 20)
     [home] = {rank.node for rank in status.ranks if rank.role == "new"}
     [agent] = [agent for agent in status.agents if agent.node == home]
-    os.kill(agent.pid, signal.SIGKILL)
+    for pid in (agent.pid, *(rank.pid for rank in status.ranks if rank.node == home)):
+        os.kill(pid, signal.SIGKILL)
     until(lambda: len(imported(job, "new-0")) == 3, 60, "the agent's ranks are back")
     job.running(step=status.committed + 20)
     assert set(imported(job, "old-0") + imported(job, "old-1")) == {"1.0"}

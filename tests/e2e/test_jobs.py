@@ -89,14 +89,16 @@ def test_a_rank_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend
     assert "SIGKILL" in failed.stdout + failed.stderr
 
 
-def test_an_agent_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend: tuple[str, ...]) -> None:
+def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
-    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
+    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01", "lease_s=10")
     status = job.running(3)
     os.kill(status.agents[0].pid, signal.SIGKILL)
+    for rank in status.ranks:
+        os.kill(rank.pid, signal.SIGKILL)
     assert process.wait(30) == 1
     failure = job.result()["failure"]
-    assert failure["cause"] == "agent_lost"
+    assert failure["cause"] in ("agent_lost", "signal")
     assert failure["node"] == status.agents[0].node
 
 

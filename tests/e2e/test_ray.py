@@ -45,6 +45,7 @@ def test_sigterm_ends_a_job_in_good_order_although_ray_has_a_handler_of_its_own(
     assert job.result()["message"] == "interrupted by Ctrl-C"
 
 
+@pytest.mark.soak
 def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
     job = make_job(backend=())
     returned = job.run("--detach", *SLOW)

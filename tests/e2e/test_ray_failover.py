@@ -20,7 +20,9 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.runs.lock import is_held
+from rolemesh_durable.control.lock import is_held
+from rolemesh_ray.names import agent_actors, master_actor
+from rolemesh_ray.nodes import state_of
 
 pytestmark = pytest.mark.ray
 
@@ -213,6 +215,55 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
     assert on_ray.result()["recoveries"] == []
 
 
+def submit_from(node: str, job: Job, *overrides: str) -> None:
+    """`rolemesh run --detach` in a task of Ray on `node`: there the master begins."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def submit(folder: str, arguments: list[str]) -> tuple[int, str]:
+        import contextlib
+        import io
+        import os
+
+        from rolemesh.cli import main
+
+        os.chdir(folder)
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+            return main(arguments), out.getvalue()
+
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(submit).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    code, out = ray.get(task.remote(str(job.folder), ["run", "job.yaml", "--detach", *overrides, *job.backend]))
+    assert code == 0, out
+
+
+def test_the_masters_node_may_go(on_ray: Job, away: AwayNodes, undisturbed: str) -> None:
+    away.have(2)
+    lost = min(away.nodes)
+    apart = "placement={use: separation, options: {apart: [[source, work, sink]]}}"
+    submit_from(lost, on_ray, *SLOW, "roles.work.options.kwargs.sleep=0.1", IN_MEMORY_ONLY, apart)
+    before = on_ray.running(10)
+    elsewhere = {f"{rank.role}/{rank.rank}" for rank in before.ranks if rank.node != lost}
+    assert 0 < len(elsewhere) < len(before.ranks)
+    assert master_node("squares") == lost
+    away.lose(lost)
+    until(lambda: of_kind(on_ray, "master_recovered"), 60, "another master")
+    after = on_ray.running()
+    assert master_node("squares") != lost
+    assert after.epoch == 2
+    assert {name: pids(after)[name] for name in elsewhere} == {name: pids(before)[name] for name in elsewhere}
+    until(lambda: (on_ray.run_dir / "result.json").exists(), 90, "the job ends")
+    as_undisturbed(on_ray, undisturbed)
+    assert on_ray.result()["status"] == "done"
+    assert [line["step"] for line in on_ray.metrics()] == list(range(STEPS))
+
+
+def master_node(job: str) -> str:
+    """Where Ray has the job's master."""
+    return state_of(master_actor(job)).node
+
+
+@pytest.mark.soak
 def test_a_master_that_takes_long_to_come_back_costs_no_rank(
     make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str
 ) -> None:
@@ -246,22 +297,34 @@ def idle_workers(sibling: int) -> list[int]:
     return [p.pid for p in found if p.info["ppid"] == raylet and (p.info["cmdline"] or [""])[0].startswith("ray::IDLE")]
 
 
-def test_a_killed_agent_actor_costs_its_ranks_only_and_they_go_on_where_they_were(
-    on_ray: Job, away: AwayNodes, undisturbed: str
-) -> None:
+def test_a_killed_agent_actor_costs_no_rank(on_ray: Job, away: AwayNodes, undisturbed: str) -> None:
     away.have(1)
-    process = on_ray.start(*SLOW, ON_AWAY, IN_MEMORY_ONLY)
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", ON_AWAY, IN_MEMORY_ONLY, "lease_s=10")
     before = on_ray.running(20)
-    node = node_of(before, "sink")
-    agent = next(agent for agent in before.agents if agent.node == node)
+    agent = next(agent for agent in before.agents if agent.node == node_of(before, "sink"))
     os.kill(agent.pid, signal.SIGKILL)
-    after = recovered(on_ray)
-    assert node_of(after, "sink") == node
-    assert {name for name, pid in pids(before).items() if pids(after)[name] != pid} == {"sink/0"}
+    killed = time.time()
+    ups = [event["time"] for event in of_kind(on_ray, "agent_up")]
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(ups), 30, "a new agent")
+    took = max(event["time"] for event in of_kind(on_ray, "agent_up")) - killed
+    print(f"under control after {took:.3f} s")
     ended_well(on_ray, process)
     as_undisturbed(on_ray, undisturbed)
-    assert launched(on_ray) == [["sink/0"]]
-    (started,) = of_kind(on_ray, "recovery_launched")[0]["data"]["ranks"]
-    assert (started["restore"], started["replica"]) == ("memory", "")
-    (recovery,) = on_ray.result()["recoveries"]
-    assert (recovery["level"], recovery["outcome"]) == ("process", "recovered")
+    assert on_ray.result()["recoveries"] == []
+    assert {event["data"]["pid"] for event in of_kind(on_ray, "rank_up")} == set(pids(before).values())
+
+
+@pytest.mark.soak
+def test_an_agent_actor_that_ray_kills_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
+    """As `ray.kill` does it, the worker ends by itself, and Ray kills what it has started."""
+    import ray
+
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "snapshots.replicas=0", "lease_s=10")
+    before = on_ray.running(20)
+    handle = next(iter(agent_actors("squares").values()))
+    ray.kill(handle)
+    until(lambda: len(of_kind(on_ray, "agent_up")) > len(before.agents), 30, "a new agent")
+    ended_well(on_ray, process)
+    as_undisturbed(on_ray, undisturbed)
+    assert on_ray.result()["recoveries"] == []
+    assert {event["data"]["pid"] for event in of_kind(on_ray, "rank_up")} == set(pids(before).values())

@@ -211,7 +211,7 @@ def missing(path: Path) -> None:
     [
         (torn, "manifest.json", "manifest"),
         (flipped, "source/rank-0-of-1.safetensors", "checksum"),
-        # What the disk's own tests show of a set's files, once more by way of a job.
+        # What the disk's own tests show of a checkpoint's files, once more by way of a job.
         pytest.param(torn, SINK, "bytes, not", marks=pytest.mark.soak),
         pytest.param(emptied, SINK, "0 bytes, not", marks=pytest.mark.soak),
         pytest.param(flipped, SINK, "checksum", marks=pytest.mark.soak),
@@ -265,6 +265,25 @@ def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_jo
     assert damaged["data"]["message"] in out
     assert job.result()["state_sha256"]["sink"] == undisturbed
     assert [line["step"] for line in job.metrics()] == list(range(STEPS))
+
+
+def test_what_a_job_went_back_to_may_be_gone_when_a_rank_starts_again(make_job: Make) -> None:
+    job = make_job(extra=LADDER)
+    ladder = "failover=[{use: process, options: {max_attempts: 1}}, {use: job}]"
+    process = job.start("steps=400", *SLOW, ladder)
+    running = pids(job.running())
+    until(lambda: of_kind(job, "persisted"), 60, "a snapshot on disk")
+    os.kill(running["work/0"], signal.SIGKILL)
+    os.kill(pids(recovered(job))["work/0"], signal.SIGKILL)
+    recovered(job, 2)
+    (back,) = of_kind(job, "rolled_back")
+    origin = disk.step_folder(job.run_dir, back["data"]["step"])
+    until(lambda: not origin.exists(), 60, "newer snapshots have taken its place")
+    os.kill(pids(job.running())["sink/0"], signal.SIGKILL)
+    recovered(job, 3)
+    assert [event["data"]["level"] for event in of_kind(job, "recovered")] == ["process", "job", "process"]
+    assert job.cli("stop", "squares").returncode == 0
+    process.communicate(timeout=60)
 
 
 REPORTS_S = 1.0
@@ -378,7 +397,8 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     make_job: Make, undisturbed: str, small_disk: Callable[[Job], Path]
 ) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(f"steps={STEPS}", *SLOW)
+    # A source that is far ahead would give its last snapshot up while the disk is full, and nobody tries that again.
+    process = job.start(f"steps={STEPS}", *SLOW, "grant=8")
     ballast = small_disk(job)
     job.running()
     (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), 60, "the full disk is told")

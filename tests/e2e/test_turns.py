@@ -21,8 +21,8 @@ from rolemesh import Batch, Broadcast, Split, operator
 class Device:
     """Loaded, it holds a lock that a device has once; `log` tells who had it, in order."""
 
-    def __init__(self, ctx, sleep=0.0):
-        self.ctx, self.sleep, self.total, self.lock = ctx, sleep, 0.0, None
+    def __init__(self, ctx, sleep=0.0, finish_at=-1):
+        self.ctx, self.sleep, self.total, self.lock, self.finish_at = ctx, sleep, 0.0, None, finish_at
         self.onload()
 
     def onload(self):
@@ -48,6 +48,8 @@ class Device:
 
     def _work(self, rows):
         assert self.lock is not None
+        if self.ctx.step == self.finish_at:
+            self.ctx.finish("enough")
         time.sleep(self.sleep)
         self.total = (self.total * 31 + float(rows["x"].sum())) % 1e9
         return rows | {"x": rows["x"] * 2 + self.total % 7}
@@ -152,6 +154,15 @@ def test_one_role_is_loaded_at_a_time_and_results_are_those_of_side_by_side(make
         told = loads(free.folder, rank)
         assert [line for line in told if line.endswith("loads")][:4] == ["rollout loads", "trainer loads"] * 2
         assert told.count("trainer loads") >= 20
+
+
+def test_roles_that_take_turns_end_early_as_a_job_of_so_many_steps_does(make_job: Make) -> None:
+    job = write(make_job("turns", backend=("--backend", "local")))
+    told = "roles.rollout.options.kwargs={finish_at: 6, sleep: 0.005}"
+    early = ended(job, "steps=null", told)
+    steps = json.loads((job.run_dir / "result.json").read_text())["committed_steps"]
+    assert steps > 6
+    assert ended(job, f"steps={steps}") == early
 
 
 @pytest.mark.slow

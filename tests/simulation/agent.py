@@ -11,6 +11,7 @@ from tests.simulation.rank import SimRank
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
+from rolemesh_durable.protocol.fitness import Measured, Measurements
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -28,7 +29,7 @@ class SimAgent:
         self.world, self.name, self.node, self.incarnation = world, name, node, incarnation
         self.uid = world.uid()
         self.label = f"{name}#{incarnation}"
-        self.alive, self.frozen = True, False
+        self.alive, self.frozen, self.swept = True, False, False
         self.cut = float("inf")
         self.memory: NodeMemory = world.memory(name, node)
         self.ranks: dict[RankKey, SimRank] = {}
@@ -38,12 +39,47 @@ class SimAgent:
         self.generations: dict[RankKey, int] = {}
         self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
         self.warning = ""
-        self.failed_at = -1
+        self.measured: Measurements = ()
+        self._measures = False
         self.covered = -1
         self._later: list[ae.Event] = []
         self._cancelled: set[tuple[str, int, int]] = set()
-        self.machine = world.backend.agent_machine(name, node, LEASE_S, incarnation, self.memory)
+        found = self._take_over()
+        self.machine = world.backend.agent_machine(name, node, LEASE_S, incarnation, self.memory, found)
         world.at(world.between(0.0, 0.05), self._sample)
+
+    def _take_over(self) -> list[ae.Found]:
+        """Of what an earlier incarnation has left: it is dead, and its ranks are this one's."""
+        memory, before = self.memory, self.memory.owner
+        if before is not None:
+            before.replaced()
+        memory.owner = self
+        found = []
+        for key, rank in memory.ranks.items():
+            who = (key, rank.generation)
+            exited = None
+            if who in memory.ends:
+                signal, code = memory.ends[who]
+                exited = ae.RankExited(*key, rank.generation, code, signal, snapshots=memory.steps(key))
+            elif not rank.alive:
+                continue
+            self.ranks[key], rank.agent = rank, self
+            if exited is None:
+                self.generations[key] = rank.generation
+            found.append(
+                ae.Found(rank.launch, tuple(memory.said.get(who, ())), exited, memory.granted.get(rank.key, -1))
+            )
+        self.world.note(self.label, f"adopts {[rank.name for rank in self.ranks.values() if rank.alive]}")
+        return found
+
+    @property
+    def known(self) -> bool:
+        """Whether the master has heard of it, or of an earlier incarnation."""
+        return self.incarnation > 1 or self.machine._epoch >= 0
+
+    def replaced(self) -> None:
+        """Another incarnation takes over: whatever this one is at, it is killed before."""
+        self.end("a new incarnation takes over")
 
     # ------------------------------------------------------------------------------------------------------- events
 
@@ -98,8 +134,8 @@ class SimAgent:
         live = {key for key, rank in self.ranks.items() if rank.alive}
         left = [
             m.Stored(*key, self.memory.steps(key))
-            for key in self.world.job.keys
-            if key not in live and self.memory.snaps.get(key)
+            for key, snaps in self.memory.snaps.items()
+            if key not in live and snaps
         ]
         copies = [m.Stored(*key, tuple(sorted(kept)), copy=True) for key, kept in self.memory.copies.items()]
         stored = (*left, *copies)
@@ -107,13 +143,15 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        self.handle(ae.Sampled(status_pages, stored, parts, self.warning, given_up=self.failed_at))
+        said = self.warning, (), 0, self.memory.failed_at, self.measured
+        self.handle(ae.Sampled(status_pages, stored, parts, *said))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
     def _status_page(self, rank: SimRank) -> ae.RankSample:
         return ae.RankSample(
             *rank.key, rank.generation, rank.pid, finished=rank.finished, durable=self._durable(rank), step=rank.step,
             op=rank.op, phase=rank.phase, edge=rank.edge, since_s=self.world.now - rank.since, frozen=rank.frozen,
+            layout=rank.layout.number,
         )  # fmt: skip
 
     def _durable(self, rank: SimRank) -> int:
@@ -131,18 +169,26 @@ class SimAgent:
                 world.deliver(world.backend.to_master, self.name, message)
             case ae.ToRank(role, n, message):
                 target = self.ranks.get((role, n))
+                world.checks.commands(self)
+                if isinstance(message, m.Watermarks):
+                    known = self.memory.granted.get((role, n), -1)
+                    self.memory.granted[role, n] = max(message.granted, known)
                 world.send(self, target, message)
+            case ae.Measure() if not self._measures:
+                self._measures = True
+                world.at(world.between(0.01, 2.0), self._measure)
             case ae.Fork(launch):
                 world.at(world.between(0.002, 0.05), self._fork, launch)
             case ae.Fetch(launch):
                 world.at(world.between(0.01, 0.3), self._fetch, launch)
             case ae.Kill(role, n, generation):
                 rank = self.ranks.get((role, n))
+                world.checks.commands(self)
                 if rank is not None and rank.alive and rank.generation == generation:
                     world.at(world.between(0.0, 0.01), rank.die, 9)
                 else:
                     self._cancelled.add((role, n, generation))  # it is on its way: it is not to start
-            case ae.RankDied() | ae.Fail():
+            case ae.RankDied() | ae.Fail() | ae.Relayout():
                 pass
             case ae.TakeStacks(role, n, generation):
                 stacks = m.Stacks(role, n, generation, "Thread 0x1")
@@ -152,11 +198,17 @@ class SimAgent:
             case ae.ReviveMaster():
                 world.at(world.between(0.01, 0.5), self._revive)
             case ae.Quit():
+                self.sweep()
                 self.end("it was told to end, and nobody has come for its ranks")
             case ae.CleanUp():
                 world.note(self.label, "cleans up and ends")
+                self.sweep()
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
+
+    def _measure(self) -> None:
+        speed = self.world.scenario.speeds.get(self.node, 10.0)
+        self.measured = (Measured("speed", {"x": speed}),)
 
     def _revive(self) -> None:
         self.handle(ae.MasterRevived(self.world.backend.revive()))
@@ -170,18 +222,24 @@ class SimAgent:
                 self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
         self.memory.snaps.clear()
         self.memory.logs.clear()
+        self.memory.choices.clear()
         self.memory.copies.clear()
+        self.memory.whole.clear()
+        self.memory.sure.clear()
         self.memory.timeline = effect.timeline
         self.copied.clear()
         self.persisted.clear()
         self.persisting.clear()
-        self.failed_at = -1
+        self.memory.failed_at = -1
 
     def _fork(self, launch: m.RankLaunch) -> None:
-        if not self.alive:
-            return
         who = (launch.role, launch.rank, launch.generation)
-        if who in self._cancelled:
+        if not self.alive and (self.memory.owner is not self or self.swept or self.world.chance(0.5)):
+            return  # its zygote has it to do, or not
+        if self.alive:
+            self.world.checks.commands(self)
+        self.world.checks.starts_on(self.node)
+        if who in self._cancelled and self.alive:
             self.handle(ae.RankExited(*who, signal=9, snapshots=self.memory.steps(who[:2])))
             return
         fails = self.world.chance(self.world.scenario.start_failures) and not self.world.calm
@@ -193,14 +251,14 @@ class SimAgent:
         snap = self.memory.snaps.get(who[:2], {}).get(launch.resume) if launch.restore == "memory" else None
         due = self.world.scenario.plan.persisted(launch.resume, self.world.job.steps)
         if snap is not None and due and launch.resume not in self.world.disk.complete:
-            snap.pinned = True  # its part of the set may be unreported, or not on disk
+            snap.pinned = True  # its part of the checkpoint may be unreported, or not on disk
         self.generations[who[:2]] = launch.generation
         known: dict[tuple[RankKey, int], Any]
         for known in (self.persisting, self.persisted):
             for key, step in list(known):
                 if key == who[:2] and step > launch.resume:
                     del known[key, step]
-        self.ranks[who[:2]] = SimRank(self, launch)
+        self.ranks[who[:2]] = self.memory.ranks[who[:2]] = SimRank(self, launch)
 
     def _fetch(self, launch: m.RankLaunch) -> None:
         if not self.alive:
@@ -216,6 +274,7 @@ class SimAgent:
 
     def process_ended(self, rank: SimRank, signal: int | None, exit_code: int | None) -> None:
         """A process of this agent is gone."""
+        self.memory.ends[rank.key, rank.generation] = signal, exit_code
         if not self.alive:
             return
         steps = self.memory.steps(rank.key)
@@ -240,14 +299,14 @@ class SimAgent:
         if not self.alive or snap is None or not snap.pinned:
             return
         if self.world.chance(self.world.scenario.disk_failures) and not self.world.calm:
-            # Its set cannot become complete any more: the next one is tried.
-            self.warning, self.failed_at = "No space left on device", max(step, self.failed_at)
+            # Its checkpoint cannot become complete any more: the next one is tried.
+            self.warning, self.memory.failed_at = "No space left on device", max(step, self.memory.failed_at)
             for other in list(self.memory.snaps):
                 self.persisted.pop((other, step), None)
                 if step in self.memory.snaps[other]:
                     self.memory.snaps[other][step].pinned = False
             return
-        if step > self.failed_at:
+        if step > self.memory.failed_at:
             self.warning = ""
         self.world.disk.write(step, key, attempt, snap.state, self.memory.logs.get(key, []))
         self.persisted[key, step] = m.Persisted(*key, step, {}, self.memory.timeline, attempt=attempt)
@@ -291,18 +350,30 @@ class SimAgent:
     # --------------------------------------------------------------------------------------------------------- ends
 
     def end(self, why: str, node_lost: bool = False) -> None:
-        """The process of the agent ends, and its ranks with it."""
+        """The process of the agent ends. Its ranks go on, unless the node is lost, or nobody comes for them."""
         if not self.alive:
             return
         self.world.note(self.label, f"ends: {why}")
         self.alive = False
         self.cut = self.world.now
-        for rank in self.ranks.values():
-            if node_lost:
-                rank.die(9)
-            elif rank.alive:
-                self.world.at(self.world.between(0.03, 0.07), rank.die, 9)
+        if node_lost:
+            self.sweep()
+        else:
+            self.world.at(LEASE_S, self._nobody_comes)
         self.world.backend.agent_ended(self, why, node_lost)
+
+    def _nobody_comes(self) -> None:
+        """What the janitor does."""
+        if self.memory.owner is self and not self.swept:
+            self.world.note(self.label, "has no next incarnation: its ranks are killed")
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Everything that an incarnation of this agent has started ends."""
+        self.swept = True
+        for rank in list(self.memory.ranks.values()):
+            rank.die(9)
+        self.memory.ranks.clear()
 
 
 def kills(effects: list[ae.Effect]) -> list[Any]:

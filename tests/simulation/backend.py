@@ -9,6 +9,7 @@ from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.master import events as me
@@ -41,14 +42,16 @@ class Backend:
         self._pids += 1
         return self._pids
 
-    def agent_machine(self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory) -> AgentMachine:
+    def agent_machine(
+        self, name: str, node: str, lease_s: float, incarnation: int, memory: NodeMemory, found: list[ae.Found]
+    ) -> AgentMachine:
         """The machine of a new incarnation."""
         return AgentMachine(
             Identity(name, node, incarnation, pid=self.pid(), address=name),
             lease_s,
             Neighbours(self.world.job.graph, self.world.job.sizes),
-            timeline=memory.timeline,
-            at_once=self.world.scenario.at_once,
+            ae.Left(memory.timeline, tuple(found)),
+            self.world.scenario.at_once,
         )
 
     # -------------------------------------------------------------------------------------------------------- masters
@@ -97,9 +100,6 @@ class Backend:
             if self.started.get(name, 0) >= at.incarnation:
                 continue
             self.started[name] = at.incarnation
-            old = self.agents.get(name)
-            if old is not None and old.alive:
-                old.end("a new incarnation takes over")
             self.world.at(0.1 + self.world.between(0.0, 0.5), self._start, at)
 
     def _start(self, at: me.Incarnation) -> None:

@@ -5,48 +5,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.simulation.model import SHARDS, RankKey, State
+from tests.simulation.model import SHARDS, RankKey, State, Value
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
-from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.state import JobState
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
+    from tests.simulation.memory import NodeMemory
     from tests.simulation.rank import OutEdge, SimRank
     from tests.simulation.world import World
 
+    from rolemesh.graph.logical import Edge
     from rolemesh_durable.protocol.edge import Kept
 
 __all__ = ["INVARIANTS", "Checks"]
 
 INVARIANTS = (
+    "a bounded lag is kept",
     "a failed job tells its trail",
+    "a step takes the same again",
+    "all consumers of a value agree",
     "asks are answered",
     "compaction forgets nothing",
     "each line once",
     "each shard once",
+    "an agent's death restarts no rank",
     "generations grow",
     "memory is forgotten once a timeline",
+    "no call is lost",
+    "no call is run twice in one life",
     "no deadlock",
+    "no row comes twice",
+    "no row is lost",
+    "all end with one step",
     "no step is skipped",
     "nothing is restored before the commit",
     "nothing restarts without a failure",
     "one epoch acts",
+    "one agent of a rank",
     "one process of a rank",
+    "ranks start on fit nodes",
     "restored from what there is",
     "rolled back to what is whole",
-    "sets are of one history",
-    "sets are whole",
+    "checkpoints are of one history",
+    "checkpoints are whole",
     "steps are committed once",
     "the job ends as it must",
     "the ladder ends",
     "the smallest restart",
+    "a resize restarts its roles only",
+    "one layout a step",
     "the state is the undisturbed run's",
     "what is committed can be restored",
     "what is journalled is what is so",
+    "unfit nodes are left, and no others",
     "who works comes through",
 )
 """What holds in every schedule, by the names under which a violation is reported."""
@@ -61,14 +77,25 @@ class Checks:
         self.timeline = 0
         self.epoch = 0
         self.lines: list[int] = []
+        self.last: int | None = None
         self.recoveries = 0
         self.levels: list[str] = []
         self.restarted: list[tuple[str, tuple[str, ...]]] = []
         self.kinds: dict[str, int] = {}
         self.trail: list[str] = []
         self.used: dict[RankKey, tuple[int, ...]] = {}
+        self.fit: set[str] = set()
+        """Nodes that the journal says are fit for ranks."""
         self._generations: dict[RankKey, int] = {}
         self._epochs: dict[str, int] = {}
+        self._chosen: dict[tuple[NodeMemory, int, RankKey, int, int], Any] = {}
+        self._took: dict[tuple[RankKey, int], dict[tuple[int, int], int]] = {}
+        self._ran: set[tuple[str, object]] = set()
+        self._acts: dict[tuple[int, int], int] = {}
+        self._resized: set[str] = set()
+        self._taken: dict[RankKey, dict[tuple[int, int, int, int], int]] = {}
+        """By consumer: step, call and rank that have made a value, and when, and its version."""
+        self._unlike = world.job.unlike()
         self._restarts: dict[RankKey, list[tuple[int, int]]] = {}
 
     # --------------------------------------------------------------------------------------------------- the journal
@@ -89,8 +116,14 @@ class Checks:
                 self.timeline += 1
                 self.committed = data["step"]
                 if data["step"] != world.disk.newest():
-                    world.fail("rolled back to what is whole", f"step {data['step']} is not the newest set on disk")
+                    world.fail(
+                        "rolled back to what is whole", f"step {data['step']} is not the newest checkpoint on disk"
+                    )
             case "recovery_planned":
+                if data["plan"]["level"] == "resize" and {role for role, _ in data["plan"]["restart"]} - self._resized:
+                    world.fail("a resize restarts its roles only", str(data["plan"]))
+                if world.scenario.family == "adopt":
+                    world.fail("an agent's death restarts no rank", str(data["plan"]))
                 self.recoveries += 1
                 self.levels.append(data["plan"]["level"])
                 if self.recoveries > world.scenario.max_recoveries:
@@ -100,16 +133,23 @@ class Checks:
             case "recovery_launched":
                 for rank in data["ranks"]:
                     self._launched(rank)
+            case "node_checked":
+                self.fit |= {data["node"]} if not data.get("unfit") else set()
+            case "layout_changed":
+                self._relaid(data)
+            case "last_step":
+                self._ends_with(data["step"])
             case "recovered":
                 self.restarted.append((data["level"], tuple(data["restarted"])))
         world.scenario.nemesis.recorded(world, event)
 
     def _commit(self, step: int) -> None:
         world = self.world
+        self._agree(step)
         if step <= self.committed:
             world.fail("steps are committed once", f"step {step} after step {self.committed}")
         self.committed = step
-        for key in world.job.keys:
+        for key in world.shape.keys:
             kept = {memory.node: (*memory.steps(key), *memory.copies.get(key, ())) for memory in world.memories()}
             best = max((at for steps in kept.values() for at in steps), default=-1)
             if best < step and not world.wiped:
@@ -120,20 +160,61 @@ class Checks:
                 if len(homes) < 2:
                     world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")
 
+    def starts_on(self, node: str) -> None:
+        """A rank starts on this node."""
+        if self.world.scenario.limits and (node not in self.fit or node in self.world.scenario.speeds):
+            self.world.fail("ranks start on fit nodes", f"{node} has not been found to be one")
+
+    def _relaid(self, data: dict[str, Any]) -> None:
+        world, layout = self.world, data["layout"]
+        self.committed = step = layout["step"]
+        for (timeline, at), number in self._acts.items():
+            if timeline == self.timeline and at > step and number < layout["number"]:
+                world.fail("one layout a step", f"{number} has acted at {at}, {layout['number']} holds after {step}")
+        self._resized |= set(data["roles"])
+        world.shape = world.job.shaped(layout["sizes"])
+        world.after.resize(step, world.shape)
+
+    def _ends_with(self, step: int) -> None:
+        if self.last is not None:
+            self.world.fail("all end with one step", f"{step}, and {self.last} before")
+        self.last = step
+        for rank in self.world.processes.values():
+            if rank.alive:
+                self._within(rank, rank.step)
+
+    def begins(self, rank: SimRank, step: int) -> None:
+        """A rank begins a step."""
+        number = self._acts.setdefault((self.timeline, step), rank.layout.number)
+        if number != rank.layout.number:
+            self.world.fail(
+                "one layout a step", f"{rank.name} is at {step} in {rank.layout.number}, others in {number}"
+            )
+        self._within(rank, step)
+
+    def _within(self, rank: SimRank, step: int) -> None:
+        if self.last is not None and step > self.last:
+            self.world.fail("all end with one step", f"{rank.name} is at {step}, {self.last} is the last one")
+
+    @property
+    def end(self) -> int:
+        """The last step, as far as it is known."""
+        return self.last if self.last is not None else self.world.job.steps - 1
+
     def complete(self, step: int, parts: tuple[m.Persisted, ...]) -> None:
-        """The master has a set completed."""
+        """The master has a checkpoint completed."""
         for part in parts:
             key = part.role, part.rank
             if part.timeline != self.timeline:
-                self.world.fail("sets are of one history", f"{key} at {step} is of timeline {part.timeline}")
+                self.world.fail("checkpoints are of one history", f"{key} at {step} is of timeline {part.timeline}")
             for generation, resume in self._restarts.get(key, ()):
                 if generation > part.generation and resume < step:
                     self.world.fail(
-                        "sets are of one history",
+                        "checkpoints are of one history",
                         f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
                     )
 
-    def replayed(self, kept: Checkpoint, whole: Checkpoint) -> None:
+    def replayed(self, kept: Head, whole: Head) -> None:
         """A new master has read what is kept of the journal; `whole` is what all of it would have told."""
         for name in kept.__struct_fields__:
             if (mine := getattr(kept, name)) != (should := getattr(whole, name)):
@@ -141,7 +222,7 @@ class Checks:
 
     def told(self, master: JobState, journal: JobState) -> None:
         """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
-        mine, should = Checkpoint.of(master), Checkpoint.of(journal)
+        mine, should = Head.of(master), Head.of(journal)
         for name in mine.__struct_fields__:
             if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):
                 self.world.fail("what is journalled is what is so", f"{name}: {told}, the journal tells {read}")
@@ -165,6 +246,11 @@ class Checks:
             self.world.fail("one epoch acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}")
         self._epochs[agent.uid] = max(newest, message.epoch)
 
+    def commands(self, agent: SimAgent) -> None:
+        """An agent does something to a rank."""
+        if agent.memory.owner is not agent:
+            self.world.fail("one agent of a rank", f"{agent.label} acts, {agent.memory.owner.label} has taken over")
+
     # ---------------------------------------------------------------------------------------------------------- ranks
 
     def forked(self, rank: SimRank) -> None:
@@ -172,6 +258,8 @@ class Checks:
         world = self.world
         self._alone(rank)
         known = self._generations.get(rank.key, -1)
+        if world.scenario.family == "resize calm" and known >= 0 and rank.key[0] not in self._resized:
+            world.fail("a resize restarts its roles only", f"{rank.name} starts")
         if rank.generation <= known:
             world.fail("generations grow", f"{rank.name} starts after generation {known}")
         self._generations[rank.key] = rank.generation
@@ -189,13 +277,97 @@ class Checks:
 
     def restored(self, rank: SimRank) -> None:
         """A rank has its state back."""
+        if rank.launch.replica:  # what it had chosen lies in another node's memory
+            there = rank.agent.memory, rank.key
+            self._chosen = {at: made for at, made in self._chosen.items() if (at[0], at[2]) != there}
+        for (key, _), found in self._took.items():
+            if key == rank.key:
+                for piece in [piece for piece, step in found.items() if step > rank.launch.resume]:
+                    del found[piece]
+        known = self._taken.get(rank.key, {})
+        self._taken[rank.key] = {at: version for at, version in known.items() if at[0] <= rank.launch.resume}
         self._as_undisturbed(rank, rank.launch.resume)
 
     def snapshot(self, rank: SimRank, step: int) -> None:
         """A snapshot is complete."""
         self._as_undisturbed(rank, step)
 
+    def runs(self, rank: SimRank, key: object) -> None:
+        """A rank runs a call of another role."""
+        if (rank.uid, key) in self._ran:
+            self.world.fail("no call is run twice in one life", f"{rank.name}: {key}")
+        self._ran.add((rank.uid, key))
+
+    def stuck(self) -> None:
+        """The job does not end: who waits for the answer to a call?"""
+        for rank in self.world.processes.values():
+            if rank.alive and not rank.frozen and (waits := rank.calls.waits):
+                self.world.fail("no call is lost", f"{rank.name} waits for {waits}")
+
+    def chose(self, rank: SimRank, edge: Edge, step: int, made: int) -> None:
+        """A step takes the value of an edge with a bounded lag that was made at step `made`."""
+        activity = self.world.job.activity
+        begun = made >= activity.first(edge) or edge.initial
+        if not (step - edge.lag <= made <= step and begun):
+            self.world.fail("a bounded lag is kept", f"{rank.name} takes at {step} what was made at {made}: {edge}")
+        memory = rank.agent.memory
+        at = memory, memory.timeline, rank.key, edge.id, step
+        if (before := self._chosen.setdefault(at, made)) != made:
+            self.world.fail("a step takes the same again", f"{rank.name} at {step}: {made} after {before}: {edge}")
+
+    def took(self, rank: SimRank, edge: Edge, step: int, took: tuple[tuple[int, int], ...]) -> None:
+        """A step takes these items, (step, number), of those that are finished first."""
+        if any(made < step - edge.lag for made, _ in took):
+            self.world.fail("a bounded lag is kept", f"{rank.name} takes {took} at {step}: {edge}")
+        memory = rank.agent.memory
+        at = memory, memory.timeline, rank.key, edge.id, step
+        if (before := self._chosen.setdefault(at, took)) != took:
+            self.world.fail("a step takes the same again", f"{rank.name} at {step}: {took} after {before}: {edge}")
+        found = self._took.setdefault((rank.key, edge.id), {})
+        for piece in took:
+            if found.setdefault(piece, step) != step:
+                self.world.fail("no row comes twice", f"{rank.name} at {step}: {piece} as at {found[piece]}: {edge}")
+
+    def _took_all(self, rank: SimRank) -> None:
+        for (key, edge), found in self._took.items():
+            each = sum(step == 0 for step, _ in found)
+            missing = [step for step in range(self.end + 1) if sum(at == step for at, _ in found) != each]
+            if key == rank.key and missing:
+                self.world.fail("no row is lost", f"{rank.name} has not taken all of {missing}: edge {edge}, {found}")
+
+    def collated(self, rank: SimRank, edge: Edge, step: int, rows: list[Value], wanted: int) -> None:
+        """A consumer has put the rows of a step together that were shared out by demand: `wanted` of them are its."""
+        if len({row.h for row in rows}) < len(rows):
+            self.world.fail("no row comes twice", f"{rank.name} has {rows} of step {step}: {edge}")
+        if len(rows) < wanted:
+            self.world.fail("no row is lost", f"{rank.name} has {len(rows)} of {wanted} rows of step {step}: {edge}")
+
+    def used_version(self, rank: SimRank, edge: Edge, step: int, made: int, parts: list[list[Any]]) -> None:
+        """A call of `step` uses the value of an edge that was made at step `made`."""
+        known = self._taken.setdefault(rank.key, {})
+        for source, chunks in zip(rank.ins[edge.id].sources, parts, strict=True):
+            versions = {chunk.version for chunk in chunks}
+            if len(versions) > 1:
+                self.world.fail("all consumers of a value agree", f"{rank.name} at {step} mixes versions: {edge}")
+            for version in versions:
+                known[step, edge.src, source, made] = version
+
+    def _agree(self, upto: int) -> None:
+        """Nobody goes back before `upto`, except to the disk."""
+        first: dict[tuple[int, ...], tuple[int, RankKey]] = {}
+        for key, known in self._taken.items():
+            for (step, *value), version in known.items():
+                if step > upto:
+                    continue
+                before, other = first.setdefault(tuple(value), (version, key))
+                if before != version:
+                    self.world.fail(
+                        "all consumers of a value agree", f"{key} and {other} differ in what {value} has made"
+                    )
+
     def _as_undisturbed(self, rank: SimRank, step: int) -> None:
+        if rank.key[0] in self._unlike:
+            return
         expected = self.world.after[step][rank.key] if step >= 0 else State()
         if rank.mind.kind != "stateless" and rank.mind.state != expected:
             self.world.fail(
@@ -206,7 +378,10 @@ class Checks:
     def done(self, rank: SimRank) -> None:
         """A rank has finished all steps."""
         self.used[rank.key] = tuple(rank.mind.state.seen)
-        self._as_undisturbed(rank, self.world.job.steps - 1)
+        if rank.finished != self.end:
+            self.world.fail("all end with one step", f"{rank.name} ends after {rank.finished}, not {self.end}")
+        self._took_all(rank)
+        self._as_undisturbed(rank, self.end)
 
     def answered(
         self, rank: SimRank, way: OutEdge, consumer: int, generation: int, from_step: int, kept: list[Kept[Any]]
@@ -232,7 +407,7 @@ class Checks:
         if line.step != len(self.lines):
             self.world.fail("each line once", f"line {line.step} after {len(self.lines)} lines")
         for label, values in line.operators.items():
-            if values["n"] > self.world.job.sizes[label.partition(".")[0]]:
+            if values["n"] > self.world.shape.sizes[label.partition(".")[0]]:
                 self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {values}")
         self.lines.append(line.step)
 
@@ -248,9 +423,10 @@ class Checks:
                 world.fail("a failed job tells its trail", repr(world.message))
             return
         self.final_state()
+        self._agree(self.end)
         self.every_shard()
         self.every_line()
-        if world.scenario.plan.enabled and self.committed != world.job.steps - 1:
+        if world.scenario.plan.enabled and self.committed != self.end:
             world.fail("no step is skipped", f"only step {self.committed} is committed")
         world.scenario.expect(world)
 
@@ -260,10 +436,10 @@ class Checks:
         final = {
             (e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"
         }
-        for key in world.job.keys:
+        for key in world.shape.keys:
             stateful = world.job.kinds[key[0]] != "stateless"
-            expected = repr(world.final[key]) if stateful else ""
-            if final.get(key) != expected:
+            expected = repr(world.after[self.end][key]) if stateful else ""
+            if key[0] not in self._unlike and final.get(key) != expected:
                 world.fail("the state is the undisturbed run's", f"{key} ends with {final.get(key)}, not {expected}")
 
     def every_shard(self) -> None:
@@ -271,13 +447,13 @@ class Checks:
         world = self.world
         used = sorted(shard for key, seen in self.used.items() if key[0] in world.scenario.users for shard in seen)
         sources = sum(n for role, n in world.job.sizes.items() if world.job.kinds[role] == "source")
-        if world.scenario.users and used != list(range(world.job.steps * SHARDS * sources)):
+        if world.scenario.users and used != list(range((self.end + 1) * SHARDS * sources)):
             world.fail("each shard once", f"{used}")
 
     def every_line(self) -> None:
         """The lines of metrics."""
-        if self.lines != list(range(self.world.job.steps)):
-            self.world.fail("each line once", f"the job has ended with lines {self.lines} of {self.world.job.steps}")
+        if self.lines != list(range(self.end + 1)):
+            self.world.fail("each line once", f"the job has ended with lines {self.lines}, {self.end} is the last step")
 
 
 def brief(data: dict[str, Any]) -> str:
@@ -295,6 +471,8 @@ def _told(name: str, value: Any) -> Any:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
         case "attempts":
             return [msgspec.structs.replace(each, at=0.0, ended_at=0.0) for each in value]
+        case "failed_at":
+            return len(value)
         case "last" | "refused" | "clock":
             return None
     return value

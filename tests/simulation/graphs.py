@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
 from tests.simulation.model import Job, Kind
 
-from rolemesh.api.partition import Broadcast, Partition, Split
+from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity
 
-__all__ = ["grpo", "random_job"]
+__all__ = ["grpo", "random_job", "shared_job", "versions_job"]
 
 
 def grpo(rng: random.Random, steps: int) -> Job:
@@ -28,11 +30,63 @@ def grpo(rng: random.Random, steps: int) -> Job:
         Edge(0, 0, 1, "prompts", split, split, 0, credits),
         Edge(1, 1, 2, "samples", split, split, 0, credits),
         Edge(2, 2, 3, "scored", split, split, 0, credits),
-        Edge(3, 4, 5, "weights", whole, whole, lag, credits),
+        Edge(3, 4, 5, "weights", whole, whole, lag, credits, newest=lag > 0 and steps % 3 == 0),
     )
     sizes = {"data": 1, "rollout": rng.choice((1, 1, 2)), "reward": rng.choice((1, 1, 2)), "trainer": 2}
     kinds: dict[str, Kind] = {"data": "source", "rollout": "stateless", "reward": "stateless", "trainer": "collective"}
     return Job(LogicalGraph("grpo", ops, edges), sizes, kinds, steps)
+
+
+def shared_job(rng: random.Random, steps: int, *, first: bool = False) -> Job:
+    """data → rollout → reward → trainer, where rollouts and rewards take rows by demand; weights go back, if at all.
+    With `first` the trainer takes what is finished first."""
+    split, whole, credits = Split(), Broadcast(), rng.choice((1, 2, 3))
+    shared, second = Balanced(rng.choice((1, 1, 2))), rng.choice((Balanced(rng.choice((1, 2))), split))
+    second = Balanced(rng.choice((1, 2))) if first else second
+    scores = second if isinstance(second, Balanced) else split
+    lag = rng.choice((0, 1, 1, 2))
+    ops = [
+        OpCall(0, "data", "next", "data.next", split),
+        OpCall(1, "rollout", "generate", "rollout.generate", shared),
+        OpCall(2, "reward", "score", "reward.score", scores),
+        OpCall(3, "trainer", "train", "trainer.train", None),
+        OpCall(4, "trainer", "weights", "trainer.weights", split),
+        OpCall(5, "rollout", "load_weights", "rollout.load_weights", None),
+    ]
+    edges = [
+        Edge(0, 0, 1, "prompts", split, shared, 0, credits),
+        Edge(1, 1, 2, "samples", shared, second, 0, credits),
+        Edge(2, 2, 3, "scored", scores, split, rng.choice((1, 2)) if first else 0, credits, newest=first),
+        Edge(3, 4, 5, "weights", split, whole, lag, credits),
+    ]
+    if rng.random() < 0.5:
+        ops, edges = ops[:4], edges[:3]
+    trainers: Kind = rng.choice(("collective", "stateful"))
+    sizes = {"data": rng.choice((1, 2)), "rollout": rng.choice((2, 3, 4)), "reward": rng.choice((1, 2, 3))}
+    kinds: dict[str, Kind] = {"data": "source", "rollout": "stateless", "reward": "stateless", "trainer": trainers}
+    return Job(LogicalGraph("shared", tuple(ops), tuple(edges)), {**sizes, "trainer": 2}, kinds, steps)
+
+
+def versions_job(rng: random.Random, steps: int) -> Job:
+    """A value that three roles take, one of them as a stream, and what one of them says of it goes back."""
+    kinds: dict[str, Kind] = {"rollout": rng.choice(("stateless", "stateful"))}
+    kinds |= {role: rng.choice(("stateful", "stateful", "stateless")) for role in "abc"}
+    sizes = {role: rng.choice((1, 1, 2)) for role in kinds}
+    split, whole = Split(), Broadcast()
+    ops = (
+        OpCall(0, "rollout", "make", "rollout.make", split),
+        OpCall(1, "a", "take", "a.take", split),
+        OpCall(2, "b", "take", "b.take", None, streaming=True),
+        OpCall(3, "c", "take", "c.take", None),
+    )
+    credits, lag = rng.choice((1, 2, 3)), rng.choice((1, 2))
+    edges = (
+        Edge(0, 0, 1, "rows", split, whole, 0, credits),
+        Edge(1, 0, 2, "rows", split, whole, 0, rng.choice((1, 3))),
+        Edge(2, 0, 3, "rows", split, whole, rng.choice((0, 1)), credits),
+        Edge(3, 1, 0, "said", split, whole, lag, credits, (3,)),
+    )
+    return Job(LogicalGraph("shared", ops, edges), sizes, kinds, steps)
 
 
 def random_job(rng: random.Random, steps: int) -> Job:
@@ -40,6 +94,7 @@ def random_job(rng: random.Random, steps: int) -> Job:
     roles = [f"r{i}" for i in range(rng.randint(2, 4))]
     kinds: dict[str, Kind] = {role: rng.choice(("stateless", "stateful", "collective")) for role in roles}
     kinds["r0"] = rng.choice(("source", "stateful", "stateless"))
+    kinds |= {role: "loader" for role in roles[1::2] if kinds[role] == "stateful"}
     sizes = {role: rng.choice((1, 1, 2, 3)) if kinds[role] != "collective" else 2 for role in roles}
     callers = roles + [rng.choice(roles) for _ in range(rng.randint(0, 3))]
     rng.shuffle(callers)
@@ -58,7 +113,10 @@ def random_job(rng: random.Random, steps: int) -> Job:
             lag = rng.choice((0, 0, 1, 2)) if forward else rng.choice((1, 1, 2))
             takes = rng.choice(partitions)
             pairs.add((src, dst))
-            edges.append(Edge(len(edges), src, dst, f"p{src}", makes, takes, lag, rng.choice((1, 2, 3))))
+            initial = (len(edges),) if lag and len(edges) % 3 == 1 else ()
+            newest = lag > 0 and len(edges) % 4 == 1 and kinds[callers[dst]] != "collective"
+            ends = src, dst, f"p{src}", makes, takes
+            edges.append(Edge(len(edges), *ends, lag, rng.choice((1, 2, 3)), initial, newest))
     fed = {edge.dst for edge in edges}
     ops = tuple(
         OpCall(
@@ -72,4 +130,8 @@ def random_job(rng: random.Random, steps: int) -> Job:
         )
         for i, role in enumerate(callers)
     )
-    return Job(LogicalGraph("random", ops, tuple(edges)), sizes, kinds, steps)
+    graph = LogicalGraph("random", ops, tuple(edges))
+    activity = Activity(graph)
+    if any(edge.initial and activity.apart(edge) for edge in edges):
+        graph = LogicalGraph("random", ops, tuple(replace(edge, initial=()) for edge in edges))
+    return Job(graph, sizes, kinds, steps)

@@ -6,15 +6,17 @@ import random
 from typing import TYPE_CHECKING
 
 import msgspec
+from tests.simulation.model import RESIZABLE
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.observer import Event
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
-from rolemesh_durable.protocol.master.checkpoint import Checkpoint
 from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import follow
+from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
@@ -67,16 +69,16 @@ class Journal:
         self.committed = committed
         self.state.commit(committed)
         if self._rng.random() < COMPACTED:
-            self._head, self._head_seq = msgspec.json.encode(Checkpoint.of(self.state)), len(self.events)
+            self._head, self._head_seq = msgspec.json.encode(Head.of(self.state)), len(self.events)
 
     def replay(self, machine: MasterMachine, now: float) -> None:
         """Bring a new master's machine to where the journal ends, from what is kept of it."""
         kept, whole = machine.state, self.world.scenario.master_machine(0, "").state
         if self._head:
-            msgspec.json.decode(self._head, type=Checkpoint).onto(kept)
+            msgspec.json.decode(self._head, type=Head).onto(kept)
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
-        self.world.checks.replayed(Checkpoint.of(kept), Checkpoint.of(whole))
+        self.world.checks.replayed(Head.of(kept), Head.of(whole))
         by_another_clock(kept, machine.outline.clock, now, self.world.now)
 
     def _apply(self, state: JobState, events: list[Event]) -> None:
@@ -108,6 +110,7 @@ class SimMaster:
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
+        self.lines.resized(sizes_now(self.machine.state))
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
         self.handle(me.Begin())
         world.at(TICK_S, self._tick)
@@ -162,6 +165,8 @@ class SimMaster:
                 return
         if any(isinstance(effect, me.Record) and effect.kind == "replanned" for effect in effects):
             self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
+        if any(isinstance(effect, me.Record) and effect.kind == "layout_changed" for effect in effects):
+            self.lines.resized(sizes_now(self.machine.state))
         others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
@@ -224,13 +229,15 @@ class SimMaster:
                 self.handle_soon(me.Published(self.lines.published))
             case me.Replan(lost):
                 world.at(world.between(0.01, 0.3), self._replan, lost)
+            case me.FindLayout():
+                world.at(world.between(0.01, 0.3), self._find_layout, effect)
             case me.FindOrigin():
                 self._origins += 1
                 world.at(world.between(0.01, 0.3), self._find_origin)
-            case me.FindSets(after):
+            case me.FindCheckpoints(after):
                 if world.disk.newest() > after:
-                    world.at(world.between(0.01, 0.3), self.handle, me.SetCompleted(world.disk.newest(), ""))
-            case me.CompleteSet(step, parts):
+                    world.at(world.between(0.01, 0.3), self.handle, me.CheckpointCommitted(world.disk.newest(), ""))
+            case me.CommitCheckpoint(step, parts):
                 world.checks.complete(step, parts)
                 attempts = {(p.role, p.rank): p.attempt for p in parts}
                 world.at(world.between(0.01, 0.3), self._complete, step, attempts, self._origins)
@@ -245,14 +252,45 @@ class SimMaster:
     def _complete(self, step: int, attempts: dict[tuple[str, int], str], origins: int) -> None:
         if self.alive and self.epoch == self.journal.epoch:
             if self._origins > origins:
-                self.handle(me.SetCompleted(-1))  # of before the job went back to the disk
+                self.handle(me.CheckpointCommitted(-1))  # of before the job went back to the disk
             else:
-                self.handle(me.SetCompleted(step, self.world.disk.seal(step, attempts)))
+                self.handle(me.CheckpointCommitted(step, self.world.disk.seal(step, attempts)))
 
     def _find_origin(self) -> None:
         step = self.world.disk.newest()
         if self.alive:
             self.handle(me.OriginFound(f"step-{step}" if step >= 0 else "", step))
+
+    def _find_layout(self, wanted: me.FindLayout) -> None:
+        world, state = self.world, self.machine.state
+        if not self.alive:
+            return
+        number, step = wanted.number, wanted.step
+        if fixed := [role for role in wanted.sizes if world.job.kinds[role] not in RESIZABLE]:
+            self.handle(me.LayoutFound(number, step, why=f"{fixed} keep what belongs to their ranks"))
+            return
+        if step >= 0 and step not in world.disk.complete:
+            self.handle(me.LayoutFound(number, step, why=f"there is no snapshot of {step}"))
+            return
+        nodes = [n for n in world.scenario.nodes_now(world.now) if n not in world.dead_nodes]
+        agents = {a.place.node: name for name, a in state.agents.items() if not a.node_lost}
+        if not nodes:
+            self.handle(me.LayoutFound(number, step, why="there is no room"))
+            return
+        moves, places = [], {}
+        for role, size in wanted.sizes.items():
+            for rank in range(size):
+                known = state.ranks.get((role, rank))
+                node = state.agents[known.agent].place.node if known is not None else ""
+                node = node if node in nodes else world.rng.choice(nodes)
+                if node not in agents:
+                    agents[node] = f"node{len(state.agents) + len(places)}"
+                if agents[node] not in state.agents or state.agents[agents[node]].state != "up":
+                    places[node] = AgentPlace(agents[node], node, {"cpu": 1.0})
+                moves.append(Move(role, rank, agents[node], 0, 1))
+        self.handle(
+            me.LayoutFound(number, step, f"step-{step}" if step >= 0 else "", tuple(moves), tuple(places.values()))
+        )
 
     def _replan(self, lost: tuple[str, ...]) -> None:
         """Move what is on the lost nodes to nodes with room."""
@@ -273,7 +311,7 @@ class SimMaster:
         for key in moving:
             node = max(room, key=lambda n: room[n], default="")
             if not node or room[node] < 1:
-                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free"))
+                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free", lost=lost))
                 return
             room[node] -= 1
             homes[key] = node
@@ -285,4 +323,4 @@ class SimMaster:
                 taken += 1
         moves = tuple(Move(*key, agents[node], 0, 1) for key, node in homes.items())
         places = tuple(AgentPlace(agents[node], node, {"cpu": 1.0}) for node in dict.fromkeys(homes.values()))
-        self.handle(me.Replanned(moves, places))
+        self.handle(me.Replanned(moves, places, lost=lost))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from tests.simulation.model import RankKey, State, Value
 
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol.persisting import outlasting
 
 __all__ = ["Disk", "Entry", "NodeMemory", "Snap"]
 
@@ -45,7 +47,27 @@ class NodeMemory:
         self.logs: dict[RankKey, list[Entry]] = {}
         self.lines: dict[RankKey, list[int]] = {}
         self.copies: dict[RankKey, dict[int, Image]] = {}
+        self.choices: dict[RankKey, dict[tuple[int, int], int]] = {}
+        """When what a step took from an edge was made, by edge and step."""
+        self.asked: dict[RankKey, dict[Any, int]] = {}
+        """Which rank each call of a rank was sent to, by its key."""
+        self.whole: dict[RankKey, set[tuple[int, int]]] = {}
+        """Edges and steps of which the log has all that the call has made."""
+        self.sure: dict[RankKey, int] = {}
+        """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0
+        self.failed_at = -1
+        """The newest step whose checkpoint cannot become complete because of this node."""
+        self.owner: Any = None
+        """The incarnation of the agent that commands what runs here."""
+        self.ranks: dict[RankKey, Any] = {}
+        """The newest process of each rank, as the zygotes know it: they outlive the agent."""
+        self.granted: dict[RankKey, int] = {}
+        """How far each rank may run, as its page says: written before the rank is told."""
+        self.said: dict[tuple[RankKey, int], list[Any]] = {}
+        """What each has said of itself, by generation."""
+        self.ends: dict[tuple[RankKey, int], tuple[int | None, int | None]] = {}
+        """Signal and exit code of those that have ended."""
 
     def steps(self, key: RankKey) -> tuple[int, ...]:
         """The complete snapshots of a rank, ascending."""
@@ -62,28 +84,37 @@ class NodeMemory:
         """The snapshot is complete."""
         kept = self.snaps.setdefault(key, {})
         if pinned:
-            for old in self.pins(key)[:-1]:
-                kept[old].pinned = False  # of those that wait for a slow disk, the newest goes on waiting
+            stays = outlasting(waiting := self.pins(key))
+            for old in waiting:
+                kept[old].pinned = old == stays
         kept[step] = Snap(state, pinned)
 
     def drop_after(self, key: RankKey, step: int) -> None:
-        """Forget the snapshots after `step`, and what was sent after it: orphans."""
+        """Forget the snapshots after `step`, and what was sent after it: orphans, but for what is whole."""
         self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
-        self.logs[key] = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
+        self.logs[key] = [e for e in self.logs.get(key, ()) if e.step <= step or self.is_whole(key, e.edge, e.step)]
         self.lines[key] = [line for line in self.lines.get(key, ()) if line <= step]
+
+    def is_whole(self, key: RankKey, edge: int, step: int) -> bool:
+        """Whether the log has all of the call that has made what is sent on `edge`."""
+        return (edge, step) in self.whole.get(key, ())
 
     def clear(self, key: RankKey) -> None:
         """Forget all of a rank."""
         self.snaps[key] = {}
         self.logs[key] = []
         self.lines[key] = []
+        self.asked.pop(key, None)
 
     def pins(self, key: RankKey) -> tuple[int, ...]:
         """The snapshots that wait for being persisted."""
         return tuple(sorted(step for step, snap in self.snaps.get(key, {}).items() if snap.pinned))
 
-    def trim(self, key: RankKey, committed: int) -> None:
+    def trim(self, key: RankKey, committed: int, holds: Mapping[int, int]) -> None:
         """Drop the records that nobody needs any more after the commit of step `committed`."""
+        chosen = self.choices.get(key, {})
+        for edge, step in [at for at in chosen if at[1] + holds.get(at[0], 0) <= committed]:
+            del chosen[edge, step]
         pins = self.pins(key)
         log = self.logs.get(key)
         if log:
@@ -112,13 +143,17 @@ class NodeMemory:
     def install(self, key: RankKey, step: int, image: Image) -> None:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
         self.copies.pop(key, None)
+        self.choices.pop(key, None)
+        self.asked.pop(key, None)
         self.snaps[key] = {step: Snap(image[0])}
         self.logs[key] = list(image[1])
+        self.whole.pop(key, None)
+        self.sure.pop(key, None)
         self.lines[key] = list(image[2])
 
 
 class Disk:
-    """The job's folder: parts of persisted snapshots, each of one attempt, and which sets of them are complete."""
+    """The job's folder: parts of checkpoints, each of one attempt, and which checkpoints are complete."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[int, RankKey, str], tuple[State | None, tuple[Entry, ...]]] = {}
@@ -131,7 +166,7 @@ class Disk:
         self.parts[step, key, attempt] = (state, crossing)
 
     def seal(self, step: int, attempts: dict[RankKey, str]) -> str:
-        """Make the set of `step` complete, of these attempts, or say what is missing."""
+        """Make the checkpoint of `step` complete, of these attempts, or say what is missing."""
         missing = [key for key, attempt in attempts.items() if (step, key, attempt) not in self.parts]
         if missing:
             return f"{missing} are not on disk"
@@ -139,11 +174,11 @@ class Disk:
         return ""
 
     def newest(self) -> int:
-        """The newest complete set that is intact, -1 if there is none."""
+        """The newest complete checkpoint that is intact, -1 if there is none."""
         return max((step for step in self.complete if step not in self.damaged), default=-1)
 
     def crossing(self, step: int, graph: LogicalGraph, edge: int, consumer: int) -> dict[tuple[int, int], list[Entry]]:
-        """The records of `edge` for `consumer` in the set of `step`, by step and producer."""
+        """The records of `edge` for `consumer` in the checkpoint of `step`, by step and producer."""
         role = graph.ops[graph.edges[edge].src].role
         found: dict[tuple[int, int], list[Entry]] = {}
         for (name, rank), (_, log) in self.complete[step].items():

@@ -5,26 +5,62 @@ The functions are pure. Ranks of the simulation and `reference`, which runs no p
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias
 
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.items import cut as cut_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import Part, Route, Selection, Send, Whole, route
+from rolemesh.graph.routes import Part, Route, Selection, Send, Share, Whole, route
 from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.edge import last_call
 
-__all__ = ["SHARDS", "Job", "Kind", "Mind", "RankKey", "State", "Value", "chunks_of", "gather", "part_of", "reference"]
+__all__ = [
+    "RESIZABLE",
+    "SHARDS",
+    "Job",
+    "Kind",
+    "Mind",
+    "RankKey",
+    "Reference",
+    "Shape",
+    "State",
+    "Value",
+    "answer_of",
+    "answers_of",
+    "asked_by",
+    "chunks_of",
+    "cut",
+    "gather",
+    "initial_of",
+    "made_of",
+    "part_of",
+    "recut",
+    "rows_of",
+    "value_of",
+]
 
 RankKey: TypeAlias = tuple[str, int]
-Kind: TypeAlias = Literal["source", "stateless", "stateful", "collective"]
+Kind: TypeAlias = Literal["source", "stateless", "stateful", "loader", "collective"]
 
+RESIZABLE = ("stateless", "collective")
+"""Kinds of roles whose ranks can become more or fewer."""
+ROWS = 5
+"""Rows of a value that is shared out by demand."""
 SHARDS = 2
 """Shards that one rank of a source hands out per step."""
 
 
 class Value(NamedTuple):
-    """A value on an edge, or a part or chunk of one: a hash, and the data shards that it was made from."""
+    """A value on an edge, or a part or chunk of one: a hash, and the data shards that it was made from.
+
+    `version` tells what a role that varies has computed from what it has computed again; 0 otherwise.
+    """
 
     h: int
     shards: tuple[int, ...] = ()
+    version: int = 0
 
 
 class State(NamedTuple):
@@ -35,22 +71,17 @@ class State(NamedTuple):
     seen: tuple[int, ...] = ()
 
 
-class Job:
-    """What is fixed for a simulated job: its graph, its roles, and who sends what to whom."""
+class Shape:
+    """A layout of a simulated job: how many ranks its roles have, and who sends what to whom."""
 
-    def __init__(self, graph: LogicalGraph, sizes: dict[str, int], kinds: dict[str, Kind], steps: int) -> None:
-        self.graph, self.sizes, self.kinds, self.steps = graph, sizes, kinds, steps
-        self.activity = Activity(graph)
+    def __init__(self, graph: LogicalGraph, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
         self.routes: dict[int, Route] = {
             edge.id: route(
                 edge.src_partition, sizes[graph.ops[edge.src].role], edge.dst_partition, sizes[graph.ops[edge.dst].role]
             )
             for edge in graph.edges
         }
-        self.inputs = {op.id: graph.inputs(op.id) for op in graph.ops}
-        self.outputs = {op.id: graph.outputs(op.id) for op in graph.ops}
-        self.schedule = {role: graph.of_role(role) for role in graph.roles}
-        self.stateful = tuple(role for role in graph.roles if kinds[role] != "stateless")
         self.keys: tuple[RankKey, ...] = tuple((role, n) for role in graph.roles for n in range(sizes[role]))
 
     def sends(self, edge: Edge, rank: int) -> tuple[Send, ...]:
@@ -62,19 +93,97 @@ class Job:
         return tuple(self.routes[edge.id].sources(rank))
 
 
+class Job:
+    """What is fixed for a simulated job: its graph, its roles, and the layout that it begins with."""
+
+    def __init__(self, graph: LogicalGraph, sizes: dict[str, int], kinds: dict[str, Kind], steps: int) -> None:
+        self.graph, self.sizes, self.kinds, self.steps = graph, sizes, kinds, steps
+        self.activity = Activity(graph)
+        self.shape = Shape(graph, sizes)
+        self.keys = self.shape.keys
+        self.inputs = {op.id: graph.inputs(op.id) for op in graph.ops}
+        self.outputs = {op.id: graph.outputs(op.id) for op in graph.ops}
+        self.schedule = {role: graph.of_role(role) for role in graph.roles}
+        self.stateful = tuple(role for role in graph.roles if kinds[role] != "stateless")
+        self.unrepeated = tuple(role for role in self.stateful if kinds[role] != "loader")
+        self.varying: frozenset[str] = frozenset()
+        """Roles that compute something else each time."""
+
+    def shared(self, edge: Edge) -> bool:
+        """Whether the rows that come along it are shared out by demand."""
+        return isinstance(edge.dst_partition, Balanced)
+
+    def unlike(self) -> frozenset[str]:
+        """Roles whose state is not that of an undisturbed run: those that vary, and who takes values of such."""
+        found, ops = set(self.varying), self.graph.ops
+        for _ in self.graph.edges:
+            found |= {ops[edge.dst].role for edge in self.graph.edges if ops[edge.src].role in found}
+        return frozenset(found)
+
+    def shaped(self, resized: dict[str, int]) -> Shape:
+        """The layout in which these roles have other sizes."""
+        return Shape(self.graph, {**self.sizes, **resized})
+
+
+def cut(states: list[State], rank: int) -> State:
+    """The state of a rank of a resized role, from those of all ranks that it had."""
+    seen = tuple(shard for state in states for shard in state.seen) if rank == 0 else ()
+    return State(hash((tuple(state.h for state in states), rank)), states[0].cursor, seen)
+
+
+def recut(edge: Edge, whole: Callable[[int], Value], before: int, rank: int, size: int) -> Value:
+    """A value that was under way to `before` consumers, each of which would have got `whole(consumer)`, for one of
+    `size`."""
+    if before == size:
+        return whole(rank)
+    anew = route(edge.dst_partition, before, edge.dst_partition, size)
+    parts = []
+    for old in anew.sources(rank):
+        selection = anew.sends_to(old, rank)
+        assert selection is not None
+        parts.append([part_of(whole(old), selection)])
+    return gather(parts)
+
+
 def part_of(value: Value, selection: Selection) -> Value:
     """What `selection` takes of a value."""
     if isinstance(selection, Whole):
         return value
     assert isinstance(selection, Part)
     lo, hi = selection.bounds(len(value.shards))
-    return Value(hash((value.h, selection.lo_num, selection.hi_num, selection.hi_den)), value.shards[lo:hi])
+    first, end = Fraction(selection.start, selection.parts), Fraction(selection.stop, selection.parts)
+    return Value(hash((value.h, first.numerator, end.numerator, end.denominator)), value.shards[lo:hi], value.version)
+
+
+def initial_of(edge: Edge) -> Value:
+    """What its consumers take as long as there is nothing else."""
+    return Value(hash((1 << 20, *edge.initial)))
+
+
+def newest_of(edge: Edge) -> Value:
+    """What stands for the newest value of an edge, whichever it is: which one a step takes is chance."""
+    return Value(hash((1 << 21, edge.id)))
+
+
+def asked_by(op: OpCall, step: int, rank: int) -> list[tuple[str, int]]:
+    """The calls of an operator: whom, and for what."""
+    return [(role, hash((op.id, step, rank, n))) for role in op.calls for n in range(1 + (op.id + step + rank) % 4)]
+
+
+def answer_of(h: int) -> int:
+    """What a service makes of what it is asked."""
+    return hash((1 << 22, h))
+
+
+def answers_of(op: OpCall, step: int, rank: int) -> list[Value]:
+    """What an operator is answered, as a further input; none if it calls nobody."""
+    return [Value(hash(tuple(answer_of(h) for _, h in asked_by(op, step, rank))))] if op.calls else []
 
 
 def chunks_of(value: Value) -> list[Value]:
     """A value as the one to three chunks that it is sent in."""
     count = 1 + value.h % 3
-    return [Value(hash((value.h, i)), value.shards if i == 0 else ()) for i in range(count)]
+    return [Value(hash((value.h, i)), value.shards if i == 0 else (), value.version) for i in range(count)]
 
 
 def gather(parts: list[list[Value]]) -> Value:
@@ -83,6 +192,23 @@ def gather(parts: list[list[Value]]) -> Value:
         hash(tuple(chunk.h for part in parts for chunk in part)),
         tuple(shard for part in parts for chunk in part for shard in chunk.shards),
     )
+
+
+def rows_of(value: Value) -> list[Value]:
+    """A value as rows, to be shared out."""
+    cuts = [len(value.shards) * at // ROWS for at in range(ROWS + 1)]
+    return [Value(hash((value.h, i)), value.shards[cuts[i] : cuts[i + 1]]) for i in range(ROWS)]
+
+
+def value_of(rows: list[Value]) -> Value:
+    """A value of rows, or of some of them."""
+    return Value(hash(tuple(row.h for row in rows)), tuple(shard for row in rows for shard in row.shards))
+
+
+def made_of(mind: Mind, op: OpCall, step: int, row: Value, others: list[Value]) -> Value:
+    """What an operator whose rows are shared out makes of one: the same, whichever rank does it."""
+    loaded = tuple(sorted(mind.loaded.items()))
+    return Value(hash((op.id, step, loaded, row.h, tuple(value.h for value in others))), row.shards)
 
 
 class Mind:
@@ -97,6 +223,11 @@ class Mind:
     def contribution(self, op: OpCall, inputs: list[Value]) -> int:
         """What a rank brings into its group's collective."""
         return hash((op.id, self.rank, *(v.h for v in inputs)))
+
+    def vary(self, value: Value, nonce: int) -> Value:
+        """What has been computed, as it comes out this time."""
+        self.state = self.state._replace(h=hash((self.state.h, nonce)))
+        return Value(hash((value.h, nonce)), value.shards, nonce)
 
     def run(self, op: OpCall, step: int, inputs: list[Value], group: tuple[int, ...] = ()) -> Value:
         """One call of an operator; `group` are the contributions of all ranks of a collective role."""
@@ -115,36 +246,102 @@ class Mind:
                     return Value(0)
                 loaded = tuple(sorted(self.loaded.items()))
                 return Value(hash((op.id, self.rank, step, loaded, hashes)), shards)
+            case "loader" if op.returns is None:
+                self.loaded[op.id] = hash((op.id, hashes))  # not of the snapshot
+                return Value(0)
             case _:
+                hashes += tuple(sorted(self.loaded.items()))
                 mixed = hash((state.h, op.id, step, hashes, group))
                 self.state = State(mixed, state.cursor, state.seen + shards)
                 return Value(hash((mixed, self.rank)))
 
 
-def reference(job: Job) -> tuple[dict[RankKey, State], dict[int, dict[RankKey, State]]]:
-    """Every stateful rank's state after the last step, and after each step, of the job without any failure."""
-    minds = {key: Mind(job, key) for key in job.keys}
-    made: dict[tuple[int, int, int], Value] = {}
-    after: dict[int, dict[RankKey, State]] = {}
-    for step in range(job.steps):
+class Reference:
+    """Every stateful rank's state after each step of the job without any failure."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._minds = {key: Mind(job, key) for key in job.keys}
+        self._made: dict[tuple[int, int, int], Value] = {}
+        self._rows: dict[tuple[int, int], list[Value]] = {}
+        self._after: list[dict[RankKey, State]] = []
+        self._shape = job.shape
+        self._before = job.shape, -1
+        """The layout before this one, and its last step."""
+
+    def resize(self, step: int, shape: Shape) -> None:
+        """From `step` on the job has another layout."""
+        states = self[step]
+        assert len(self._after) == step + 1
+        minds = {key: mind for key, mind in self._minds.items() if shape.sizes[key[0]] == self._shape.sizes[key[0]]}
+        for key in shape.keys:
+            if key not in minds:
+                mind = minds[key] = Mind(self._job, key)
+                if mind.kind == "collective":
+                    mind.state = cut([states[key[0], n] for n in range(self._shape.sizes[key[0]])], key[1])
+        new = [minds[key] for key in shape.keys if minds[key] is not self._minds.get(key)]
+        self._before, self._shape, self._minds = (self._shape, step), shape, minds
+        for mind in new:
+            self._repeat(mind, step)
+        self._after[step] = {key: mind.state for key, mind in minds.items()}
+
+    def _repeat(self, mind: Mind, step: int) -> None:
+        """What such a rank is told again: its last sink calls up to `step`."""
+        if mind.role in self._job.unrepeated:
+            return
+        calls = [op for op in self._job.schedule[mind.role] if op.returns is None]
+        found = [(last_call(self._job.activity, op.id, step), op) for op in calls]
+        for at, op in sorted(((s, op) for s, op in found if s is not None), key=lambda pair: pair[0]):
+            mind.run(op, at, [self._taken(edge, mind.rank, at) for edge in self._job.inputs[op.id]])
+
+    def __getitem__(self, step: int) -> dict[RankKey, State]:
+        """By rank, after `step`."""
+        while len(self._after) <= step:
+            self._run(len(self._after))
+        return self._after[step]
+
+    def _run(self, step: int) -> None:
+        job, minds, made = self._job, self._minds, self._made
         for op in job.graph.ops:
             if not job.activity.active(op.id, step):
                 continue
-            ranks = [minds[op.role, n] for n in range(job.sizes[op.role])]
-            inputs = [[_taken(job, made, edge, mind.rank, step) for edge in job.inputs[op.id]] for mind in ranks]
+            ranks = [minds[op.role, n] for n in range(self._shape.sizes[op.role])]
+            inputs = [
+                [self._taken(edge, mind.rank, step) for edge in job.inputs[op.id]] + answers_of(op, step, mind.rank)
+                for mind in ranks
+            ]
             group: tuple[int, ...] = ()
             if job.kinds[op.role] == "collective":
                 group = tuple(mind.contribution(op, given) for mind, given in zip(ranks, inputs, strict=True))
+            shared = next((i for i, edge in enumerate(job.inputs[op.id]) if job.shared(edge)), None)
             for mind, given in zip(ranks, inputs, strict=True):
-                made[op.id, step, mind.rank] = mind.run(op, step, given, group)
-        after[step] = {key: minds[key].state for key in job.keys}
-    return {key: mind.state for key, mind in minds.items()}, after
+                if shared is None:
+                    made[op.id, step, mind.rank] = mind.run(op, step, given, group)
+                elif mind.rank == 0:
+                    others = [value for i, value in enumerate(given) if i != shared]
+                    self._rows[op.id, step] = [made_of(mind, op, step, row, others) for row in rows_of(given[shared])]
+        self._after.append({key: mind.state for key, mind in minds.items()})
 
+    def _taken(self, edge: Edge, rank: int, step: int) -> Value:
+        job, at, (before, last) = self._job, step - edge.lag, self._before
+        if edge.newest:
+            return newest_of(edge)
+        if edge.initial and at < job.activity.first(edge):
+            return initial_of(edge)
+        if (rows := self._rows.get((edge.src, at))) is not None:
+            share = job.shape.routes[edge.id].sends_to(0, rank)
+            return value_of(cut_items((0, 1, 0, len(rows), rows), share)[4] if isinstance(share, Share) else rows)
+        role = job.graph.ops[edge.dst].role
+        if at > last:
+            return self._whole(self._shape, edge, at, rank)
+        return recut(
+            edge, lambda old: self._whole(before, edge, at, old), before.sizes[role], rank, self._shape.sizes[role]
+        )
 
-def _taken(job: Job, made: dict[tuple[int, int, int], Value], edge: Edge, rank: int, step: int) -> Value:
-    parts = []
-    for source in job.sources(edge, rank):
-        selection = job.routes[edge.id].sends_to(source, rank)
-        assert selection is not None
-        parts.append(chunks_of(part_of(made[edge.src, step - edge.lag, source], selection)))
-    return gather(parts)
+    def _whole(self, shape: Shape, edge: Edge, at: int, rank: int) -> Value:
+        parts = []
+        for source in shape.sources(edge, rank):
+            selection = shape.routes[edge.id].sends_to(source, rank)
+            assert selection is not None
+            parts.append(chunks_of(part_of(self._made[edge.src, at, source], selection)))
+        return gather(parts)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation import checks
+from tests.simulation import checks, sharing
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
+from tests.simulation.backend import Backend
+from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
 
+from rolemesh.api.failures import Failure
+from rolemesh.graph import items
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.calls import CalleeState, CallerState
 from rolemesh_durable.protocol.edge import InEdgeState
+from rolemesh_durable.protocol.first import FirstChoice
 from rolemesh_durable.protocol.master import (
     carrying_out,
     clocks,
@@ -33,16 +40,20 @@ from rolemesh_durable.protocol.master import (
     transitions,
 )
 from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.adoption import Adoption
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
-from rolemesh_durable.protocol.master.checkpoint import Checkpoint
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.fitness import Fitness
+from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.protocol.sharing import Sharing
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -67,6 +78,66 @@ def _no_epoch_fence(original: Any) -> Any:
         return original(self, message, now)
 
     return handle
+
+
+def _too_old(original: Any) -> Any:
+    def choose(self: Any, step: int, there: Any) -> Any:
+        self._lag += 1
+        try:
+            return original(self, step, there)
+        finally:
+            self._lag -= 1
+
+    return choose
+
+
+def _anew(original: Any) -> Any:
+    def choose(self: Any, step: int, there: Any) -> Any:
+        self._again = {}
+        return original(self, step, there)
+
+    return choose
+
+
+def _keeps_nothing(original: Any) -> Any:
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options | {"keeps": False})
+
+    return init
+
+
+def _knows_no_call(original: Any) -> Any:
+    def asked(self: Any, caller: Any, generation: int, key: Any, *rest: Any) -> Any:
+        if (known := self._known.get((caller, key))) is not None and known.answer is None:
+            del self._known[caller, key]
+        return original(self, caller, generation, key, *rest)
+
+    return asked
+
+
+def _first_come(original: Any) -> Any:
+    def begins(self: Any) -> Any:
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        return original(self) if all(head.step <= self._reach for head in heads) else None
+
+    return begins
+
+
+def _any_answer(original: Any) -> Any:
+    def answered(self: Any, recovery: Any, event: Any) -> Any:
+        if isinstance(event, me.Replanned):
+            event = msgspec.structs.replace(event, lost=self._away(recovery))
+        return original(self, recovery, event)
+
+    return answered
+
+
+def _grants_are_forgotten(original: Any) -> Any:
+    def begin(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._granted = -1
+
+    return begin
 
 
 def _commit_what_is_finished(original: Any) -> Any:
@@ -136,6 +207,24 @@ def _old_snapshots_do(original: Any) -> Any:
     return points
 
 
+def _fails_of_fit_nodes(original: Any) -> Any:
+    def turn(self: Fitness) -> None:
+        before = len(self._context.state.checked)
+        original(self)
+        if not before and self._context.state.checked and not self._context.state.unfit:
+            self._context.failed(Failure("check", node=next(iter(self._context.state.checked)), message="fit"))
+
+    return turn
+
+
+def _forgets_who_is_unfit(original: Any) -> Any:
+    def turn(self: Fitness) -> None:
+        original(self)
+        self._context.state.unfit.clear()
+
+    return turn
+
+
 def _no_budget(original: Any) -> Any:
     def propose(found: Any, view: Any, levels: Any, diagnosers: Any, floor: int = 0) -> Any:
         return original(found, msgspec.structs.replace(view, attempts=()), levels, diagnosers, floor)
@@ -199,8 +288,8 @@ def _overwrites_at_once(original: Any) -> Any:
 
 
 def _timeline_is_forgotten(original: Any) -> Any:
-    def init(self: Any, *arguments: Any, timeline: int = 0, **more: Any) -> None:
-        original(self, *arguments, **more)
+    def init(self: Any, who: Any, lease_s: float, neighbours: Any, left: ae.Left, at_once: int) -> None:
+        original(self, who, lease_s, neighbours, msgspec.structs.replace(left, timeline=0), at_once)
 
     return init
 
@@ -217,7 +306,7 @@ def _without(*names: str) -> Any:
     return all_of(*(patch.object(checks.Checks, name, lambda self, *arguments: None) for name in names))
 
 
-def _set_without_parts(original: Any) -> Any:
+def _checkpoint_without_parts(original: Any) -> Any:
     def add(self: Any, teller: Any, part: Any) -> None:
         known, published = self._parts.setdefault(part.step, {}), self._progress.published
         for key in self._context.state.ranks:
@@ -237,10 +326,23 @@ def _parts_of_any_generation(original: Any) -> Any:
         if (part.role, part.rank) in known:
             known[part.role, part.rank] = teller, part
         for at in range(before, len(effects)):
-            if isinstance(effect := effects[at], me.CompleteSet):
-                effects[at] = me.CompleteSet(effect.step, tuple(known[p.role, p.rank][1] for p in effect.parts))
+            if isinstance(effect := effects[at], me.CommitCheckpoint):
+                parts = tuple(known[p.role, p.rank][1] for p in effect.parts)
+                effects[at] = msgspec.structs.replace(effect, parts=parts)
 
     return add
+
+
+def _ranks_end_too(original: Any) -> Any:
+    """No fault: with an agent its ranks are killed, so that they are restored."""
+
+    def end(self: Any, why: str, node_lost: bool = False) -> None:
+        alive = self.alive
+        original(self, why, node_lost)
+        if alive:
+            self.sweep()
+
+    return end
 
 
 def _goes_back_too_far(original: Any) -> Any:
@@ -316,17 +418,157 @@ def _wired_once(original: Any) -> Any:
     return tell
 
 
-def _each_for_itself(original: Any) -> Any:
-    def round_(self: SimAgent) -> Any:
-        ranks = [rank for key, rank in self.ranks.items() if rank.alive and key not in self.copying]
-        return [(rank, rank.snapshot) for rank in ranks if rank.snapshot >= 0]
+def _last_step_is_forgotten(original: Any) -> Any:
+    def job(state: JobState, happened: Any, wall: float) -> None:
+        original(state, happened, wall)
+        if isinstance(happened, transitions.MasterRecovered):
+            state.last_step = -1
 
-    return round_
+    return job
+
+
+def _decides_by_itself(original: Any) -> Any:
+    def decide(self: Any) -> None:
+        state = self._context.state
+        if state.finishing and state.last_step < 0 and not state.busy:
+            last = max(self.granted, state.committed, 0)
+            self._context.tell(transitions.LastStep(min(last, self._context.outline.steps - 1)))
+
+    return decide
+
+
+def _seen_before_it_is_whole(original: Any) -> Any:
+    def put(self: Any, step: int, value: Any, ways: Any) -> Any:
+        if self._is_made(step, ways):
+            return
+        for way in ways:
+            if not way.state.credit:
+                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+            for send in way.sends:
+                chunks = sim_rank.chunks_of(sim_rank.part_of(value, send.selection))
+                for number, chunk in enumerate(chunks):
+                    self.emit(way, step, number, number == len(chunks) - 1, send.consumers, chunk)
+                    yield self.world.between(0.0, 0.02)
+        self.agent.memory.whole.setdefault(self.key, set()).update((way.edge.id, step) for way in ways)
+
+    return put
+
+
+def _both_count(original: Any) -> Any:
+    def assembled(made: Any) -> Any:
+        made = list(made)
+        return None if original(made) is None else [row for item in sorted(made) for row in item[4]]
+
+    return assembled
+
+
+def _without_the_missing(original: Any) -> Any:
+    def assembled(made: Any) -> Any:
+        found = {item[0]: item for item in made}
+        return [row for index in sorted(found) for row in found[index][4]]
+
+    return assembled
+
+
+def _for_the_dead_too(original: Any) -> Any:
+    def asked(self: Any, mate: int, generation: int, step: int) -> Any:
+        before = [(at, item) for at, claims in self._claims.items() for item in claims.get(mate, ())]
+        return [*original(self, mate, generation, step), *(taken for taken in before if taken[0] >= step)]
+
+    return asked
+
+
+def _nobody_is_heard(original: Any) -> Any:
+    def asked(self: Any, *ask: int) -> None:
+        self.made = None
+        original(self, *ask)
+
+    return asked
+
+
+def _first_anew(original: Any, lag: int, *, taken: Any, again: Any) -> Any:
+    return original(lag, taken=taken)
+
+
+def _first_forgets(original: Any, lag: int, *, taken: Any, again: Any) -> Any:
+    return original(lag, taken=taken and taken._replace(beyond=()), again=again)
+
+
+def _grants_on(original: Any) -> Any:
+    def grant(self: Any) -> None:
+        state = self._context.state
+        held, state.resize = state.resize, None
+        original(self)
+        state.resize = held
+
+    return grant
+
+
+def _resizes_all(original: Any) -> Any:
+    return lambda self, roles, reason: original(self, {role for role, _ in self._context.state.ranks}, reason)
+
+
+def _tells_at_once(original: Any) -> Any:
+    def turn(self: Any, layout: Any, ranks: Any, agents: Any, here: Any) -> None:
+        seen = {key: rank.report for key, rank in ranks.items()}
+        for rank in ranks.values():
+            if rank.report is not None:
+                rank.report = msgspec.structs.replace(rank.report, layout=layout.number)
+        original(self, layout, ranks, agents, here)
+        for key, rank in ranks.items():
+            rank.report = seen[key]
+
+    return turn
 
 
 MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("an item that two ranks have made counts twice", "no row comes twice", "shared",
+             lambda: patch.object(items, "assembled", _both_count(items.assembled))),
+    Mutation("a restarted rank is told that it had taken what it had not made, and nobody misses it",
+             "no row is lost", "shared", lambda: all_of(
+                 method(Sharing, "asked", _for_the_dead_too)(),
+                 patch.object(items, "assembled", _without_the_missing(items.assembled)))),
+    Mutation("what is due is not taken before what has come", "a bounded lag is kept", "shared first",
+             method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
+    Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
+             lambda: patch.object(sharing, "FirstChoice", partial(_first_anew, FirstChoice))),
+    Mutation("a restarted rank has forgotten what it had taken", "no row comes twice", "shared first",
+             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice)), 280),
+    Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
+             method(Sharing, "asked", _for_the_dead_too)),
+    Mutation("ranks are granted more while the layout is to change", "one layout a step", "resize calm",
+             method(Progress, "_grant", _grants_on)),
+    Mutation("a resize starts everybody again", "a resize restarts its roles only", "resize calm",
+             method(Coordinator, "resizes", _resizes_all)),
+    Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
+             "the state is the undisturbed run's", "resize",
+             method(CarryingOut, "_own", lambda original: lambda self, role, steps: steps)),
+    Mutation("neighbours are told of ranks of a layout that they have not taken up", "one layout a step", "resize",
+             method(Wiring, "turn", _tells_at_once)),
+    Mutation("what the log has is made again", "all consumers of a value agree", "versions",
+             method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)),
+    Mutation("a value is seen before the log has all of its call", "all consumers of a value agree", "versions",
+             method(sim_rank.SimRank, "_put_whole", _seen_before_it_is_whole)),
+    Mutation("what is lost with a log is not noticed", "all consumers of a value agree", "versions",
+             method(sim_rank.OutEdge, "asked", _nobody_is_heard)),
+    Mutation("a step takes a value that is older than its edge allows", "a bounded lag is kept", "calm",
+             method(NewestChoice, "choose", _too_old)),
+    Mutation("a restarted rank takes what is newest by then", "a step takes the same again", "process",
+             method(NewestChoice, "choose", _anew)),
+    Mutation("a value is kept until a newer one is taken, even if it is too old for the next call", "no deadlock",
+             "calm", lambda: patch.object(NewestChoice, "released", property(lambda self: self.made - 1))),
+    Mutation("a new master chooses another last step", "all end with one step", "finish",
+             lambda: patch.object(apply, "_job", _last_step_is_forgotten(apply._job))),
+    Mutation("a master chooses the last step without asking how far earlier ones have let ranks run",
+             "all end with one step", "finish", method(Progress, "_decide_last", _decides_by_itself)),
+    Mutation("a snapshot is taken before it is journalled that its rank wants the job to finish", "no deadlock",
+             "finish", method(sim_rank.SimRank, "_await_journal", lambda original: lambda self: iter(())), 34_200),
+    Mutation("places that were found for an earlier plan count for this one", "nothing restarts without a failure",
+             "leave", method(CarryingOut, "answered", _any_answer), 1_480),
+    Mutation("an agent does not know how far the last one has let its ranks run", "all end with one step", "finish",
+             method(AgentMachine, "__init__", _grants_are_forgotten), 1_700),
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
-             method(AgentMachine, "_from_master", _no_epoch_fence)),
+             method(AgentMachine, "handle", _no_epoch_fence)),
     Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
              method(Progress, "_commit", _commit_what_is_finished)),
     Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
@@ -356,13 +598,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
              lambda: all_of(patch.object(JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
-             method(Checkpoint, "of", _forgets_generations)),
+             method(Head, "of", _forgets_generations)),
     Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
              method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",
              lambda: all_of(method(MasterContext, "tell", _launch_is_not_journalled)(), _without("told"))),
-    Mutation("a rank is started again under the generation it had", "generations grow", "agents",
+    Mutation("a rank is started again under the generation it had", "generations grow", "nodes",
              lambda: patch.object(apply, "_launched", _same_generation(apply._launched))),
+    Mutation("an agent does not adopt what it finds", "an agent's death restarts no rank", "adopt",
+             method(AgentMachine, "_adopt", lambda original: lambda self, found: [])),
+    Mutation("an agent that has been replaced goes on", "one agent of a rank", "adopt",
+             lambda: all_of(method(SimAgent, "replaced", lambda original: lambda self: None)(),
+                          method(Backend, "kill", lambda original: lambda self, name, incarnation: None)())),
+    Mutation("ranks that ended while their agent was dead are not missed", "the job ends as it must", "all",
+             lambda: all_of(method(Adoption, "reported", lambda original: lambda self, agent, report: None)(),
+                          method(AgentMachine, "_adopt", lambda original: lambda self, found:
+                                 [] if found.exited is not None else original(self, found))())),
+    Mutation("ranks start before their node has been judged", "ranks start on fit nodes", "checks",
+             method(Fitness, "open", lambda original: lambda self, agent: False)),
+    Mutation("a node that was found fit is a failure, too", "unfit nodes are left, and no others", "checks calm",
+             method(Fitness, "turn", _fails_of_fit_nodes)),
+    Mutation("a node that was found unfit is used where there is no other", "what is journalled is what is so",
+             "checks", method(Fitness, "turn", _forgets_who_is_unfit)),
     Mutation("levels have no budget", "the ladder ends", "endless",
              lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
     Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",
@@ -397,22 +654,29 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
-    Mutation("of mates, each one's newest snapshot is copied, whatever the others have", "the smallest restart", "lost",
-             method(SimAgent, "_round", _each_for_itself), first=2_440),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",
              method(MasterMachine, "turn", _end_is_not_told_again)),
-    Mutation("a set takes parts that a rank had written before it went back, if they come late",
-             "sets are of one history", "back",
-             method(Sets, "_add", _parts_of_any_generation), first=3_700),
-    Mutation("a set keeps the parts of ranks that go back", "sets are of one history", "lost",
-             method(Sets, "went_back", lambda original: lambda self, key, step: None)),
-    Mutation("a set is complete before its parts are there", "sets are whole", "calm",
-             method(Sets, "_add", _set_without_parts)),
+    Mutation("a checkpoint takes parts that a rank had written before it went back, if they come late",
+             "checkpoints are of one history", "back",
+             lambda: all_of(method(Checkpoints, "_add", _parts_of_any_generation)(),
+                          method(SimAgent, "end", _ranks_end_too)())),
+    Mutation("a checkpoint keeps the parts of ranks that go back", "checkpoints are of one history", "lost",
+             method(Checkpoints, "went_back", lambda original: lambda self, key, step: None)),
+    Mutation("a checkpoint is complete before its parts are there", "checkpoints are whole", "calm",
+             method(Checkpoints, "_add", _checkpoint_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
+    Mutation("a callee forgets what it has answered once its caller has finished the step",
+             "no call is run twice in one life", "calls", method(CalleeState, "__init__", _keeps_nothing)),
+    Mutation("a callee does not know a call that it runs", "no call is run twice in one life", "calls",
+             method(CalleeState, "asked", _knows_no_call)),
+    Mutation("what a dead callee was asked is not asked again", "no call is lost", "calls",
+             method(CallerState, "_take_back", lambda original: lambda self, rank, life: [])),
+    Mutation("a call that must wait for a commit holds up those that this commit waits for", "no call is lost",
+             "calls", method(CalleeState, "begins", _first_come)),
     Mutation("a job ends before its last step is durable", "no step is skipped", "nodes",
-             lambda: all_of(patch.object(progress, "LAST_SET_S", 0.0), patch.object(progress, "LINES_S", 0.0),
+             lambda: all_of(patch.object(progress, "LAST_CHECKPOINT_S", 0.0), patch.object(progress, "LINES_S", 0.0),
                           _without("every_line"))),
 )  # fmt: skip

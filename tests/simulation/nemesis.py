@@ -10,6 +10,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import SimAgent
     from tests.simulation.world import World
 
 __all__ = ["Nemesis"]
@@ -23,10 +24,23 @@ DELICATE = (
     "agent_started",
     "rank_up",
     "job_stopping",
+    "job_finishing",
+    "last_step",
+    "resize_at",
+    "layout_changed",
 )
 """Records after which a failure finds a recovery in the middle."""
 
-LAST = ("job_stopping", "agent_stopped")
+LAST = (
+    "job_stopping",
+    "agent_stopped",
+    "job_finishing",
+    "last_step",
+    "resize_asked",
+    "resize_at",
+    "layout_changed",
+    "resized",
+)
 """Records after which the next one may be the job's last: a master that dies with it has to be followed by another."""
 
 
@@ -74,6 +88,20 @@ class Nemesis:
                 world.at(self.rng.random() * 0.3, self.strike, world, "node")
         elif self.left > 0 and self.weights and event.kind in DELICATE and self.rng.random() < 0.15:
             world.at(self.rng.random() * self.rng.choice((0.001, 0.05, 0.3)), self.strike, world)
+
+    def said(self, world: World, agent: SimAgent) -> None:
+        """A rank of `agent` has just said that the job is to finish: now and then nobody else hears of it."""
+        if self.left > 0 and self.weights and self.rng.random() < 0.25:
+            self.left -= 1
+            agent.frozen = self.rng.random() < 0.7
+            world.note("nemesis", f"{agent.label} is to die" + ", and stands still" * agent.frozen)
+            world.at(self.rng.random() * 0.3, self._end, world, agent)
+
+    def _end(self, world: World, agent: SimAgent) -> None:
+        if agent.alive and not world.ended:
+            agent.end("the nemesis kills it")
+            self.last = max(self.last, world.now)
+            self.done.append(f"{world.now:.2f} agent")
 
     def strike(self, world: World, kind: str = "") -> None:
         """One failure: of this kind, or of any that there are weights for."""
@@ -125,6 +153,8 @@ class Nemesis:
 
     def _agent(self, world: World) -> bool:
         live = [agent for agent in world.backend.agents.values() if agent.alive]
+        if world.scenario.family == "adopt":  # one that has never come up has no ranks
+            live = [agent for agent in live if agent.known]
         if not live:
             return False
         self.rng.choice(live).end("the nemesis kills it")
@@ -227,10 +257,10 @@ class Nemesis:
         return self._agent(world) if "agent" in world.hungry else self._rank(world)
 
     def _disk(self, world: World) -> bool:
-        """The newest set on disk is damaged."""
+        """The newest checkpoint on disk is damaged."""
         newest = world.disk.newest()
         if newest < 0:
             return False
-        world.note("nemesis", f"damages the set of step {newest}")
+        world.note("nemesis", f"damages the checkpoint of step {newest}")
         world.disk.damaged.add(newest)
         return True

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.calls import SimCalls
 from tests.simulation.memory import Entry
-from tests.simulation.model import Mind, State, Value, chunks_of, gather, part_of
+from tests.simulation.model import (
+    Mind,
+    Shape,
+    State,
+    Value,
+    chunks_of,
+    cut,
+    gather,
+    initial_of,
+    newest_of,
+    part_of,
+    recut,
+)
+from tests.simulation.sharing import First, Mates, assembled, shared_call
 
-from rolemesh.api.failures import Failure
+from rolemesh.api.failures import Cause, Failure
+from rolemesh.api.partition import Balanced
 from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
+from rolemesh.graph.schedule import Period
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.protocol.sharing import ItemsIn
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -44,17 +63,22 @@ class OutEdge:
         self.rank, self.edge, self.sends = rank, edge, sends
         job = rank.job
         self.role = job.graph.ops[edge.dst].role
-        self.hold = hold_of(edge, job.graph, job.activity, job.stateful)
+        self.hold = hold_of(edge, job.graph, job.activity, job.unrepeated)
         consumers = [consumer for send in sends for consumer in send.consumers]
         self.state: OutEdgeState[Value] = OutEdgeState(consumers, edge.window, retain=True, hold=self.hold)
         self.pending: dict[int, tuple[int, int, int]] = {}
         self.opened = False
+        self.made: int | None = None
 
     def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
         """A consumer asks; one whose address is not known yet has to wait for it."""
         if not self.opened or generation > self.rank.generation_of(self.role, consumer):
             self.pending[consumer] = (generation, from_step, released)
             return
+        if self.made is not None:
+            for step in range(self.made + 1, from_step):
+                if self.rank.job.activity.consumed(self.edge, step, self.rank.job.steps):
+                    raise LogLost(f"{self.role}/{consumer} has used step {step} of edge {self.edge.id}")
         kept = self.state.ask(consumer, generation, from_step, released)
         self.rank.world.checks.answered(self.rank, self, consumer, generation, from_step, kept)
         for item in kept:
@@ -81,18 +105,42 @@ class OutEdge:
 class In:
     """One edge into this rank; see `rolemesh_durable.rank.in_port.InPort`."""
 
-    def __init__(self, rank: SimRank, edge: Edge) -> None:
+    def __init__(self, rank: SimRank, edge: Edge, resume: int) -> None:
         job = rank.job
         self.rank, self.edge = rank, edge
         self.role = job.graph.ops[edge.src].role
-        self.sources = job.sources(edge, rank.key[1])
-        first = first_needed(edge, job.graph, job.activity, job.stateful, rank.launch.resume)
-        self.state: InEdgeState[Value] = InEdgeState(self.sources, first)
+        self.sources = rank.shape.sources(edge, rank.key[1])
+        first = first_needed(edge, job.graph, job.activity, job.unrepeated, resume)
+        self.collates = isinstance(edge.src_partition, Balanced)
+        self.state: InEdgeState[Any] = (ItemsIn if self.collates else InEdgeState)(self.sources, first)
+        self.state.revocable = self.role in job.varying and not self.collates
         self.released = first - 1
         self.asked = dict.fromkeys(self.sources, -1)
         self.not_before = 0
-        self.given: dict[int, Value] = {}
+        begins = job.activity.first(edge) if edge.initial else -edge.lag
+        known = rank.agent.memory.choices.setdefault(rank.key, {})
+        again = {step: made for (of, step), made in known.items() if of == edge.id}
+        self.choice: Any = NewestChoice(edge.lag, job.activity.periods[edge.dst] or Period(), again)
+        self.first = First(rank, edge) if edge.first else None
+        if self.first is not None:
+            self.choice = self.first.choice
+            self.released = self.choice.released
+        self.hold = hold_of(edge, job.graph, job.activity, job.unrepeated) - edge.lag
+        self.given: dict[int, Value] = {made: initial_of(edge) for made in range(-edge.lag, begins)}
         self.pending = 0
+
+    def ready(self, made: int) -> bool:
+        """Whether the whole value has come."""
+        if not self.collates or not self.state.ready(made):
+            return self.state.ready(made)
+        return assembled(self.rank, self.edge, made, self.state.peek(made)) is not None
+
+    def join(self, made: int, chunks: list[list[Any]]) -> Value:
+        """The value that was made at step `made`."""
+        if not self.collates:
+            return gather(chunks)
+        value = assembled(self.rank, self.edge, made, chunks)
+        return value if value is not None else Value(0)
 
     def ask(self) -> None:
         """Ask each producer whose generation is new."""
@@ -119,6 +167,8 @@ class SimRank:
     def __init__(self, agent: SimAgent, launch: m.RankLaunch) -> None:
         self.agent, self.world, self.launch = agent, agent.world, launch
         self.job = self.world.job
+        self.layout = launch.layout
+        self.shape = self.job.shaped(launch.layout.sizes)
         self.key = (launch.role, launch.rank)
         self.generation = launch.generation
         self.uid = self.world.uid()
@@ -132,10 +182,15 @@ class SimRank:
         self.injected = ""
         self.wire: m.Connect | None = None
         self.advance: m.Watermarks | None = None
-        self.granted = -1
+        self.granted = self.persisted = self.pause = self.paused = -1
+        self.last, self.said = self.job.steps - 1, False
+        self.told: list[m.Metrics] = []
+        """Lines of metrics that may not be on disk."""
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self.ways: dict[int, OutEdge] = {}
         self.ins: dict[int, In] = {}
+        self.calls = SimCalls(self)
+        self.mates: dict[int, Mates] = {}
         self.opened = False
         self._early: list[tuple[Any, ...]] = []
         self._inbox: deque[Any] = deque()
@@ -169,6 +224,8 @@ class SimRank:
             self.die(None, 3)
         except UserError as error:
             self._failed(str(error))
+        except LogLost as error:
+            self._failed(str(error), "log_lost")
         except StopIteration:
             self._leave(0)
 
@@ -218,9 +275,9 @@ class SimRank:
         if self.alive and not self.frozen and self._until is not None and self.phase == COMPUTING:
             self._failed("connection reset by peer")
 
-    def _failed(self, text: str) -> None:
+    def _failed(self, text: str, cause: Cause = "exception") -> None:
         op = self.job.graph.ops[self.op].label if self.op >= 0 else ""
-        failure = Failure("exception", *self.key, "", op, self.step, text, text, generation=self.generation)
+        failure = Failure(cause, *self.key, "", op, self.step, text, text, generation=self.generation)
         self.report(m.RankFailed(failure))
         self._leave(1)
 
@@ -230,7 +287,11 @@ class SimRank:
         self._life = _gone()
 
     def report(self, message: m.RankToAgent) -> None:
-        """Tell the agent."""
+        """Tell the agent, and whoever comes after it."""
+        if isinstance(message, m.RankMetrics):
+            self.told += message.lines
+        else:
+            self.agent.memory.said.setdefault((self.key, self.generation), []).append(message)
         self.world.send(self, self.agent, message)
 
     # -------------------------------------------------------------------------------------------------- what comes in
@@ -242,6 +303,9 @@ class SimRank:
             if type(frame) is tuple:
                 try:
                     self._frame(frame)
+                except LogLost as error:
+                    inbox.clear()
+                    self._failed(str(error), "log_lost")
                 except TransportError as error:
                     self.world.fail("asks are answered", f"{self.name}: {error}")
             else:
@@ -253,17 +317,38 @@ class SimRank:
                 if not self.opened:
                     self._early.append(frame)
                     return
-                self.ins[edge].state.accept(source, generation, step, chunk, last, item)
+                port = self.ins[edge]
+                if source in port.sources:  # or it was one of an earlier layout
+                    new = port.state.accept(source, generation, step, chunk, last, item)
+                    if new and port.first is not None and item is not None:
+                        port.first.came(step, item)
             case ("ask", edge, consumer, generation, from_step, released):
                 if not self.opened:
                     self._early.append(frame)
                     return
-                self.ways[edge].asked(consumer, generation, from_step, released)
+                if self._feeds(edge, consumer):
+                    self.ways[edge].asked(consumer, generation, from_step, released)
             case ("ack", edge, consumer, generation, step):
                 if not self.opened:
                     self._early.append(frame)
                     return
-                self.ways[edge].acked(consumer, generation, step)
+                if self._feeds(edge, consumer):
+                    self.ways[edge].acked(consumer, generation, step)
+            case ("share", edge, kind, mate, generation, step, item):
+                if not self.opened:
+                    self._early.append(frame)
+                    return
+                self.mates[self.job.graph.edges[edge].dst].message(kind, mate, generation, step, item)
+            case _:
+                if not self.opened:
+                    self._early.append(frame)
+                    return
+                self.calls.frame(frame)
+
+    def _feeds(self, edge: int, consumer: int) -> bool:
+        """Whether it does in the present layout."""
+        way = self.ways.get(edge)
+        return way is not None and any(consumer in send.consumers for send in way.sends)
 
     def _control(self, message: m.AgentToRank) -> None:
         match message:
@@ -278,10 +363,19 @@ class SimRank:
             case m.Watermarks():
                 self.advance = message
                 self.granted = max(self.granted, message.granted)
+                self.last = message.last if message.last >= 0 else self.last
+                self.pause = max(self.pause, message.pause)
                 if self.opened:
                     self._commit()
             case m.Stop():
                 self.stopping = True
+            case m.Adopted():
+                published = self.advance.published if self.advance is not None else -1
+                self.told = [line for line in self.told if line.step > published]
+                lines = m.RankMetrics(*self.key, self.generation, tuple(self.told))
+                said = self.agent.memory.said.get((self.key, self.generation), ())
+                for message in (*said, lines):
+                    self.world.send(self, self.agent, message)
             case m.Fault():
                 self.injected = message.kind
 
@@ -293,13 +387,19 @@ class SimRank:
         for way in self.ways.values():
             way.state.pin(pins)
             way.state.committed(self.advance.committed)
-        memory.trim(self.key, self.advance.committed)
+        self.calls.advanced(self.advance)
+        for mates in self.mates.values():
+            mates.sharing.committed(self.advance.committed)
+        memory.trim(self.key, self.advance.committed, {port.edge.id: port.hold for port in self.ins.values()})
 
     def _rewire(self) -> None:
         for way in self.ways.values():
             way.rewire()
         for port in self.ins.values():
             port.ask()
+        self.calls.rewire()
+        for mates in self.mates.values():
+            mates.rewire()
 
     def generation_of(self, role: str, rank: int) -> int:
         """The newest generation of a peer that has been heard of."""
@@ -343,14 +443,28 @@ class SimRank:
             self._tell(self.agent.memory.lines.get(self.key, ()))
         yield from self._repeat()
         schedule = self.job.schedule[self.key[0]]
-        for step in range(launch.resume + 1, self.job.steps):
+        if (self.key, -1) in world.scenario.says:
+            self._finish()
+        while self.finished < self.last:
+            step = self.finished + 1
             if step > self.granted:
                 self._at(IDLE)
-                yield lambda: step <= self.granted  # noqa: B023 (asked before the next step)
+                while not self._may_begin(step):
+                    if self._pauses():
+                        self.paused = self.finished
+                        yield from self._end(self.finished)
+                    self._cross()
+                    yield lambda: self._may_begin(step) or self._pauses() or self._crosses()  # noqa: B023 (asked before the next step)
+            if step > self.last:
+                break
+            world.checks.begins(self, step)
             self.step = step
             for op in schedule:
                 if self.job.activity.active(op.id, step):
                     yield from self._call(op, step)
+            yield from self.calls.finished(step)
+            if (self.key, step) in world.scenario.says:
+                self._finish()
             self.agent.memory.lines.setdefault(self.key, []).append(step)
             yield from self._boundary(step)
             self.finished = step
@@ -360,15 +474,20 @@ class SimRank:
                 raise Stopped
             yield world.between(0.0, pace / 4)
         self._at(IDLE)
-        yield lambda: not any(way.state.under_way for way in self.ways.values())
+        for port in self.ins.values():
+            if port.edge.newest:
+                port.released, port.pending = self.finished, 1
+                port.flush()
+        yield lambda: not any(way.state.awaits_release(self.finished - way.edge.lag) for way in self.ways.values())
+        yield from self._end(self.finished)
         sha = repr(self.mind.state) if self.mind.kind != "stateless" else ""
         world.checks.done(self)
-        self.report(m.RankDone(*self.key, self.generation, self.job.steps - 1, sha))
+        self.report(m.RankDone(*self.key, self.generation, self.finished, sha))
         yield lambda: False
 
     def _tell(self, steps: Iterable[int]) -> None:
         """Send lines of metrics."""
-        label = self.job.schedule[self.key[0]][0].label
+        label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
         lines = tuple(m.Metrics(self.key[0], at, 1, 1, [0.0] * 3, sums={label: {"n": 1.0}}) for at in steps)
         self.report(m.RankMetrics(*self.key, self.generation, lines))
 
@@ -388,13 +507,14 @@ class SimRank:
                 state = snap.state
                 memory.drop_after(self.key, launch.resume)
             case "disk":
-                state, crossing = world.disk.complete[launch.origin_step][self.key]
-                memory.clear(self.key)
+                state, crossing = self._stored(launch.origin_step)
+                memory.drop_after(self.key, -1)
+                later = [entry for entry in memory.logs[self.key] if entry.step > launch.resume]
                 # What crossed this step may cross the next persisted one too.
-                memory.logs[self.key] = list(crossing)
+                memory.logs[self.key] = [*crossing, *later]
                 memory.switch(self.key, launch.resume, state, False)
             case "none":
-                memory.clear(self.key)
+                memory.drop_after(self.key, -1)
         if state is not None:
             self.mind.state = state
         world.checks.restored(self)
@@ -406,42 +526,126 @@ class SimRank:
         for edge in job.graph.edges:
             src, dst = job.graph.ops[edge.src], job.graph.ops[edge.dst]
             if dst.role == self.key[0]:
-                port = self.ins[edge.id] = In(self, edge)
+                port = self.ins[edge.id] = In(self, edge, launch.resume)
+                if job.shared(edge):
+                    self.mates[edge.dst] = Mates(self, edge)
                 if launch.origin_step >= 0:
-                    port.not_before = launch.origin_step + 1
-                    self._given(port)
-            if src.role == self.key[0] and (sends := job.sends(edge, self.key[1])):
+                    self._given(port, launch.origin_step)
+            if src.role == self.key[0] and (sends := self.shape.sends(edge, self.key[1])):
                 self.ways[edge.id] = OutEdge(self, edge, sends)
-        for entry in self.agent.memory.logs.setdefault(self.key, []):
+        memory = self.agent.memory
+        unsure = memory.sure.get(self.key, -1) < self.generation - 1 and self.generation > 0
+        if self.key[0] in job.varying and unsure:
+            for way in self.ways.values():
+                steps = (e.step for e in memory.logs.get(self.key, ()) if e.edge == way.edge.id)
+                way.made = max(launch.resume, *steps, -1)
+        elif not unsure:
+            memory.sure[self.key] = self.generation
+        for entry in memory.logs.setdefault(self.key, []):
+            edge = job.graph.edges[entry.edge]
+            if launch.layout.is_void(job.graph.ops[edge.dst].role, entry.step):
+                continue  # for the ranks of an earlier layout
             nbytes = 1 if entry.item is not None else 0
-            way = self.ways[entry.edge]
+            if (way := self.ways.get(entry.edge)) is None:
+                continue  # what the rank itself has taken
             way.state.sent(entry.step, entry.chunk, entry.last, entry.consumers, entry.item, nbytes)
         self.opened = True
         self._commit()
         for way in self.ways.values():
             way.opened = True
+        self.calls.open()
         self._rewire()
         early, self._early = self._early, []
         for frame in early:
             self._frame(frame)
 
-    def _given(self, port: In) -> None:
-        """Values that were on their way when the snapshot was persisted."""
-        step, first = self.launch.origin_step, port.released + 1
-        found = self.world.disk.crossing(step, self.job.graph, port.edge.id, self.key[1])
-        for made in range(first, step + 1):
-            if not self.job.activity.consumed(port.edge, made, self.job.steps):
-                continue
-            parts = [found.get((made, source)) for source in port.sources]
+    def _stored(self, step: int) -> tuple[State | None, tuple[Entry, ...]]:
+        """The rank's part of a persisted snapshot, or what is cut for it of one of another layout."""
+        there, (role, rank) = self.world.disk.complete[step], self.key
+        size, sizes = self.shape.sizes[role], _sizes(there)
+        if sizes[role] != size:
+            states = [there[role, n][0] for n in range(sizes[role])]
+            return (cut([s for s in states if s is not None], rank) if all(states) else None), ()
+        state, crossing = there[self.key]
+        ops, edges = self.job.graph.ops, self.job.graph.edges
+        peers = {entry.edge: ops[edges[entry.edge].dst].role for entry in crossing}
+        same = {edge for edge, peer in peers.items() if sizes[peer] == self.shape.sizes[peer]}
+        return state, tuple(entry for entry in crossing if entry.edge in same)
+
+    def _given(self, port: In, step: int) -> None:
+        """Values that were on their way when the snapshot of `step` was persisted."""
+        job, disk, edge = self.job, self.world.disk, port.edge
+        port.not_before = step + 1
+        if port.first is not None:
+            for (made, _), entries in sorted(disk.crossing(step, job.graph, edge.id, self.key[1]).items()):
+                for entry in entries:
+                    if entry.item is not None:
+                        port.first.came(made, entry.item)
+            return
+        before = Shape(job.graph, _sizes(disk.complete[step])) if port.released < step else job.shape
+        role = job.graph.ops[edge.dst].role
+
+        def whole(made: int, consumer: int) -> Value:
+            found = disk.crossing(step, job.graph, edge.id, consumer)
+            parts = [found.get((made, source)) for source in before.sources(edge, consumer)]
             if not all(parts):
-                self.world.fail("asks are answered", f"{self.name}: step {made} of edge {port.edge.id} is not on disk")
-            port.given[made] = gather(
-                [[e.item for e in sorted(part or (), key=lambda e: e.chunk) if e.item is not None] for part in parts]
+                self.world.fail("asks are answered", f"{self.name}: step {made} of edge {edge.id} is not on disk")
+            return port.join(
+                made,
+                [[e.item for e in sorted(part or (), key=lambda e: e.chunk) if e.item is not None] for part in parts],
             )
 
+        for made in range(port.released + 1, step + 1):
+            if job.activity.consumed(edge, made, job.steps):
+                port.given[made] = recut(
+                    edge, partial(whole, made), before.sizes[role], self.key[1], self.shape.sizes[role]
+                )
+
+    def _may_begin(self, step: int) -> bool:
+        """Whether there is a grant for `step`, and who is at the other ends of the edges is known; or no such step."""
+        peers = [(port.role, source) for port in self.ins.values() for source in port.sources]
+        peers += [(way.role, each) for way in self.ways.values() for send in way.sends for each in send.consumers]
+        if step > self.last or step > self.granted or self._is_over():
+            return step > self.last
+        return all(self.generation_of(*peer) >= 0 for peer in peers)
+
+    def _pauses(self) -> bool:
+        """Whether the layout is to change here, and the snapshot of this step is not on its way."""
+        return self.pause == self.finished > self.paused
+
+    def _crosses(self) -> bool:
+        """Whether the layout has changed, and other roles were resized."""
+        layout = self.advance.layout if self.advance is not None else self.layout
+        return layout.number > self.layout.number and not self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether its role was resized: it is about to be killed."""
+        layout = self.advance.layout if self.advance is not None else self.layout
+        return layout.number > self.layout.number and layout.is_void(self.key[0], layout.step)
+
+    def _cross(self) -> None:
+        """Take up the new layout: begin again on the edges from and to the roles that were resized."""
+        if not self._crosses():
+            return
+        assert self.advance is not None
+        job, layout = self.job, self.advance.layout
+        changed = {role for role in layout.sizes if layout.is_void(role, layout.step)}
+        self.layout, self.shape = layout, job.shaped(layout.sizes)
+        self.peers = {key: peer for key, peer in self.peers.items() if key[0] not in changed}
+        for edge in job.graph.edges:
+            src, dst = job.graph.ops[edge.src].role, job.graph.ops[edge.dst].role
+            if dst == self.key[0] and src in changed:
+                port = self.ins[edge.id] = In(self, edge, layout.step)
+                self._given(port, layout.step)
+            if src == self.key[0] and dst in changed:
+                self.ways.pop(edge.id, None)
+                if sends := self.shape.sends(edge, self.key[1]):
+                    way = self.ways[edge.id] = OutEdge(self, edge, sends)
+                    way.opened = True
+
     def _repeat(self) -> Generator[Any, None, None]:
-        """What a stateless rank must be told again: its last sink calls up to the step it goes on from."""
-        if self.mind.kind != "stateless":
+        """What such a rank must be told again: its last sink calls up to the step it goes on from."""
+        if self.key[0] in self.job.unrepeated:
             return
         calls = [op for op in self.job.schedule[self.key[0]] if op.returns is None]
         found = [(last_call(self.job.activity, op.id, self.launch.resume), op) for op in calls]
@@ -461,21 +665,31 @@ class SimRank:
         inputs: list[Value] = []
         for edge in self.job.inputs[op.id]:
             port, made = self.ins[edge.id], step - edge.lag
+            if edge.newest:
+                yield from port.first.call(step) if port.first is not None else self._newest(port, step)
+                inputs.append(newest_of(edge))
+                continue
             if made in port.given:
                 inputs.append(port.given.pop(made))
                 continue
             if op.streaming:
                 yield from self._stream(port, made)
-            if not port.state.ready(made):
+            if not port.ready(made):
                 self._at(WAITING, edge.id)
-                yield lambda: port.state.ready(made)  # noqa: B023 (asked before the next round)
-            inputs.append(gather(port.state.take(made)))
-        self._at(COMPUTING)
-        yield world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0)
-        if self.injected:
-            self._fault()
-        if (self.key, step) in world.raises:
-            raise UserError(f"the workload cannot do step {step}")
+                yield lambda: port.ready(made)  # noqa: B023 (asked before the next round)
+            parts = port.state.take(made)
+            if not port.collates:
+                world.checks.used_version(self, edge, step, made, parts)
+            inputs.append(port.join(made, parts))
+        if op.id in self.mates:
+            given = {edge.param: value for edge, value in zip(self.job.inputs[op.id], inputs, strict=True)}
+            yield from shared_call(self, op, step, given)
+            self._release(op, step)
+            return
+        yield from self.computes(op, step)
+        if op.calls:
+            inputs.append((yield from self.calls.ask(op, step)))
+            self._at(COMPUTING)
         group: tuple[int, ...] = ()
         if self.launch.collective:
             assert self.wire is not None
@@ -489,14 +703,57 @@ class SimRank:
                         world.at(0.0, mate.look)
             yield lambda: len(present) == meeting.size
             group = tuple(present[n] for n in range(meeting.size))
+        elif self.mind.kind == "collective":
+            group = (self.mind.contribution(op, inputs),)
         value = self.mind.run(op, step, inputs, group)
+        if self.key[0] in self.job.varying:
+            value = self.mind.vary(value, world.nonce())
         yield from self._put(op, step, value)
+        self._release(op, step)
+
+    def computes(self, op: OpCall, step: int, factor: int = 1) -> Generator[Any, None, None]:
+        """Be in an operator for some time."""
+        world = self.world
+        self._at(COMPUTING)
+        yield factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0)
+        if self.injected:
+            self._fault()
+        if (self.key, step) in world.raises:
+            raise UserError(f"the workload cannot do step {step}")
+
+    def waits(self, edge: int) -> None:
+        """Be about to wait for what comes along `edge`."""
+        self._at(WAITING, edge)
+
+    def hear(self) -> None:
+        """Take what has come."""
+        self._pump()
+        if self.stopping:
+            raise Stopped
+
+    def _release(self, op: OpCall, step: int) -> None:
         for edge in self.job.inputs[op.id]:
             port = self.ins[edge.id]
-            port.released = step - edge.lag
+            port.released = step - edge.lag if not edge.newest else max(port.released, port.choice.released)
             port.pending += 1
             if port.pending >= max(1, edge.window // 2):
                 port.flush()
+
+    def _newest(self, port: In, step: int) -> Generator[Any, None, None]:
+        choice, edge = port.choice, port.edge
+
+        def there(made: int) -> bool:
+            return made in port.given or port.state.ready(made)
+
+        if not choice.choose(step, there):
+            self._at(WAITING, edge.id)
+            yield lambda: choice.choose(step, there)
+        self.world.checks.chose(self, edge, step, choice.made)
+        self.agent.memory.choices.setdefault(self.key, {})[edge.id, step] = choice.made
+        port.state.forget(choice.made)
+        port.state.use(choice.made)
+        if choice.made not in port.given:
+            self.world.checks.used_version(self, edge, step, choice.made, port.state.peek(choice.made))
 
     def _stream(self, port: In, made: int) -> Generator[Any, None, None]:
         """Use chunks as they come: they may not be taken again after that."""
@@ -510,10 +767,27 @@ class SimRank:
                     break
                 index += 1
 
-    def _put(self, op: OpCall, step: int, value: Value) -> Generator[Any, None, None]:
+    def credits(self, op: OpCall, step: int) -> Generator[Any, None, list[OutEdge]]:
+        """The ways that want the value of `step`, when they may take it."""
+        found = []
         for edge in self.job.outputs[op.id]:
             way = self.ways.get(edge.id)
             if way is None or not self.job.activity.consumed(edge, step, self.job.steps):
+                continue
+            if not way.state.credit:
+                self._at(BLOCKED, edge.id)
+                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+            found.append(way)
+        return found
+
+    def _put(self, op: OpCall, step: int, value: Value) -> Generator[Any, None, None]:
+        edges = [e for e in self.job.outputs[op.id] if self.job.activity.consumed(e, step, self.job.steps)]
+        if self.key[0] in self.job.varying:
+            yield from self._put_whole(step, value, [self.ways[e.id] for e in edges if e.id in self.ways])
+            return
+        for edge in edges:
+            way = self.ways.get(edge.id)
+            if way is None:
                 continue
             if not way.state.credit:
                 self._at(BLOCKED, edge.id)
@@ -523,25 +797,90 @@ class SimRank:
                 marked = value.h % 2 == 0
                 for number, chunk in enumerate(chunks):
                     last = not marked and number == len(chunks) - 1
-                    self._emit(way, step, number, last, send.consumers, chunk)
+                    self.emit(way, step, number, last, send.consumers, chunk)
                     if number:
                         yield self.world.between(0.0, 0.002)
                 if marked:
-                    self._emit(way, step, len(chunks), True, send.consumers, None)
+                    self.emit(way, step, len(chunks), True, send.consumers, None)
 
-    def _emit(
-        self, way: OutEdge, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: Value | None
+    def _put_whole(self, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, None]:
+        """One version: see `rolemesh_durable.rank.out_port.OutPort`."""
+        memory, staged = self.agent.memory, []
+        if self._is_made(step, ways):
+            return
+        for way in self.ways.values():
+            if way.made is not None:
+                self._at(BLOCKED, way.edge.id)
+                yield lambda: not way.state.unheard  # noqa: B023 (asked before the next round)
+        for way in self.ways.values():
+            way.made = None
+        memory.sure[self.key] = self.generation
+        for way in ways:
+            if not way.state.credit:
+                self._at(BLOCKED, way.edge.id)
+                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+            for send in way.sends:
+                chunks: list[Value | None] = [*chunks_of(part_of(value, send.selection))]
+                chunks += [None] if value.h % 2 == 0 else []
+                for number, chunk in enumerate(chunks):
+                    staged.append((way, step, number, number == len(chunks) - 1, send.consumers, chunk))
+        for each in staged:
+            self.world.checks.owns(self)
+            memory.logs[self.key].append(Entry(each[0].edge.id, *each[1:], each[0].hold))
+            yield self.world.between(0.0, 0.001)
+        memory.whole.setdefault(self.key, set()).update((way.edge.id, step) for way in ways)
+        for way, *rest in staged:
+            self._show(way, *rest)
+            yield self.world.between(0.0, 0.002)
+
+    def _is_made(self, step: int, ways: list[OutEdge]) -> bool:
+        return any(self.agent.memory.is_whole(self.key, way.edge.id, step) for way in ways)
+
+    def emit(
+        self, way: OutEdge, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: Any | None
     ) -> None:
+        """Log a chunk, and send it to those who have asked."""
         self.world.checks.owns(self)
         self.agent.memory.logs[self.key].append(Entry(way.edge.id, step, chunk, last, consumers, item, way.hold))
+        self._show(way, step, chunk, last, consumers, item)
+
+    def _show(
+        self, way: OutEdge, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: Value | None
+    ) -> None:
         for consumer in way.state.sent(step, chunk, last, consumers, item, 1 if item is not None else 0):
             self.send_chunk(way, consumer, step, chunk, last, item)
 
+    def _finish(self) -> None:
+        self.said = True
+        self.report(m.RankFinish(*self.key, self.generation, "it has said so"))
+        self.world.scenario.nemesis.said(self.world, self.agent)
+
     def _boundary(self, step: int) -> Generator[Any, None, None]:
-        """The snapshot after `step`."""
+        """The snapshot after `step`, if there is one."""
+        plan, steps = self.world.scenario.plan, min(self.job.steps, self.last + 1)
+        if self.said:
+            yield from self._await_journal()
+        if plan.due(step, steps) or step == self.pause:
+            yield from self._take(step, plan.persisted(step, steps) or step == self.pause)
+
+    def _await_journal(self) -> Generator[Any, None, None]:
+        yield lambda: self.advance is not None and self.advance.finishing
+
+    def _end(self, step: int) -> Generator[Any, None, None]:
+        """`step` was the last one, which may not have been known by then."""
         plan, memory = self.world.scenario.plan, self.agent.memory
-        if not plan.due(step, self.job.steps):
+        if plan.persisted(step, self.job.steps) or self.persisted == step:
             return
+        if self.advance is not None and self.advance.persisted >= step:
+            return
+        if step in memory.steps(self.key):
+            memory.snaps[self.key][step].pinned = True
+            self._commit()
+        else:
+            yield from self._take(step, True)
+
+    def _take(self, step: int, persist: bool) -> Generator[Any, None, None]:
+        memory = self.agent.memory
         if self.launch.collective and len(memory.steps(self.key)) > 1:
             wanted = self.snapshot
             self._at(BLOCKED)
@@ -556,17 +895,23 @@ class SimRank:
         yield self.world.between(0.0, 0.01)
         self.world.checks.owns(self)
         state = self.mind.state if self.mind.kind != "stateless" else None
-        memory.switch(self.key, step, state, plan.persisted(step, self.job.steps))
+        memory.switch(self.key, step, state, persist)
         self.snapshot = step
+        self.persisted = step if persist else self.persisted
         self.world.checks.snapshot(self, step)
         self._commit()
 
     def _group_has(self, step: int) -> bool:
-        mates = [(self.key[0], n) for n in range(self.job.sizes[self.key[0]]) if n != self.key[1]]
-        here = [self.agent.ranks.get(mate) for mate in mates]
-        if all(here) and not self.world.scenario.plan.replicas:
-            return all(r is not None and r.generation == self.generation and r.snapshot >= step for r in here)
+        mates = [(self.key[0], n) for n in range(self.shape.sizes[self.key[0]]) if n != self.key[1]]
+        known = [self.agent.ranks.get(mate) for mate in mates]
+        here = [rank for rank in known if rank is not None and rank.generation == self.generation]
+        if len(here) == len(mates) and not self.world.scenario.plan.replicas:
+            return all(rank.snapshot >= step for rank in here)
         return self.advance is not None and self.advance.groups.get(self.key[0], -1) >= step
+
+
+def _sizes(ranks: Iterable[tuple[str, int]]) -> dict[str, int]:
+    return Counter(role for role, _ in ranks)
 
 
 def _gone() -> Generator[Any, None, None]:

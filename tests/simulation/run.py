@@ -40,9 +40,11 @@ def play(scenario: Scenario) -> World:
     try:
         world.backend.start_master()
         scenario.nemesis.begin(world)
+        scenario.begin(world)
         limit = scenario.deadline
         while not world.ended:
             if not world.turn() or world.now > limit + scenario.nemesis.last or world.events > MAX_EVENTS:
+                world.checks.stuck()
                 world.fail("no deadlock", f"the job has not ended after {world.now:.1f} s and {world.events} events")
         world.checks.ended()
     except Violation as violation:

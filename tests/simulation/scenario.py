@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.simulation.graphs import grpo, random_job
+from tests.simulation.calls import with_calls
+from tests.simulation.graphs import grpo, random_job, shared_job, versions_job
+from tests.simulation.model import RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
-from rolemesh.api.cluster import AgentPlace
-from rolemesh.builtin.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.fitness import Limits
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
 from rolemesh_failover_process import ProcessLevel
@@ -43,15 +47,37 @@ FAMILIES: dict[str, dict[str, float]] = {
     "slow": {},
     "leave": {"leave": 3},
     "leaving": {"leave": 3, "rank": 1, "agent": 1, "master": 1, "node": 0.5},
+    "adopt": {"agent": 3, "freeze_agent": 1},
     "stalls": {"stall": 2, "rank": 2, "agent": 1, "master": 1},
+    "finish": {"rank": 2, "ranks": 1, "agent": 2, "node": 0.5, "master": 4, "zombie": 2, "freeze_agent": 1,
+               "freeze_master": 1, "stall": 1, "leave": 0.5},
+    "finish calm": {},
+    "checks": {"rank": 1, "agent": 2, "master": 2, "freeze_agent": 0.5, "freeze_master": 0.5},
+    "checks calm": {},
+    "calls": {"rank": 4, "ranks": 2, "agent": 1, "node": 0.5, "master": 1, "stall": 0.3},
+    "shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 0.5, "master": 0.5},
+    "shared calm": {},
+    "shared first": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 0.5, "master": 0.5},
+    "resize": {"rank": 3, "ranks": 1, "agent": 2, "node": 0.5, "master": 4, "zombie": 1, "freeze_agent": 1,
+               "freeze_master": 1, "stall": 1, "leave": 0.5},
+    "resize calm": {},
+    "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
+
+MOVING = ("nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shared", "shared first", "versions")
+"""Those in which ranks find another node."""
+GRANTS = (2, 4, 12)
+"""Masters of a job that is to finish differ in how far they let ranks run."""
 
 TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
     "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
-    "slow", "leave", "leaving",
+    "slow", "leave", "leaving", "finish", "finish", "finish calm", "finish", "adopt",
+    "checks", "checks calm", "calls",
+    "shared", "shared", "shared calm", "shared first",
+    "resize", "resize", "resize calm",
 )  # fmt: skip
 
 
@@ -72,8 +98,20 @@ class Scenario:
         rng = random.Random(seed * 7919 + 1)
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
+        if self.family.startswith("resize"):
+            self.steps += 16
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
+        self.call_bytes = 1 << 30
+        if self.family == "calls":
+            chance = random.Random(seed * 15485863 + 7)
+            self.job, self.call_bytes = with_calls(self.job, chance), chance.choice((2, 8, 1 << 30))
+        if self.family.startswith("shared"):
+            first = self.family == "shared first"
+            self.is_grpo, self.job = not first, shared_job(rng, self.steps, first=first)
+        if self.family == "versions":
+            self.is_grpo, self.job = False, versions_job(rng, self.steps)
+        self.job.varying = self._varying(random.Random(seed * 32452843 + 11))
         self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
         self.turn_s = rng.choice((0.0, 0.0, 0.05))
         self.pace = rng.choice((0.02, 0.1, 0.3))
@@ -85,15 +123,22 @@ class Scenario:
         self.start_failures = rng.choice((0, 0, 0.05)) if self.family in ("all", "storm", "process") else 0
         if self.family == "lost":
             self.pace, self.copy_s = rng.choice((0.02, 0.1)), rng.choice((0.2, 1.0))  # copies are behind
-        several = self.family in ("nodes", "lost", "back", "all", "storm", "agents", "leaving") or rng.random() < 0.5
+        several = self.family in (*MOVING, "storm", "agents") or self.family.startswith("checks")
+        several = several or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
         self.room = -(-len(self.job.keys) // count)
         self._nodes = [f"n{i}" for i in range(count)]
-        spares = rng.randint(1, 2) if self.family in ("nodes", "lost", "back", "all", "leaving") else 0
+        spares = rng.randint(1, 2) if self.family in MOVING else 0
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
-        likely = {"nodes": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
+        likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
-        self.plan = SnapshotPlan(True, rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3, 10)), 2, replicas)
+        every = (2, 2, 3) if self.family == "versions" else (1, 1, 1, 2)
+        self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
+        self.limits: tuple[Limits, ...] = ()
+        self.speeds: dict[str, float] = {}
+        """What a check measures, by node: 1 is too slow."""
+        if self.family.startswith("checks"):
+            self._measured(random.Random(seed * 15485863 + 3))
         self.homes: dict[RankKey, str] = {}
         keys = list(self.job.keys)
         rng.shuffle(keys)
@@ -102,11 +147,16 @@ class Scenario:
         weights = dict(FAMILIES[self.family])
         fixed = {
             "calm": 0,
+            "finish calm": 0,
+            "checks calm": 0,
+            "shared calm": 0,
+            "resize calm": 0,
             "slow": 0,
             "lost": 1,
             "back": 6,
             "passing": 3,
             "endless": 10_000,
+            "versions": 5,
             "poison": rng.randint(0, 1),
         }
         faults = fixed.get(self.family, rng.randint(1, 5))
@@ -114,6 +164,8 @@ class Scenario:
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
+        if self.family == "versions":  # steps that take as long as restarts, so that they are hit
+            self.pace, until = rng.choice((0.1, 0.3)), 6.0
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):
             self.nemesis.at_commit = rng.randrange(self.steps - 1)
@@ -122,12 +174,83 @@ class Scenario:
         if self.family == "slow":  # an operator that takes three times what is allowed, twice
             op = rng.choice(self.job.graph.ops).id
             self.slow = {(op, step): 3 * 4.0 for step in rng.sample(range(self.steps), 2)}
+        self.says: set[tuple[RankKey, int]] = set()
+        """Which ranks say in which steps that the job is to finish; step -1 is their set-up."""
+        self.drain_s: float | None = None
+        """When somebody asks for that."""
+        if self.family.startswith("finish"):
+            self._finishes(random.Random(seed * 6700417 + 5))
+        self.asks: list[tuple[float, dict[str, int]]] = []
+        """When somebody wants which roles to have how many ranks."""
+        if self.family.startswith("resize"):
+            self._resizes(random.Random(seed * 472882027 + 7))
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
         self.users = ("trainer",) if self.is_grpo else ()
         self.outcomes = {"endless": ("failed", "done"), "poison": ("failed", "done")}.get(self.family, ("done",))
         self.deadline = 150.0
+
+    def _varying(self, rng: random.Random) -> frozenset[str]:
+        """Roles that compute something else each time: of every fourth job about half, at least one."""
+        if (
+            self.family == "slow"
+            or self.family.startswith("shared")
+            or (self.family != "versions" and rng.random() > 0.25)
+        ):
+            return frozenset()
+        roles = self.job.graph.roles
+        return frozenset(
+            {
+                "rollout" if self.family == "versions" else rng.choice(roles),
+                *(role for role in roles if rng.random() < 0.3),
+            }
+        )
+
+    def _measured(self, rng: random.Random) -> None:
+        """Some nodes are too slow; there are as many spare ones, and maybe another that is too slow as well."""
+        self.limits = (Limits("speed", {"x": 5.0}, slower=3.0),)
+        slow = rng.sample(self._nodes, rng.randint(0, len(self._nodes)))
+        spare = [f"s{i}" for i in range(len(slow) + rng.randint(0, 1))]
+        self._spares = {node: rng.choice((0.0, 0.0, 10.0)) for node in spare}
+        self.speeds = dict.fromkeys(slow + spare[len(slow) :], 1.0)
+
+    def _finishes(self, rng: random.Random) -> None:
+        if rng.random() < 0.6:
+            self.job.steps = ENDLESS
+        who = rng.sample(self.job.keys, rng.randint(1, min(3, len(self.job.keys))))
+        if rng.random() < 0.7:
+            self.says = {(key, rng.randrange(-1, self.steps)) for key in who}
+        if not self.says or rng.random() < 0.3:
+            self.drain_s = rng.choice((0.0, 2.0, 6.0)) * rng.random()
+
+    def _resizes(self, rng: random.Random) -> None:
+        if rng.random() < 0.2:
+            self.drain_s = 3 + 6 * rng.random()
+        roles = [role for role in self.job.graph.roles if self.job.kinds[role] in RESIZABLE]
+        for _ in range(rng.randint(1, 3)):
+            asked = rng.sample(roles, min(len(roles), rng.choice((1, 1, 2))))
+            if rng.random() < 0.1 or not asked:
+                asked = [rng.choice(self.job.graph.roles)]
+            self.asks.append((rng.choice((0.5, 2.0, 5.0)) * rng.random(), {r: rng.randint(1, 4) for r in asked}))
+
+    def begin(self, world: World) -> None:
+        """What happens to the job from outside, beside failures."""
+        if self.drain_s is not None:
+            world.at(self.drain_s, self._drain, world)
+        for number, (at, sizes) in enumerate(self.asks):
+            world.at(at, self._scale, world, f"ask {number}", sizes)
+
+    def _scale(self, world: World, who: str, sizes: dict[str, int]) -> None:
+        told = any(e.kind == "resize_asked" and e.data["reason"] == who for e in world.journal.events)
+        if not world.ended and not told:
+            world.backend.master.handle(me.ResizeWanted(sizes, who))
+            world.at(0.3, self._scale, world, who, sizes)
+
+    def _drain(self, world: World) -> None:
+        if not world.ended and "job_finishing" not in world.checks.kinds:
+            world.backend.master.handle(me.FinishAsked("somebody has asked"))
+            world.at(0.3, self._drain, world)
 
     def _ladder(self) -> tuple[LadderLevel, ...]:
         few, usual = self.family == "endless", self.family == "passing"
@@ -159,8 +282,8 @@ class Scenario:
         outline = MasterConfig(
             name="simulated",
             epoch=epoch,
-            steps=self.steps,
-            grant=4,
+            steps=self.job.steps,
+            grant=random.Random(self.seed + epoch).choice(GRANTS) if self.family.startswith("finish") else 4,
             places=tuple(AgentPlace(f"node{i}", node, {"cpu": 1.0}) for i, node in enumerate(self._nodes)),
             launches={agent: tuple(those) for agent, those in launches.items()},
             start_timeout_s=20.0,
@@ -170,23 +293,31 @@ class Scenario:
             lease_s=10.0,
             snapshots=self.plan,
             stateful=self.job.stateful,
+            collective=tuple(role for role, kind in self.job.kinds.items() if kind == "collective"),
             hang_after_s=self.hang_after,
             clock=clock,
+            checks=self.limits,
         )
         return MasterMachine(outline, self.ladder, self.diagnosers)
 
     def expect(self, world: World) -> None:
         """What holds at the end in this family only."""
         levels = set(world.checks.levels)
-        if self.family in ("calm", "stall") and levels:
+        if self.family == "resize calm":
+            levels -= {"resize"}
+        if self.family in ("calm", "finish calm", "resize calm", "shared calm", "stall") and levels:
             world.fail("nothing restarts without a failure", f"{levels}")
+        used = {self._nodes[int(agent.removeprefix("node"))] for agent in self.homes.values()}
+        if self.family == "checks calm" and bool(levels) != bool(used & self.speeds.keys()):
+            world.fail("unfit nodes are left, and no others", f"{levels}, too slow are {list(self.speeds)}")
         if self.family == "leave" and levels - {"leaving"}:
             world.fail("nothing restarts without a failure", f"{levels}: an agent that leaves is none")
         if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
             world.fail("who works comes through", f"{world.checks.kinds['hang']} verdicts")
         if self.family in ("process", "master") and levels - {"process"}:
             world.fail("the smallest restart", f"{levels}")
-        if self.family == "lost" and levels - {"process", "node"}:
+        # What a node takes along of roles that vary no copy brings back.
+        if self.family == "lost" and not self.job.varying and levels - {"process", "node"}:
             world.fail("the smallest restart", f"{levels}: a replica would have done")
         if not self.disk_failures and "snapshot_warning" in world.checks.kinds:
-            world.fail("sets are whole", "a set was to be completed without all of its parts")
+            world.fail("checkpoints are whole", "a checkpoint was to be completed without all of its parts")

@@ -39,7 +39,7 @@ def test_every_invariant_holds_in_every_schedule(schedules: int) -> None:
             broken.append(f"python -m tests.simulation {result.seed}  # {result.family}: {result.broken}")
     assert not broken, "\n".join(broken)
     assert totals["faults"] > 1.5 * schedules, totals
-    assert totals["recoveries"] > schedules, totals
+    assert totals["recoveries"] > 0.9 * schedules, totals
     assert min(totals["process"], totals["node"], totals["job"]) > schedules / 20, totals
 
 

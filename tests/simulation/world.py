@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.checks import INVARIANTS, Checks
 from tests.simulation.memory import Disk, NodeMemory
-from tests.simulation.model import RankKey, reference
+from tests.simulation.model import RankKey, Reference
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -58,13 +58,15 @@ class World:
         self.processes: dict[str, SimRank] = {}
         self.groups: dict[tuple[str, int], Group] = {}
         self.dead_nodes: set[str] = set()
-        self.final, self.after = reference(self.job)
+        self.after = Reference(self.job)
+        self.shape = self.job.shape
+        """The job's present layout."""
         self.raises: set[tuple[RankKey, int]] = set(scenario.raises)
         self.backend: Backend
         self.journal: Journal
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self._uids = 0
+        self._uids = self._nonces = 0
         self._channels: dict[tuple[str, str], float] = {}
         self._memories: dict[tuple[str, str], NodeMemory] = {}
 
@@ -117,6 +119,11 @@ class World:
             if self.rng.random() >= drop:
                 self.at(self.between(0.001, net.delay), send, *arguments)
 
+    def nonce(self) -> int:
+        """A number that no other ever is."""
+        self._nonces += 1
+        return self._nonces
+
     def uid(self) -> str:
         """A process's name that no other ever has."""
         self._uids += 1
@@ -159,5 +166,5 @@ class World:
         """The collective of a role's generation."""
         key = (role, generation)
         if key not in self.groups:
-            self.groups[key] = Group(self.job.sizes[role])
+            self.groups[key] = Group(self.shape.sizes[role])
         return self.groups[key]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rolemesh.errors import JobFileError, Problems
+from rolemesh.inline.engine import InlineEngine
+from rolemesh.job.prepared import prepare
 from rolemesh.spec import JobFile, load
-from rolemesh.spec.role_environments import Environment, environments, forbid_environments
+from rolemesh_durable.bundle import environment_of
+from rolemesh_durable.protocol.job import Environment
 
+HELLO = Path(__file__).parents[2] / "examples/hello/job.yaml"
 JOB = """\
 name: test
 flow: flow.py:f
@@ -30,7 +35,7 @@ def job(folder: Path, environment: str, **environ: str) -> JobFile:
 def errors(folder: Path, environment: str) -> list[tuple[str, str]]:
     """Place and cause of each."""
     with pytest.raises((JobFileError, Problems)) as caught:
-        environments(job(folder, environment))
+        job(folder, environment)
     found = list(getattr(caught.value, "errors", [caught.value]))
     assert all(error.remedy for error in found)
     return [((error.where or "").removeprefix(f"{folder}/"), error.what) for error in found]
@@ -40,9 +45,9 @@ def test_paths_are_relative_to_the_job_file_and_requirements_stay_as_they_are(tm
     (tmp_path / "tiny-1.0-py3-none-any.whl").touch()
     (tmp_path / "code").mkdir()
     asked = "{pip: [tiny-1.0-py3-none-any.whl, tiny @ ./tiny-1.0-py3-none-any.whl, 'a[b]==1.0', 'c @ https://x/c.zip'],"
-    found = environments(job(tmp_path, asked + " working_dir: code, env_vars: {N: 1}}"))
+    made = job(tmp_path, asked + " working_dir: code, env_vars: {N: 1}}")
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
-    assert found == {
+    assert {name: environment_of(made, name) for name in made.spec.roles} == {
         "a": Environment(
             (str(wheel), f"tiny @ file://{wheel}", "a[b]==1.0", "c @ https://x/c.zip"),
             str(tmp_path / "code"),
@@ -79,9 +84,12 @@ def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path) -> None:
 
 
 def test_one_process_can_have_variables_but_no_packages_or_folder_of_a_role(tmp_path: Path) -> None:
-    forbid_environments(job(tmp_path, "{env_vars: {A: 1}}"), "--inline")
+    def start(**environment: object) -> None:
+        asked = f"roles.source.runtime_env={json.dumps(environment)}"
+        InlineEngine(InlineEngine.Options()).start(prepare(HELLO, [asked]), tmp_path, say=print)
+
+    start(env_vars={"A": 1})
     with pytest.raises(Problems) as caught:
-        forbid_environments(job(tmp_path, "{pip: [a], working_dir: x}"), "--inline")
-    assert [error.where for error in caught.value.errors] == [
-        f"{tmp_path}/job.yaml:7: roles.a.runtime_env.{key}" for key in ("pip", "working_dir")
-    ]
+        start(pip=["a"], working_dir=".")
+    places = [(error.where or "").rpartition(": ")[2] for error in caught.value.errors]
+    assert places == ["roles.source.runtime_env.pip", "roles.source.runtime_env.working_dir"]

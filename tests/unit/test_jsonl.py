@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from rolemesh.api.observer import Event, RoleTimes, StepMetrics
-from rolemesh.runs.jsonl import LineFile, event_line, last_line, metrics_line, read_metrics
+from rolemesh.runs.jsonl import event_line, metrics_line, read_metrics
+from rolemesh_durable.journal.line_file import LineFile, last_line
 
 
 def line(step: int, **values: float) -> StepMetrics:

@@ -9,11 +9,11 @@ import re
 import sys
 
 KERNEL_NAMES = (
-    "attach", "checkpoint", "collocation", "console", "durable", "events", "failover-job", "failover-node",
-    "failover-process", "fsdp", "function", "inline", "job", "local", "logs", "mariadb", "mysql", "node", "pack",
-    "pd", "plot", "postgresql", "process", "ray", "reasoning-gym", "reasoning-gym-reward", "rehearsal",
-    "separation", "shm", "sql", "sqlite", "standard", "status", "stop", "subgraph", "tcp", "testing", "vllm",
-    "vllm-decode", "vllm-prefill",
+    "attach", "checkpoint", "checks", "collocation", "console", "disk", "durable", "events", "failover-job",
+    "failover-node", "failover-process", "fsdp", "function", "inline", "job", "local", "logs", "mariadb", "matmul",
+    "memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray", "reasoning-gym",
+    "reasoning-gym-reward", "rehearsal", "scale", "separation", "shm", "sql", "sqlite", "standard", "status", "stop",
+    "subgraph", "tcp", "testing", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")

@@ -6,26 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
 from rolemesh.api.cluster import ClusterView
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import Plugin
 
-__all__ = ["BACKEND_API_VERSION", "Backend"]
-
-BACKEND_API_VERSION = 1
+__all__ = ["Backend"]
 
 
-class Backend(ABC):
+class Backend(Plugin, ABC):
     """Base of backends (entry-point group ``rolemesh.backends``).
 
-    One instance starts one job, from a driver's process. How the master reaches its agents there is a
-    `rolemesh.api.cluster.Launcher`, which the master's process makes.
+    The fields of its `Options` are options of ``rolemesh run`` where it is chosen. One instance starts one job, from a
+    driver's process. How the master reaches its agents there is a
+    `rolemesh_durable.protocol.launcher.Launcher`, which the master's process makes.
     """
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
-    """Its fields are options of ``rolemesh run`` where this backend is chosen."""
-    api_version: ClassVar[int] = BACKEND_API_VERSION
     name: ClassVar[str]
     """As in the entry point: what the journal and ``run.json`` call it."""
     nodes_join: ClassVar[bool] = False
@@ -34,7 +28,7 @@ class Backend(ABC):
     def __init__(self, options: Any, lost: Collection[str] = ()) -> None:
         """`lost`: nodes that an earlier attempt of the job has lost, and that must not be used. Raises `BackendError`
         if the backend cannot be reached."""
-        self.options = options
+        super().__init__(options)
         self.lost = frozenset(lost)
 
     @classmethod

@@ -41,8 +41,7 @@ class Ragged:
         lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         filled = [np.asarray(row, dtype=dtype) for row in rows if len(row)]
-        values = np.concatenate(filled) if filled else np.zeros(0, dtype=dtype or np.int64)
-        return cls(values, offsets)
+        return cls(np.concatenate(filled) if filled else np.zeros(0, dtype=dtype or np.int64), offsets)
 
     def __len__(self) -> int:
         return self.offsets.size - 1
@@ -50,10 +49,7 @@ class Ragged:
     def __getitem__(self, index: int | slice) -> Any:
         """Row `index` as an array, or the rows of a slice with step 1 as a `Ragged` that shares `values`."""
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                raise ValueError("Ragged takes slices with step 1 only")
-            stop = max(start, stop)
+            start, stop = _bounds("Ragged", index, len(self))
             low, high = int(self.offsets[start]), int(self.offsets[stop])
             return Ragged(self.values[low:high], self.offsets[start : stop + 1] - low)
         if not -len(self) <= index < len(self):
@@ -68,8 +64,6 @@ class Ragged:
         if not isinstance(other, Ragged):
             return NotImplemented
         return np.array_equal(self.offsets, other.offsets) and _same(self.values, other.values)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Ragged(rows={len(self)}, values={len(self.values)})"
@@ -88,20 +82,15 @@ class Batch(Mapping[str, Column]):
         """`rows` is needed only for a batch without columns."""
         self._columns = dict(columns)
         for name, column in self._columns.items():
-            length = len(column)
-            if rows is None:
-                rows = length
-            if length != rows:
-                raise ValueError(f"column {name!r} has {length} rows, the others {rows}")
+            rows = len(column) if rows is None else rows
+            if len(column) != rows:
+                raise ValueError(f"column {name!r} has {len(column)} rows, the others {rows}")
         self.rows: int = rows or 0
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            start, stop, step = key.indices(self.rows)
-            if step != 1:
-                raise ValueError("Batch takes slices with step 1 only")
-            part = slice(start, max(start, stop))
-            return Batch({n: c[part] for n, c in self._columns.items()}, rows=part.stop - part.start)
+            start, stop = _bounds("Batch", key, self.rows)
+            return Batch({n: c[start:stop] for n, c in self._columns.items()}, rows=stop - start)
         return self._columns[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -120,13 +109,9 @@ class Batch(Mapping[str, Column]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Batch):
             return NotImplemented
-        return (
-            self.rows == other.rows
-            and self._columns.keys() == other._columns.keys()
-            and all(_same(column, other._columns[name]) for name, column in self._columns.items())
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        ours, theirs = self._columns, other._columns
+        alike = self.rows == other.rows and ours.keys() == theirs.keys()
+        return alike and all(_same(column, theirs[name]) for name, column in ours.items())
 
     def __repr__(self) -> str:
         return f"Batch(rows={self.rows}, columns={list(self._columns)})"
@@ -153,8 +138,6 @@ class Shard:
             return NotImplemented
         return (self.shape, self.offsets) == (other.shape, other.offsets) and _same(self.data, other.data)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"Shard({tuple(self.data.shape)} at {self.offsets} of {self.shape})"
 
@@ -177,26 +160,32 @@ def concat(values: Sequence[Any], axis: int = 0) -> Any:
         return values[0]
     first = values[0]
     if isinstance(first, Batch):
-        names = list(first)
         for other in values[1:]:
-            if set(other) != set(names):
-                raise ValueError(f"batches have different columns: {sorted(names)} and {sorted(other)}")
+            if set(other) != set(first):
+                raise ValueError(f"batches have different columns: {sorted(first)} and {sorted(other)}")
         rows = sum(v.rows for v in values) if axis == 0 else first.rows
-        return Batch({name: concat([v[name] for v in values], axis) for name in names}, rows=rows)
+        return Batch({name: concat([v[name] for v in values], axis) for name in first}, rows=rows)
     if isinstance(first, Ragged):
         starts = np.cumsum([0] + [int(v.offsets[-1]) for v in values[:-1]])
         offsets = [first.offsets] + [v.offsets[1:] + s for v, s in zip(values[1:], starts[1:], strict=True)]
         return Ragged(concat([v.values for v in values]), np.concatenate(offsets))
     if isinstance(first, np.ndarray):
         return np.concatenate(values, axis=axis)
-    if isinstance(first, list):
-        return [item for value in values for item in value]
-    if isinstance(first, tuple):
-        return tuple(item for value in values for item in value)
+    if isinstance(first, list | tuple):
+        items = [item for value in values for item in value]
+        return items if isinstance(first, list) else tuple(items)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(first, torch.Tensor):
         return torch.cat(list(values), dim=axis)
     raise TypeError(f"a {type(first).__name__} has no parts to concatenate; return a Batch, array or list")
+
+
+def _bounds(what: str, rows: slice, length: int) -> tuple[int, int]:
+    """The first of `rows`, and the one after the last."""
+    start, stop, step = rows.indices(length)
+    if step != 1:
+        raise ValueError(f"{what} takes slices with step 1 only")
+    return start, max(start, stop)
 
 
 def _same(a: Any, b: Any) -> bool:

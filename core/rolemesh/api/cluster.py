@@ -1,16 +1,12 @@
-"""What a backend must offer: a view of its nodes, and a launcher that keeps agents on them.
-
-`ClusterView` is plain data that placement strategies read. `Launcher` is the master's only way to touch a backend.
-"""
+"""The nodes that a backend has, as plain data that placement strategies read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["AgentPlace", "AgentStart", "ClusterView", "Launcher", "Lost", "NodeView", "Received"]
+__all__ = ["ClusterView", "NodeView"]
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -35,78 +31,4 @@ class ClusterView(msgspec.Struct, frozen=True):
 
     def node(self, node_id: str) -> NodeView:
         """The node with this id; `KeyError` if there is none."""
-        for node in self.nodes:
-            if node.id == node_id:
-                return node
-        raise KeyError(node_id)
-
-
-class AgentPlace(msgspec.Struct, frozen=True):
-    """Where an agent is to live: the node, and the resources it holds there for its ranks."""
-
-    agent: str
-    node: str
-    resources: dict[str, float]
-
-
-class AgentStart(msgspec.Struct, frozen=True):
-    """An agent to start: its place, the number of this start, and its encoded `AgentConfig` (which says the same)."""
-
-    place: AgentPlace
-    incarnation: int
-    config: bytes
-
-
-Received: TypeAlias = Callable[[str, bytes], None]
-"""``received(agent, message)``: an agent's encoded message; it says itself which incarnation it is from."""
-
-
-class Lost(Protocol):
-    """Told once when an incarnation of an agent is gone, for whatever reason, or could not be started."""
-
-    def __call__(self, agent: str, incarnation: int, why: str, node_lost: bool) -> None:
-        """`why` is for people. `node_lost`: its node has gone with it, and is no longer in `Launcher.cluster`."""
-
-
-class Launcher(Protocol):
-    """The master's hands: agents are started, found again, killed, and spoken to through it.
-
-    Agents outlive the master that started them; what they hold on their nodes stays reserved until `stop`. All methods
-    may be called from any thread. Only `start`, `attach` and `stop` may take seconds, so call them beside the master's
-    loop. Messages may get lost, be repeated, or overtake one another, in both directions.
-    """
-
-    def open(self, received: Received, lost: Lost) -> None:
-        """Say who is told what happens, from any thread; once, before everything else."""
-
-    def start(self, starts: Sequence[AgentStart]) -> None:
-        """Reserve what is not yet reserved for these places, all or nothing, and start the agents there.
-
-        An older incarnation of such an agent is dead, and its ranks with it, before the new one runs. Returns when
-        the agents have been asked for; they report by themselves, or are `lost`. Raises `BackendError` if the
-        resources cannot be reserved; what this call has reserved is given back then.
-        """
-
-    def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """After the master's restart: find these agents again, by `incarnations[agent]`; those gone are `lost`.
-
-        Agents of the job that are not among them are killed.
-        """
-
-    def send(self, agent: str, incarnation: int, message: bytes) -> None:
-        """Pass an encoded `MasterToAgent` message on, without waiting; dropped if that incarnation is not reachable."""
-
-    def kill(self, agent: str, incarnation: int) -> None:
-        """SIGKILL this incarnation, also a stopped one, and its ranks with it; `lost` follows. Does not wait."""
-
-    def cluster(self) -> ClusterView:
-        """The nodes that are present now, those that joined later included."""
-
-    def beat(self) -> None:
-        """Called by the master's loop at each turn: a master that no longer does is killed, and started again."""
-
-    def lose(self, node: str) -> bool:
-        """Rehearsal: take a node away with all that is on it. False where this backend cannot emulate that."""
-
-    def stop(self) -> None:
-        """End all agents, give back what was reserved, and remove what dead agents left. Idempotent."""
+        return {node.id: node for node in self.nodes}[node_id]

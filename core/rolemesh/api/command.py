@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
+from rolemesh.api.plugin import Plugin
 
-from rolemesh.api.workload import NoOptions
-
-__all__ = ["COMMAND_API_VERSION", "Command", "RunOption"]
-
-COMMAND_API_VERSION = 1
+__all__ = ["Command", "RunOption"]
 
 
-class Command:
+class Command(Plugin):
     """Base of commands (entry-point group ``rolemesh.commands``).
 
     A command named ``stop`` is the verb ``rolemesh stop``, one named ``plugins.check`` is ``rolemesh plugins check``,
     and one named ``run.chaos``, a `RunOption`, adds its options to ``rolemesh run``.
     """
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
-    api_version: ClassVar[int] = COMMAND_API_VERSION
     help: ClassVar[str] = ""
     """One line for the list of verbs, which reads it from the source: write the text itself."""
 
@@ -34,9 +28,6 @@ class Command:
 
 class RunOption(Command):
     """Options of ``rolemesh run``: the fields of `Options`. It does the run if `wanted`."""
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
 
     def wanted(self) -> bool:
         """Whether one of its options has been given."""

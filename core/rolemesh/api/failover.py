@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
 from rolemesh.api.failures import Scope
+from rolemesh.api.plugin import Plugin
 
-__all__ = ["FAILOVER_API_VERSION", "Budget", "FailoverLevel"]
-
-FAILOVER_API_VERSION = 1
+__all__ = ["Budget", "FailoverLevel"]
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
@@ -22,7 +21,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     )
 
 
-class FailoverLevel:
+class FailoverLevel(Plugin):
     """Base class of failover levels: implement the hook `recover`, and `diagnose` to judge a failure first.
 
     One instance per job, in the master. Hooks are marked with `rolemesh.hookimpl` and must be pure: they propose, the
@@ -31,8 +30,4 @@ class FailoverLevel:
     """
 
     Options: ClassVar[type[Budget]] = Budget
-    api_version: ClassVar[int] = FAILOVER_API_VERSION
     scope: ClassVar[Scope] = "process"
-
-    def __init__(self, options: Any) -> None:
-        self.options = options

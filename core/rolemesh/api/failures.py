@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal as signals
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,32 +12,24 @@ import msgspec
 
 from rolemesh.errors import EXIT_FAILED, JobFailedError
 
-__all__ = [
-    "Attempt",
-    "Cause",
-    "Failure",
-    "FaultKind",
-    "JobView",
-    "NodeState",
-    "RankView",
-    "RecoveryPlan",
-    "Scope",
-    "Verdict",
-    "describe",
-    "describe_exit",
-    "is_echo",
-    "job_failed",
-    "primary",
-    "weight",
-]
+__all__ = ["Attempt", "Failure", "JobView", "NodeState", "Pass", "RankView", "RecoveryPlan", "Verdict"]
+__all__ += ["Cause", "Scope", "describe", "job_failed"]
 
 MAX_OTHERS = 8
 
 Cause: TypeAlias = Literal[
-    "exception", "exit", "signal", "agent_lost", "node_lost", "hang", "straggler", "start", "environment"
+    "exception",
+    "exit",
+    "signal",
+    "agent_lost",
+    "node_lost",
+    "log_lost",
+    "hang",
+    "straggler",
+    "start",
+    "environment",
+    "check",
 ]
-FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
-"""What a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` says what each does."""
 Scope: TypeAlias = Literal["process", "node", "job"]
 """How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 
@@ -47,7 +38,7 @@ class Failure(msgspec.Struct, frozen=True):
     """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1 before the first.
 
     `traceback` holds the user's frames only; of an "environment" that could not be made, what pip printed last.
-    `signal` and `exit_code` are those of the process, if it ended.
+    `signal` and `exit_code` are those of the process, if it ended; `log_tail` are the last lines that it had printed.
     """
 
     cause: Cause
@@ -61,6 +52,7 @@ class Failure(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     generation: int = 0
+    log_tail: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -101,7 +93,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way. `reached` has role,
     rank and the furthest step that each of them had finished before; `ended_at` is when all were ready again, or it was
-    given up.
+    given up. `avoid` are nodes that it was to keep away from.
     """
 
     level: str
@@ -111,6 +103,7 @@ class Attempt(msgspec.Struct, frozen=True):
     outcome: Literal["", "recovered", "failed"] = ""
     reached: tuple[tuple[str, int, int], ...] = ()
     ended_at: float = 0.0
+    avoid: tuple[str, ...] = ()
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -118,7 +111,9 @@ class JobView(msgspec.Struct, frozen=True):
 
     `collective` and `stateful` are names of roles: of those whose ranks live and die together, and of those that give
     snapshots. `persisted` is the step of the newest complete snapshot on disk, -1 if there is none. `failures` are all
-    earlier ones, `attempts` all recoveries so far, the latest last. `now` is in seconds of any monotonic clock.
+    earlier ones, `failed_at` when each of them was, `attempts` all recoveries so far, the latest last. `now` is in
+    seconds of any monotonic clock. `spares` are nodes that live and hold no rank of the job, as far as is known. A
+    level finds in `verdict` what the diagnosis has said of the failure that it is asked about.
     """
 
     name: str
@@ -132,6 +127,9 @@ class JobView(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     now: float = 0.0
+    failed_at: tuple[float, ...] = ()
+    spares: tuple[str, ...] = ()
+    verdict: Verdict | None = None
 
     def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
         """The ranks that must be restarted with this one: itself, or all of a collective role."""
@@ -169,57 +167,27 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
 
 
+class Pass(msgspec.Struct, frozen=True):
+    """A level leaves a failure to the next one, and says why: what the ladder has tried is told with the job's end."""
+
+    reason: str
+
+
 def describe(failure: Failure) -> str:
     """The failure in one line: who died, where, and how."""
-    who = f"role {failure.role}, rank {failure.rank}" if failure.role else f"agent on node {failure.node}"
-    at = []
-    if failure.operator:
-        at.append(f"in operator {failure.operator}")
-    if failure.step >= 0:
-        at.append(f"at step {failure.step}")
-    place = f"{who} ({' '.join(at)})" if at else who
-    return f"{place}: {failure.message}"
-
-
-_HINTS: dict[int, str] = {
-    signals.SIGKILL: " (nobody here sent it: out of memory, or somebody else)",
-    signals.SIGSEGV: " (a crash in native code, or a write into an input tensor, which is read-only: clone it)",
-}
-
-
-def describe_exit(
-    role: str,
-    rank: int,
-    exit_code: int | None,
-    signal: int | None,
-    error: str = "",
-    generation: int = 0,
-    cause: Literal["start", "environment"] = "start",
-) -> Failure:
-    """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
-    if error and cause == "environment":
-        message, _, printed = error.partition("\n")
-        return Failure(cause, role, rank, message=message, traceback=printed, generation=generation)
-    if error:
-        return Failure(cause, role, rank, message=error, generation=generation)
-    if signal is not None:
-        try:
-            name = signals.Signals(signal).name
-        except ValueError:
-            name = f"signal {signal}"
-        message = f"its process was killed by {name}{_HINTS.get(signal, '')}"
-        return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
-    message = f"its process ended with exit code {exit_code} before its last step"
-    return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)
+    what = "node" if failure.cause == "check" else "agent on node"
+    who = f"role {failure.role}, rank {failure.rank}" if failure.role else f"{what} {failure.node}"
+    operator = f"in operator {failure.operator}" if failure.operator else ""
+    at = " ".join(filter(None, (operator, f"at step {failure.step}" if failure.step >= 0 else "")))
+    return f"{who} ({at}): {failure.message}" if at else f"{who}: {failure.message}"
 
 
 def job_failed(result: Mapping[str, Any]) -> JobFailedError:
     """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to read on."""
     failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
     said = describe(failure) if failure else str(result.get("message"))
-    what = said
-    if failure is not None and failure.traceback:
-        what += "\n\n" + textwrap.indent(failure.traceback.rstrip(), "  ") + "\n"
+    last = (failure.traceback or failure.log_tail) if failure is not None else ""
+    what = said + ("\n\n" + textwrap.indent(last.rstrip(), "  ") + "\n" if last else "")
     for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
         what += f"\n  also: {other}"
     logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
@@ -227,34 +195,3 @@ def job_failed(result: Mapping[str, Any]) -> JobFailedError:
     error = JobFailedError(what, remedy=f"what it printed is in {log}" if log.exists() else None)
     error.exit_code = int(result.get("exit_code", EXIT_FAILED))
     return error
-
-
-_ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")
-
-
-def is_echo(failure: Failure) -> bool:
-    """Whether this is what a survivor says when its peer has died: a broken connection of a collective."""
-    # In a traceback the indented lines quote code, which may well speak of sockets.
-    raised = [line for line in failure.traceback.splitlines() if line and not line[0].isspace()]
-    text = " ".join([failure.message, *raised]).lower()
-    return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
-
-
-def weight(failure: Failure) -> int:
-    """Orders failures by how likely they are the cause of the others, 0 the most.
-
-    A lost node or agent, then a death, then an exception. A collective's survivor raises a connection error within
-    milliseconds of its peer's death, often before the death itself is seen, so the order of arrival says little.
-    """
-    if failure.cause in ("node_lost", "agent_lost"):
-        return 0
-    if failure.cause in ("signal", "start", "environment", "hang"):
-        return 1
-    if failure.cause == "exception" and not is_echo(failure):
-        return 2
-    return 3 if failure.cause in ("exit", "straggler") else 4
-
-
-def primary(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others are echoes of."""
-    return min(failures, key=weight)

@@ -1,4 +1,4 @@
-"""Import strings: ``package.module:attr`` or ``path/file.py:attr``, checked without importing, resolved on demand."""
+"""Import strings, ``package.module:attr`` or ``path/file.py:attr``: checked in the source, resolved on demand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +17,53 @@ from pydantic_core import CoreSchema, core_schema
 
 from rolemesh.errors import nearest
 
-__all__ = ["ImportRef", "import_paths"]
+__all__ = ["ImportRef", "find_module", "import_paths", "parsed", "source_file", "top_level_names"]
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """`importlib.util.find_spec` without importing the parents."""
+    head, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(head)
+    except ValueError:  # a module that was made by hand has no spec
+        spec = None
+    found = head
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        found = f"{found}.{part}"
+        spec = PathFinder.find_spec(found, folders := list(spec.submodule_search_locations))
+        if spec is not None and spec.origin is None:
+            # A folder without __init__.py: the list of its places asks for its parent's, which is not imported.
+            spec.submodule_search_locations = [str(Path(folder, part)) for folder in folders]
+    return spec
+
+
+def source_file(spec: ModuleSpec) -> Path | None:
+    """The module's file; None for one without Python source."""
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def parsed(source: Path) -> ast.Module:
+    """The module in this file. Raises what reading and parsing it raises."""
+    return ast.parse(source.read_text(encoding="utf-8"), str(source))
+
+
+def top_level_names(tree: ast.Module) -> set[str]:
+    """The names that a module binds outside functions and classes; ``*`` where it imports all of another one."""
+    names: set[str] = set()
+    todo: list[ast.AST] = [*tree.body]
+    while todo:
+        match node := todo.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case _:
+                todo += ast.iter_child_nodes(node)
+    return names
 
 
 def import_paths(base: str | Path) -> None:
@@ -33,22 +81,17 @@ class ImportRef(str):
     """
 
     base: str
+    module: str
+    attr: str
 
     def __new__(cls, text: str, base: str = ".") -> ImportRef:
         self = super().__new__(cls, text)
         self.base = base
+        self.module, _, self.attr = text.partition(":")
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ImportRef, (str(self), self.base))
-
-    @property
-    def module(self) -> str:
-        return self.partition(":")[0]
-
-    @property
-    def attr(self) -> str:
-        return self.partition(":")[2]
 
     def source(self) -> Path | None:
         """The file that defines the module, or None for one without Python source. Raises `ValueError`."""
@@ -60,13 +103,10 @@ class ImportRef(str):
                 raise ValueError(f"{str(self)!r} does not resolve: there is no file {path}")
             return path
         import_paths(self.base)
-        try:
-            spec = importlib.util.find_spec(self.module)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"{str(self)!r} does not resolve: no module named {error.name!r}") from error
+        spec = find_module(self.module)
         if spec is None:
             raise ValueError(f"{str(self)!r} does not resolve: no module named {self.module!r}")
-        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+        return source_file(spec)
 
     def check(self) -> None:
         """Raise `ValueError` unless the module exists and defines the name at its top level.
@@ -76,19 +116,15 @@ class ImportRef(str):
         source = self.source()
         if source is None:
             return
-        names = _top_level_names(source)
-        head = self.attr.partition(".")[0]
-        if head not in names and "*" not in names and "__getattr__" not in names:
+        names, head = top_level_names(parsed(source)), self.attr.partition(".")[0]
+        if not {head, "*", "__getattr__"} & names:
             public = [name for name in names if not name.startswith("_")]
             raise ValueError(f"{str(self)!r} does not resolve: {source.name} has no {head!r}; {nearest(head, public)}")
 
     def resolve(self) -> Any:
         """Import the module and return the object. Raises what the import raises."""
         self.source()
-        target: Any = self._import()
-        for name in self.attr.split("."):
-            target = getattr(target, name)
-        return target
+        return attrgetter(self.attr)(self._import())
 
     def _import(self) -> ModuleType:
         if not self.module.endswith(".py"):
@@ -124,32 +160,9 @@ class ImportRef(str):
                 raise ValueError(f"{text!r} does not resolve: {error.filename}:{error.lineno}: {error.msg}") from error
             return ref
 
-        return core_schema.with_info_after_validator_function(
-            build, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
-        )
+        text, plain = core_schema.str_schema(), core_schema.to_string_ser_schema()
+        return core_schema.with_info_after_validator_function(build, text, serialization=plain)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", "pattern": r"^[^:]+:[^:]+$", "description": "module:name or file.py:name"}
-
-
-def _top_level_names(path: Path) -> set[str]:
-    names: set[str] = set()
-    body: list[ast.stmt] = list(ast.parse(path.read_text(), filename=str(path)).body)
-    while body:
-        node = body.pop()
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
-            case ast.Assign(targets=targets):
-                names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                names.add(name)
-            case ast.If() | ast.Try():
-                body += [*node.body, *node.orelse, *getattr(node, "finalbody", [])]
-                body += [s for h in getattr(node, "handlers", []) for s in h.body]
-            case _:
-                pass
-    return names

@@ -5,22 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from pydantic import BaseModel
 
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import Plugin
 
-__all__ = [
-    "OBSERVER_API_VERSION",
-    "AgentStatus",
-    "Event",
-    "JobStatus",
-    "Missed",
-    "Observer",
-    "RankStatus",
-    "RoleTimes",
-    "RunInfo",
-    "StepMetrics",
-]
+__all__ = ["OBSERVER_API_VERSION", "AgentStatus", "JobStatus", "Observer", "RankStatus"]
+__all__ += ["Event", "Missed", "RoleTimes", "RunInfo", "StepMetrics"]
 
 OBSERVER_API_VERSION = 1
 
@@ -28,16 +17,18 @@ OBSERVER_API_VERSION = 1
 class RunInfo(msgspec.Struct, frozen=True):
     """A run: its name, folder, length and roles (world size by name), and the operator labels in the flow's order.
 
-    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not.
+    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not; `base` is the job
+    file's folder. `steps` is None for a job without an end.
     """
 
     name: str
     run_dir: str
-    steps: int
+    steps: int | None
     roles: dict[str, int]
     operators: tuple[str, ...]
     backend: str = ""
     origin: str = ""
+    base: str = ""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -79,7 +70,8 @@ class StepMetrics(msgspec.Struct):
 
 class RankStatus(msgspec.Struct, frozen=True):
     """A rank now. `phase` is what it does: computing, waiting (for input), blocked (on credit), turn (waiting for its
-    turn on its slot), gathering (waiting for its group), idle. `doing` is the operator or edge's peer."""
+    turn on its slot), gathering (waiting for its group), idle. `doing` is the operator or edge's peer, with what
+    the operator tells of its progress."""
 
     role: str
     rank: int
@@ -105,14 +97,16 @@ class JobStatus(msgspec.Struct, frozen=True):
     """The whole job now.
 
     `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings` say what is wrong
-    right now and is being waited for, such as a journal that cannot be written because the disk is full.
+    right now and is being waited for, such as a journal that cannot be written because the disk is full. `steps` is
+    None for a job without an end; `finishing` is why one is about to end in good order, "" otherwise. `resizing` is how
+    many ranks roles are about to have.
     """
 
     name: str
     state: str
     epoch: int
     committed: int
-    steps: int
+    steps: int | None
     started: float
     master_pid: int
     master_node: str
@@ -121,6 +115,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     message: str = ""
     persisted: int = -1
     warnings: tuple[str, ...] = ()
+    finishing: str = ""
+    resizing: dict[str, int] = {}
 
 
 class Missed(msgspec.Struct, frozen=True):
@@ -137,16 +133,6 @@ class Missed(msgspec.Struct, frozen=True):
     first_step: int = 0
     last_step: int = 0
 
-    def with_event(self, seq: int) -> Missed:
-        """And the event `seq`, which is later."""
-        first = self.first_event if self.events else seq
-        return msgspec.structs.replace(self, events=self.events + 1, first_event=first, last_event=seq)
-
-    def with_line(self, first: int, last: int) -> Missed:
-        """And the line of the steps `first` to `last`, which are later."""
-        first = self.first_step if self.lines else first
-        return msgspec.structs.replace(self, lines=self.lines + 1, first_step=first, last_step=last)
-
     def __bool__(self) -> bool:
         return bool(self.events or self.lines)
 
@@ -156,13 +142,9 @@ class Missed(msgspec.Struct, frozen=True):
         return " and ".join(filter(None, (events, lines)))
 
 
-class Observer:
+class Observer(Plugin):
     """Base class of observers. One instance per job and side; hooks are marked with `rolemesh.hookimpl`."""
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
     api_version: ClassVar[int] = OBSERVER_API_VERSION
     side: ClassVar[Literal["master", "driver"]] = "master"
     """master: sees everything exactly once, also detached. driver: lives where a person watches, may come and go."""
-
-    def __init__(self, options: Any) -> None:
-        self.options = options

@@ -40,7 +40,15 @@ class Sharded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Balanced(msgspec.Struct, frozen=True, tag=True):
-    """Reserved: chunks go to whichever consumer rank has credit. This kernel refuses it when the flow is traced."""
+    """Of an input: the rows are shared out by demand. A step's value is cut into items of `rows` rows, and each rank
+    takes the next one when it is free; ``async def`` operators may have `concurrency` of them in hand at once.
+
+    The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns one row per row, and is
+    declared ``returns=Split()``: who takes its value gets the rows in the order of the source, whoever made them.
+    """
+
+    rows: int = 1
+    concurrency: int = 1
 
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced

@@ -5,16 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
-from pydantic import BaseModel
-
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import Plugin
 from rolemesh.errors import StateError
 
-__all__ = ["STORE_API_VERSION", "JournalDamagedError", "Numbered", "StateUnavailableError", "Store", "scheme"]
-
-STORE_API_VERSION = 1
+__all__ = ["JournalDamagedError", "Numbered", "StateUnavailableError", "Store", "scheme"]
 
 Numbered: TypeAlias = tuple[int, str]
 """A record with its number, from 1."""
@@ -33,18 +29,15 @@ def scheme(url: str) -> str:
     return url.partition("://")[0].partition("+")[0]
 
 
-class Store(ABC):
+class Store(Plugin, ABC):
     """Base of stores (entry-point group ``rolemesh.stores``); a store's name is the scheme of its URLs.
 
     Of each job it keeps a root, numbered records, and a head that stands for records that were dropped: all of them
     text, whose meaning is not its own. Several jobs may share what `url` names. A store is used by one thread at a
     time. What does not answer is waited for no longer than some seconds, and then `StateUnavailableError` is raised;
-    what is there and cannot be read is `JournalDamagedError`.
+    what is there and cannot be read is `JournalDamagedError`. It has no
+    options: what it must know is in its URL.
     """
-
-    Options: ClassVar[type[BaseModel]] = NoOptions
-    """None: what a store must know is in its URL."""
-    api_version: ClassVar[int] = STORE_API_VERSION
 
     def __init__(self, url: str, run_dir: Path, job_id: str) -> None:
         """`url` as the job file has it; relative paths in it are relative to `run_dir`. Nothing is opened yet.

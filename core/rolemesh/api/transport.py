@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
-from pydantic import BaseModel
 
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import Plugin
 from rolemesh.errors import TransportError
 
 __all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport", "TransportKeys"]
@@ -53,14 +52,11 @@ class Site(msgspec.Struct, frozen=True):
         Raises `TransportError` if the folder alone is too long.
         """
         key = f"{self.role}/{self.rank}/{self.generation}/{purpose}".encode()
-        path = Path(self.socket_dir) / blake2b(key, digest_size=6).hexdigest()
-        if len(bytes(path)) > 107:
-            raise TransportError(
-                f"the socket's path has {len(bytes(path))} bytes, the system takes 107",
-                where=str(path),
-                remedy="set TMPDIR to a shorter folder",
-            )
-        return str(path)
+        path = str(Path(self.socket_dir) / blake2b(key, digest_size=6).hexdigest())
+        if (size := len(path.encode())) > 107:
+            what = f"the socket's path has {size} bytes, the system takes 107"
+            raise TransportError(what, where=path, remedy="set TMPDIR to a shorter folder")
+        return path
 
 
 class Payload(ABC):
@@ -111,14 +107,12 @@ class Sender(ABC):
         """Stop sending; what is queued may take `linger_ms` to leave."""
 
 
-class Transport(ABC):
+class Transport(Plugin, ABC):
     """Base class of transports (entry-point group ``rolemesh.transports``). One instance per rank."""
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
     api_version: ClassVar[int] = TRANSPORT_API_VERSION
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
+    reach: ClassVar[Literal["node", "network"]] = "network"
+    """node: it works between ranks of one node only, so it is refused as `edges.remote`."""
 
     @abstractmethod
     def open(self, inbox: Inbox, site: Site) -> str:
@@ -132,5 +126,5 @@ class Transport(ABC):
         """Connections that were refused since the start: wrong key, wrong protocol."""
         return 0
 
-    def close(self) -> None:  # noqa: B027 - nothing to release is ordinary
+    def close(self) -> None:
         """Release what `open` made. Senders are closed before, the inbox after."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -18,20 +19,12 @@ import msgspec
 import numpy as np
 from pydantic import BaseModel
 
-from rolemesh.api.partition import Partition, Split
+from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
+from rolemesh.api.service import Caller, ServiceSpec, services_of
+from rolemesh.errors import RolemeshError
 
-__all__ = [
-    "WORKLOAD_API_VERSION",
-    "NoOptions",
-    "OperatorSpec",
-    "RankContext",
-    "Rendezvous",
-    "State",
-    "Workload",
-    "operator",
-    "operator_spec",
-    "stable_seed",
-]
+__all__ = ["WORKLOAD_API_VERSION", "RankContext", "Rendezvous", "State", "Workload", "stable_seed"]
+__all__ += ["NoOptions", "OperatorSpec", "operator", "operator_spec"]
 
 WORKLOAD_API_VERSION = 1
 
@@ -65,6 +58,7 @@ def operator(*, returns: Partition | None = None, streaming: bool = False, **inp
     """Declare a method as an operator: a partition per parameter, and that of what it returns (None: nothing).
 
     A generator function yields chunks. With `streaming`, each edge input is an iterator over the producer's chunks.
+    An ``async def`` method runs to its end before the rank's next operator; it may have many calls under way.
     """
 
     def mark(function: F) -> F:
@@ -83,12 +77,16 @@ def operator_spec(
     returns: Partition | None = None,
     streaming: bool = False,
     default: Partition | None = None,
+    fixed: Collection[str] = ("self",),
 ) -> OperatorSpec:
-    """The spec of a function with declared partitions; `default` stands in for parameters without one.
+    """The spec of a function with declared partitions; `default` stands in for parameters without one, and those that
+    are `fixed` are no inputs.
 
     Raises `TypeError` for a partition of an unknown parameter and, without `default`, for a missing one.
     """
-    parameters = [p for name, p in inspect.signature(function).parameters.items() if name != "self"]
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(f"operator {function.__name__!r} is an asynchronous generator; return the whole value")
+    parameters = [p for name, p in inspect.signature(function).parameters.items() if name not in fixed]
     declared = dict(inputs or {})
     known = {p.name for p in parameters}
     name = getattr(function, "__name__", "operator")
@@ -102,9 +100,41 @@ def operator_spec(
         if partition is None and p.default is p.empty:
             raise TypeError(f"operator {name!r}: parameter {p.name!r} needs a partition, e.g. {p.name}=Split()")
         result[p.name] = partition if partition is not None else Split()
+    returns = _balanced(function, result, returns, streaming)
     required = tuple(p.name for p in parameters if p.default is p.empty)
     doc = inspect.getdoc(function) or ""
     return OperatorSpec(name, result, required, returns, streaming, doc)
+
+
+def _balanced(
+    function: Callable[..., Any], inputs: Mapping[str, Partition], returns: Partition | None, streaming: bool
+) -> Partition | None:
+    """How what `function` returns lies over the ranks: of one with a balanced input, the items that each has made.
+
+    Raises `TypeError` for what such an operator cannot be.
+    """
+    found = [(param, partition) for param, partition in inputs.items() if isinstance(partition, Balanced)]
+    name = getattr(function, "__name__", "operator")
+    if not found:
+        if isinstance(returns, Balanced):
+            raise TypeError(f"operator {name!r} returns Balanced(), but has no such input; declare returns=Split()")
+        return returns
+    (param, shared), others = found[0], [p for p, _ in found[1:]]
+    others += [p for p, partition in inputs.items() if not isinstance(partition, (Balanced, Broadcast))]
+    wrong = ""
+    if others:
+        wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"
+    elif returns not in (Split(), shared):
+        wrong = "declare returns=Split(): one row for each row of the item"
+    elif streaming or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        wrong = "it takes items whole, and returns them whole"
+    elif shared.rows < 1 or shared.concurrency < 1:
+        wrong = "rows and concurrency are at least 1"
+    elif shared.concurrency > 1 and not inspect.iscoroutinefunction(function):
+        wrong = f"concurrency={shared.concurrency} needs an async def"
+    if wrong:
+        raise TypeError(f"operator {name!r} shares out {param!r}: {wrong}")
+    return shared
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
@@ -135,7 +165,7 @@ class RankContext(Generic[O]):
         local_world_size: int = 1,
         node: str = "local",
         seed: int = 0,
-        steps: int = 1,
+        steps: int | None = 1,
         gpus: Sequence[int] = (),
         cpus: float = 1.0,
         share: float = 1.0,
@@ -147,16 +177,12 @@ class RankContext(Generic[O]):
         tmp_dir: str | Path | None = None,
         base: str | Path = ".",
     ) -> None:
-        self.options = options
-        self.job = job
-        self.role = role
-        self.rank = rank
-        self.world_size = world_size
-        self.local_rank = local_rank
-        self.local_world_size = local_world_size
-        self.node = node
-        self.seed = seed
+        self.options, self.rendezvous, self.generation = options, rendezvous, generation
+        self.job, self.node, self.seed = job, node, seed
         self.steps = steps
+        """How many the job has; None for one without an end."""
+        self.role, self.rank, self.world_size = role, rank, world_size
+        self.local_rank, self.local_world_size = local_rank, local_world_size
         self.gpus = tuple(gpus)
         """Device indices as the rank sees them: 0, 1, ... within its ``CUDA_VISIBLE_DEVICES``."""
         self.cpus = cpus
@@ -166,8 +192,6 @@ class RankContext(Generic[O]):
         """Whether ranks of other roles use the same devices in turns with this one: see `Workload.offload`."""
         self.peers = tuple(peers)
         """Ranks of other roles, (role, rank), that the placement strategy has put near this one for a purpose."""
-        self.rendezvous = rendezvous
-        self.generation = generation
         self.run_dir = Path(run_dir)
         """`runs/<name>` of the job; may be on another node's disk unless it is shared."""
         self.tmp_dir = Path(tmp_dir) if tmp_dir is not None else self.run_dir
@@ -176,10 +200,26 @@ class RankContext(Generic[O]):
         """The job file's folder, to which relative paths in options refer."""
         self.step = 0
         """The step of the operator that is running, from 0."""
+        self._item: ContextVar[int] = ContextVar("item", default=0)
         self.log = logging.getLogger(f"{role}/{rank}")
         self._means: dict[str, list[float]] = {}
         self._sums: dict[str, float] = {}
         self._records: dict[str, Any] = {}
+        self._finishing = ""
+        self._on_progress: Callable[[int, int], None] = lambda done, total: None
+        self._calls: Caller | None = None
+
+    @property
+    def item(self) -> int:
+        """Which item of the step an operator with a `Balanced` input has in hand, from 0: for seeds,
+        ``ctx.rng(ctx.step, ctx.item)``."""
+        return self._item.get()
+
+    def _in_hand(self, items: Iterable[int]) -> Iterator[int]:
+        """Each of `items` in turn, as the one that `item` says."""
+        for item in items:
+            self._item.set(item)
+            yield item
 
     def metric(self, **values: float) -> None:
         """Report quantities that are averaged over the calls, ranks and steps they come from (loss, reward)."""
@@ -204,6 +244,41 @@ class RankContext(Generic[O]):
             except (TypeError, OverflowError, RecursionError) as error:
                 raise TypeError(f"record {name!r} is no JSON value: {error}") from None
             self._records[name] = value
+
+    def finish(self, reason: str = "it has said so") -> None:
+        """Let the job end in good order: all ranks go on to one step that none has passed yet, and end after it.
+
+        Operators are called until then, this one's as well. Saying it again changes nothing.
+        """
+        self._finishing = reason or "it has said so"
+
+    def progress(self, done: int, total: int = 0) -> None:
+        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further does not hang."""
+        self._on_progress(int(done), int(total))
+
+    async def call(self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None) -> Any:
+        """Call a `@service` method of a rank of `role`, from an ``async def`` operator, and return what it returns.
+
+        The flow must say ``calls=[job.<role>]``. Arguments and answers travel as values on edges do, and are valid as
+        long as the operator runs. `timeout` (seconds) goes before the service's own. Raises `CallError` with the remote
+        traceback for an exception there, `CallTimeoutError`, and `SessionLostError`.
+        """
+        return await self._caller().call(role, method, args, session, timeout)
+
+    def call_and_wait(self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None) -> Any:
+        """As `call`, from a ``def`` operator."""
+        return self._caller().call_and_wait(role, method, args, session, timeout)
+
+    def session(self, role: str, key: str = "") -> str:
+        """A session with a rank of `role`, for `call`: its calls all go to that rank, in its present life. A new one
+        each time, or the same for all who give the same `key`, as long as that rank lives."""
+        return self._caller().session(role, key)
+
+    def _caller(self) -> Caller:
+        if self._calls is None:
+            remedy = "say in the flow whom the operator calls: calls=[job.<role>]"
+            raise RolemeshError(f"role {self.role} calls nobody", where=f"step {self.step}", remedy=remedy)
+        return self._calls
 
     def seed_for(self, *keys: object) -> int:
         """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python version.
@@ -250,6 +325,11 @@ class Workload:
         return found
 
     @classmethod
+    def services(cls, options: Any) -> Mapping[str, ServiceSpec]:
+        """The methods that operators of other roles may call; by default those marked with `@service`."""
+        return services_of(cls)
+
+    @classmethod
     def stateful(cls, options: Any) -> bool:
         """Whether ranks keep state from step to step that `snapshot` gives; by default, whether it is overridden.
 
@@ -260,10 +340,26 @@ class Workload:
         return cls.snapshot is not Workload.snapshot
 
     @classmethod
+    def varies(cls, options: Any) -> bool:
+        """Whether an operator that is called again with the same may return something else; by default where the class
+        does not say `deterministic`. What was sent once is then not replaced by what a restarted rank computes.
+        """
+        return not cls.deterministic
+
+    @classmethod
+    def repeats(cls, options: Any) -> bool:
+        """Whether a rank that has been restored from its snapshot has its last calls repeated as well, as a stateless
+        one has: what an operator that returns nothing loads (weights) need not be in the snapshot then, and must not
+        change what is.
+        """
+        return False
+
+    @classmethod
     def check(cls, options: Any, world_size: int) -> None:
         """Look at the options in the driver, before anything starts: files that must exist, sizes that must fit.
 
-        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here.
+        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. One that has a further parameter `base`,
+        with a default, is given the job file's folder.
         """
 
     @classmethod
@@ -285,6 +381,18 @@ class Workload:
     def restore(self, state: State) -> None:
         """Take the state of `snapshot` back, after `setup`, in a new process."""
         raise NotImplementedError(f"{type(self).__name__} gives snapshots but has no restore()")
+
+    def committed(self, step: int) -> None:
+        """All ranks have `step` and those before in snapshots in memory (without snapshots: have finished them).
+
+        Called between operators, at least once for the newest step known and for ever later ones in one life of the
+        rank; a new one begins where it is restored. Only a job that goes back to the disk goes back behind it.
+        """
+
+    def persisted(self, step: int) -> None:
+        """The checkpoint of `step` is complete on disk: nothing up to it is done again. Called as `committed` is; the
+        place to acknowledge to a broker what was taken from it up to that step.
+        """
 
     def offload(self) -> None:
         """Give device memory back: another role's turn has come on the same devices.

@@ -11,20 +11,33 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh.api.partition import Broadcast, Partial, Partition, Sharded, Split
-from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator_spec
+from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
+from rolemesh.api.service import ServiceSpec, services_of
+from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator_spec
 from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.flow import place_of_error
 
-__all__ = ["FunctionOptions", "FunctionWorkload", "parse_partition"]
-
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
-_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "teardown"}
-_TAKEN = _LIFE | {"check", "operators", "preload", "env", "group", "deterministic", "api_version", "Options"}
+_BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?\))?")
+_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "committed", "persisted", "teardown"}
+_TAKEN = _LIFE | {
+    "check",
+    "operators",
+    "services",
+    "preload",
+    "env",
+    "group",
+    "deterministic",
+    "api_version",
+    "Options",
+}
 
 
 def parse_partition(text: str) -> Partition:
-    """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``; raises `ValueError`."""
+    """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``, ``balanced(rows)``,
+    ``balanced(rows, concurrency)``; raises `ValueError`."""
+    if match := _BALANCED.fullmatch(text.strip().lower()):
+        return Balanced(*(int(number) for number in match.groups() if number))
     match = _PARTITION.fullmatch(text.strip().lower())
     kind, argument = match.groups() if match else ("", None)
     if kind == "broadcast" and argument is None:
@@ -34,20 +47,18 @@ def parse_partition(text: str) -> Partition:
     if kind in ("split", "sharded") and (argument is None or argument.isdigit()):
         number = int(argument or 0)
         return Split(number) if kind == "split" else Sharded(number)
-    raise ValueError(f"{text!r} is no partition; known: split, split(axis), broadcast, partial(sum|mean), sharded(dim)")
+    known = "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, concurrency)"
+    raise ValueError(f"{text!r} is no partition; known: {known}")
 
 
 class FunctionOptions(BaseModel, extra="forbid", frozen=True):
     """What to run, and how its inputs and outputs lie over the ranks."""
 
+    # Each zygote imports this: to read descriptions from the source would take it 14 ms.
     target: ImportRef = Field(description="A function or a class: 'module:name' or 'file.py:name'.")
-    kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments of the class, or fixed arguments of the function."
-    )
-    inputs: dict[str, str] = Field(
-        default_factory=dict, description="Partition by parameter, e.g. {batch: split, weights: broadcast}."
-    )
-    returns: str | None = Field(default=None, description="Partition of what is returned; split if not given.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class, fixed ones of a function.")
+    inputs: dict[str, str] = Field(default_factory=dict, description="Partition by parameter: {weights: broadcast}.")
+    returns: str | None = Field(None, description="Partition of what is returned; split if not given.")
 
     @field_validator("inputs", "returns")
     @classmethod
@@ -61,18 +72,15 @@ class FunctionWorkload(Workload):
     """Runs user code that is no plugin.
 
     A function is one operator of its own name; its parameters are the inputs, and a generator yields chunks. A class
-    is made once per rank; its public methods are operators (with the partitions of `@operator` where they have it),
-    and ``setup``, ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep their meaning. A parameter
-    called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator annotated ``-> None`` returns
-    nothing.
+    is made once per rank; its public methods are operators (with the partitions of `@operator` where they have it) or
+    services (with `@service`), and ``setup``, ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep
+    their meaning. A parameter called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator
+    annotated ``-> None`` returns nothing.
     """
 
     Options = FunctionOptions
     api_version = 1
     deterministic = True
-
-    def __init__(self) -> None:
-        self._instance: Any = None
 
     @classmethod
     def operators(cls, options: FunctionOptions) -> Mapping[str, OperatorSpec]:
@@ -81,7 +89,7 @@ class FunctionWorkload(Workload):
         _check_kwargs(target, options)
         fixed = {"ctx"} if isinstance(target, type) else {"ctx", *options.kwargs}
         specs = {name: _spec(member, fixed, options) for name, member in _members(target, options).items()}
-        if not specs:
+        if not specs and not cls.services(options):
             raise OptionsError(
                 f"the class {options.target} has no public method that could be an operator",
                 where="target",
@@ -89,10 +97,14 @@ class FunctionWorkload(Workload):
             )
         parameters = {name for spec in specs.values() for name in spec.inputs}
         for name in options.inputs.keys() - parameters:
-            raise OptionsError(
-                f"{options.target} has no parameter {name!r}", where=f"inputs.{name}", remedy=nearest(name, parameters)
-            )
+            what = f"{options.target} has no parameter {name!r}"
+            raise OptionsError(what, where=f"inputs.{name}", remedy=nearest(name, parameters))
         return specs
+
+    @classmethod
+    def services(cls, options: FunctionOptions) -> Mapping[str, ServiceSpec]:
+        """The methods of a class that are marked with `@service`; they are no operators."""
+        return services_of(target) if isinstance(target := _resolve(options.target), type) else {}
 
     @classmethod
     def stateful(cls, options: FunctionOptions) -> bool:
@@ -100,53 +112,45 @@ class FunctionWorkload(Workload):
         return isinstance(target := _resolve(options.target), type) and hasattr(target, "snapshot")
 
     @classmethod
+    def varies(cls, options: FunctionOptions) -> bool:
+        """Whether the target says ``deterministic = False``."""
+        return getattr(_resolve(options.target), "deterministic", True) is False
+
+    @classmethod
+    def repeats(cls, options: FunctionOptions) -> bool:
+        """Whether the target is a class that says ``repeats = True``."""
+        return getattr(_resolve(options.target), "repeats", False) is True
+
+    @classmethod
     def check(cls, options: FunctionOptions, world_size: int) -> None:
         """Import the target in the driver, where a mistake in it costs nothing."""
         cls.operators(options)
 
     def setup(self, ctx: RankContext[FunctionOptions]) -> None:
-        """Make the class's instance, and an attribute per operator that calls it."""
+        """Make the class's instance, and an attribute for each operator, and for what else it has of a life."""
         options = ctx.options
         target = _resolve(options.target)
-        if isinstance(target, type):
-            self._instance = _give_ctx(target, ctx)(**options.kwargs)
-            if hasattr(target, "setup"):
-                _give_ctx(self._instance.setup, ctx)()
-            for name in ("offload", "onload"):
-                if hasattr(self._instance, name):
-                    setattr(self, name, getattr(self._instance, name))
-            for name in _members(target, options):
-                setattr(self, name, _give_ctx(getattr(self._instance, name), ctx))
-        else:
+        if not isinstance(target, type):
             setattr(self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs))
-
-    def snapshot(self) -> State | None:
-        """The instance's own snapshot; None for a function, or for a class without one."""
-        return self._instance.snapshot() if hasattr(self._instance, "snapshot") else None
-
-    def restore(self, state: State) -> None:
-        """Hand `state` to the instance's ``restore``."""
-        if not hasattr(self._instance, "restore"):
-            return super().restore(state)
-        self._instance.restore(state)
-        return None
-
-    def teardown(self) -> None:
-        """Call the instance's ``teardown``, if it has one."""
-        if hasattr(self._instance, "teardown"):
-            self._instance.teardown()
+            return
+        self._instance = instance = _give_ctx(target, ctx)(**options.kwargs)
+        for name in _LIFE - {"setup"}:
+            if hasattr(instance, name):
+                setattr(self, name, getattr(instance, name))
+        if hasattr(instance, "setup"):
+            _give_ctx(instance.setup, ctx)()
+        for name in (*_members(target, options), *services_of(target)):
+            setattr(self, name, _give_ctx(getattr(instance, name), ctx))
 
 
 def _resolve(target: ImportRef) -> Any:
     try:
         found = target.resolve()
     except Exception as error:
-        place = place_of_error(error)
-        raise OptionsError(
-            f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{f' ({place})' if place else ''}",
-            where="target",
-            remedy="correct the module; it is imported in the driver too, so heavy imports belong inside functions",
-        ) from error
+        at = f" ({place})" if (place := place_of_error(error)) else ""
+        what = f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{at}"
+        remedy = "correct the module; it is imported in the driver too, so heavy imports belong inside functions"
+        raise OptionsError(what, where="target", remedy=remedy) from error
     if not (inspect.isfunction(found) or isinstance(found, type)):
         kind = type(found).__name__
         raise OptionsError(f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class")
@@ -164,14 +168,12 @@ def _members(target: Any, options: FunctionOptions) -> dict[str, Callable[..., A
             for name in names
             if not name.startswith("_")
             and name not in _LIFE
-            and inspect.isroutine(inspect.getattr_static(target, name))
+            and inspect.isroutine(member := inspect.getattr_static(target, name))
+            and not hasattr(member, "__rolemesh_service__")
         }
     for name in found.keys() & _TAKEN:
-        raise OptionsError(
-            f"{options.target}: an operator cannot be called {name!r}, the kernel uses that name",
-            where="target",
-            remedy="rename it",
-        )
+        what = f"{options.target}: an operator cannot be called {name!r}, the kernel uses that name"
+        raise OptionsError(what, where="target", remedy="rename it")
     return found
 
 
@@ -194,19 +196,12 @@ def _spec(member: Callable[..., Any], fixed: set[str], options: FunctionOptions)
     if declared is not None:
         return declared
     signature = inspect.signature(member)
-
-    @functools.wraps(member)
-    def edges_only(*args: Any, **kwargs: Any) -> Any:
-        return member(*args, **kwargs)
-
-    inputs = [p for p in signature.parameters.values() if p.name not in fixed]
-    edges_only.__signature__ = signature.replace(parameters=inputs)  # type: ignore[attr-defined]
-    partitions = {p.name: parse_partition(options.inputs[p.name]) for p in inputs if p.name in options.inputs}
-    returns: Partition | None = parse_partition(options.returns) if options.returns else Split()
-    if signature.return_annotation in (None, "None") and options.returns is None:
-        returns = None
+    edges = options.inputs.keys() & signature.parameters.keys() - fixed
+    partitions = {name: parse_partition(options.inputs[name]) for name in edges}
+    nothing = signature.return_annotation in (None, "None") and options.returns is None
+    returns = None if nothing else parse_partition(options.returns or "split")
     try:
-        return operator_spec(edges_only, inputs=partitions, returns=returns, default=Split())
+        return operator_spec(member, inputs=partitions, returns=returns, default=Split(), fixed={"self", *fixed})
     except TypeError as error:
         raise OptionsError(f"{options.target}: {error}", where="target", remedy="change its signature") from error
 

@@ -7,8 +7,6 @@ from rolemesh.api.scheduler import Scheduler
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest
 
-__all__ = ["PackScheduler"]
-
 
 class PackScheduler(Scheduler):
     """First fit, node by node, a slot of its own for each rank.
@@ -33,15 +31,10 @@ class PackScheduler(Scheduler):
         leaving = [slot for slot in plan.slots if slot.node in lost]
         for slot in sorted(leaving, key=lambda slot: (-slot.gpu, -sum(slot.custom.values()), -slot.cpu)):
             on_it = [a for a in plan.assignments if a.slot == slot.id]
-            taken = builder.put(
-                [(a.role, a.rank) for a in on_it],
-                {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom},
-                f"pack: moved, {slot.node} is lost",
-                shares={a.role: a.share for a in on_it},
-                peers={(a.role, a.rank): a.peers for a in on_it},
-                turns=slot.turns,
-            )
-            if taken is None:
+            peers = {(a.role, a.rank): a.peers for a in on_it}
+            shares, needs = {a.role: a.share for a in on_it}, {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
+            rule = f"pack: moved, {slot.node} is lost"
+            if builder.put(list(peers), needs, rule, shares=shares, peers=peers, turns=slot.turns) is None:
                 return None
         return builder.build()
 

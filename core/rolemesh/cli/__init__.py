@@ -6,9 +6,11 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import rolemesh
 from rolemesh.cli._output import print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
@@ -25,10 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if code == EXIT_NOT_STARTED and _alone():
-            print(
-                "Here is the kernel alone; pip install 'rolemesh[local]' brings more verbs and options.",
-                file=sys.stderr,
-            )
+            text = "Here is the kernel alone; pip install 'rolemesh[local]' brings more verbs and options."
+            print(text, file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -57,42 +57,34 @@ def _app(given: Sequence[str]) -> typer.Typer:
     )
     known = verbs()
     typed = next((argument for argument in given if not argument.startswith("-")), None)
-    for verb in known.values():
-        if "." in verb.name:
+    groups = {"": app}
+    for name, verb in known.items():
+        group, _, last = name.rpartition(".")
+        if group not in groups:
             continue
-        if verb.name != typed:
-            app.command(verb.name, help=verb.about())(_not_typed)
-            continue
-        found = verb.load(given)
-        below = {name: each for name, each in known.items() if name.startswith(f"{verb.name}.")}
+        found = verb.load(given) if (last in given if group else name == typed) else _not_typed
         if isinstance(found, typer.Typer):
-            for name, each in below.items():
-                below_it = name.partition(".")[2]
-                function = each.load(given) if below_it in given else _not_typed
-                found.command(below_it, help=inspect.getdoc(function) if below_it in given else each.about())(function)
-            app.add_typer(found, name=verb.name, help=verb.about())
+            groups[group].add_typer(found, name=last, help=verb.about())
+            groups[name] = found
         else:
-            app.command(verb.name, help=inspect.getdoc(found) or verb.about())(found)
+            groups[group].command(last, help=inspect.getdoc(found) or verb.about())(found)
     app.callback()(_root)
     return app
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        import rolemesh
-
         typer.echo(rolemesh.__version__)
         raise typer.Exit
 
 
-def _root(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-    ),
-) -> None:
+_VERSION = typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+
+
+def _root(version: Annotated[bool, _VERSION] = False) -> None:
     """Stands before every verb: `rolemesh --version`."""
 
 
 def _not_typed() -> None:
-    """Stands for a verb in the list of verbs; the verb that was typed is always the real one."""
+    # Stands for a verb in the list of verbs; the verb that was typed is always the real one.
     raise AssertionError("unreachable: the verb that was typed is imported")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rolemesh.errors import Problems, RolemeshError
-
-__all__ = ["error_records", "print_error", "print_json", "print_progress", "print_table"]
 
 
 def print_error(error: RolemeshError) -> None:
@@ -40,9 +37,3 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def print_progress(text: str) -> None:
-    """A line on stderr that the next one replaces, for a person who waits; "" removes it. Nothing elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["JobName", "JsonFlag", "RunsDir"]
-
+JobArgument = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Values to set, e.g. steps=5 roles.trainer.world_size=4.", show_default=False)
+]
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Name of the job (a folder in the runs folder).", show_default=False)
 ]

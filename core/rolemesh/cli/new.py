@@ -10,20 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-import rolemesh
 from rolemesh.cli._output import print_json
 from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
 
-__all__ = ["KINDS", "command"]
-
 KINDS = ("workload", "scheduler", "failover", "diagnoser", "transport", "observer")
-TEMPLATES = Path(rolemesh.__file__).parent / "_templates"
+TEMPLATES = Path(__file__).parent / "_templates"
 QUESTIONS = ("name", "author", "email", "description")
 GIT_KEYS = {"author": "user.name", "email": "user.email"}
 NEXT = (
@@ -66,14 +64,18 @@ def command(
     if kind not in KINDS:
         raise PluginError(f"there is no kind {kind!r} of plugins to make", remedy=nearest(kind, KINDS))
     folder = into / f"rolemesh-{name}"
-    offered = {"author": author, "email": email, "description": description}
-    given = {"name": name, **{each: value for each, value in offered.items() if value is not None}}
+    offered = {"name": name, "author": author, "email": email, "description": description}
+    given = {each: value for each, value in offered.items() if value is not None}
     with _template(kind) as template:
         defaults = json.loads((template / "cookiecutter.json").read_text(encoding="utf-8"))
         _check(template, {**defaults, **given})
-        _check_place(folder)
-        asks = sys.stdin is not None and sys.stdin.isatty() and not as_json
-        answers = _answers(defaults, given, asks)
+        if folder.exists():
+            remedy = "choose another name, remove it, or make the repository elsewhere: --into DIR"
+            raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
+        answers = {each: given.get(each) or _from_git(each) or defaults[each] for each in QUESTIONS}
+        if sys.stdin is not None and sys.stdin.isatty() and not as_json:
+            for each in (each for each in QUESTIONS if each not in given):
+                answers[each] = typer.prompt(defaults["__prompts__"][each], default=answers[each])
         _check(template, answers)
         _bake(template, answers, into)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -93,6 +95,9 @@ def _template(kind: str) -> Iterator[Path]:
         compiled = shutil.ignore_patterns("__pycache__")  # pip compiles templates too
         shutil.copytree(TEMPLATES / "_shared", template, ignore=compiled)
         shutil.copytree(TEMPLATES / kind, template, ignore=compiled, dirs_exist_ok=True)
+        (repository,) = template.glob("{{*")
+        if not (license := repository / "LICENSE").exists():  # rolemesh's own is the same, and installed with it
+            license.write_text(distribution("rolemesh").read_text("licenses/LICENSE") or "", encoding="utf-8")
         yield template
 
 
@@ -103,37 +108,12 @@ def _check(template: Path, answers: Mapping[str, str]) -> None:
     raise_all([PluginError(what, where=answer, remedy=remedy) for answer, what, remedy in found])
 
 
-def _check_place(folder: Path) -> None:
-    """Raise `RolemeshError` if `folder` is there already, or nothing that could write it."""
-    if folder.exists():
-        remedy = "choose another name, remove it, or make the repository elsewhere: --into DIR"
-        raise RolemeshError("there is such a folder already", where=str(folder), remedy=remedy)
-    try:
-        import cookiecutter.generate  # noqa: F401
-    except ModuleNotFoundError as error:
-        what = f"`rolemesh new` needs the package cookiecutter ({error})"
-        raise RolemeshError(what, remedy="pip install 'rolemesh[new]'") from error
-
-
-def _answers(defaults: Mapping[str, Any], given: Mapping[str, str], ask: bool) -> dict[str, str]:
-    """Every answer: as given, else as typed, else from git, else as the template has it."""
-    answers = {}
-    for each in QUESTIONS:
-        answers[each] = given.get(each) or _from_git(each) or defaults[each]
-        if ask and each not in given:
-            answers[each] = typer.prompt(defaults["__prompts__"][each], default=answers[each])
-    return answers
-
-
 def _from_git(answer: str) -> str:
     """What git's configuration has for `answer`; "" if nothing, or if there is no git."""
-    if answer not in GIT_KEYS:
-        return ""
-    try:
-        done = subprocess.run(["git", "config", "--get", GIT_KEYS[answer]], capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip()
+    with suppress(OSError, KeyError):
+        asked = ["git", "config", "--get", GIT_KEYS[answer]]
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
 
 
 def _bake(template: Path, answers: Mapping[str, str], into: Path) -> None:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from rolemesh.cli._output import print_json, print_table
+from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
 from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
-from rolemesh.kinds import kind_named, kinds
-from rolemesh.plugins.discovery import PluginRecord, discover, normalized
+from rolemesh.kinds import kind_named, kind_names
+from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh.plugins.static import looked_at
 
-__all__ = ["app"]
+command = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
-app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-
-KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(kinds())}.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(kind_names())}.")]
 
 
-@app.command("list")
+@command.command("list")
 def list_plugins(
     kind: KindOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
     check: Annotated[bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")] = False,
 ) -> None:
     """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
@@ -38,20 +35,16 @@ def list_plugins(
     if as_json:
         print_json([msgspec.to_builtins(record) for record in records])
         return
-    print_table(
-        ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"),
-        [
-            (r.kind, r.name, r.distribution, r.version, f"{r.status}: {r.error}" if r.error else r.status)
-            for r in records
-        ],
-    )
+    status = {record: f"{record.status}: {record.error}" if record.error else record.status for record in records}
+    rows = [(record.kind, record.name, record.distribution, record.version, status[record]) for record in records]
+    print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"), rows)
 
 
-@app.command("show")
+@command.command("show")
 def show_plugin(
     name: Annotated[str, typer.Argument(help="The plugin's name, or distribution:name.")],
     kind: KindOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show a plugin: options with types, defaults and docs, operators or hooks, distribution and version."""
     from rolemesh.plugins.describe import describe
@@ -65,13 +58,8 @@ def show_plugin(
         raise typer.Exit(EXIT_NOT_STARTED)
 
 
-@app.command("lock")
-def lock_plugins(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Overrides, as for `rolemesh run`.", show_default=False)
-    ] = None,
-) -> None:
+@command.command("lock")
+def lock_plugins(job: JobArgument, overrides: Overrides = None) -> None:
     """Write down name, distribution, version and hash of every plugin that a job uses, for `rolemesh run --locked`.
 
     The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
@@ -89,16 +77,11 @@ def lock_plugins(
 
 def named(name: str, kind: str | None) -> list[PluginRecord]:
     """The installed plugins that ``name`` or ``distribution:name`` means."""
-    distribution, _, plain = name.rpartition(":")
     records = discover(_only(kind))
-    found = [
-        r
-        for r in records
-        if r.name == plain and (not distribution or normalized(r.distribution) == normalized(distribution))
-    ]
-    if not found:
-        raise PluginError(f"there is no plugin {name!r}", remedy=nearest(plain, {record.name for record in records}))
-    return found
+    if found := [record for record in records if record.is_called(name)]:
+        return found
+    known = {record.name for record in records}
+    raise PluginError(f"there is no plugin {name!r}", remedy=nearest(name.rpartition(":")[2], known))
 
 
 def _only(kind: str | None) -> tuple[str, ...] | None:

@@ -7,22 +7,22 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from rolemesh.api.command import RunOption
 from rolemesh.api.failures import job_failed
+from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir
 from rolemesh.cli.verbs import run_options
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError
 from rolemesh.job.engine import Engine, RunHandle
+from rolemesh.job.prepared import prepare
 from rolemesh.job.run import JobRun, engine_named
-
-__all__ = ["verb"]
+from rolemesh.runs.run import runs_folder
 
 
 def verb(given: Sequence[str]) -> Any:
@@ -45,10 +45,8 @@ def verb(given: Sequence[str]) -> Any:
 
 
 def _fixed(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Overrides, e.g. steps=5 roles.trainer.world_size=4.", show_default=False)
-    ] = None,
+    job: JobArgument,
+    overrides: Overrides = None,
     engine: Annotated[
         str | None, typer.Option(help="Which engine runs it.", show_default="durable if it is installed, or inline")
     ] = None,
@@ -61,9 +59,7 @@ def _fixed(
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse plugins other than those of the job's lock (`plugins lock`).")
     ] = False,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Where runs/<name>/ is made.", envvar="ROLEMESH_RUNS", show_default="./runs")
-    ] = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Run a job: validate, trace, plan, start, watch.
 
@@ -88,10 +84,9 @@ def _fixed(
 def _chosen(given: Sequence[str]) -> dict[str, str]:
     """The options in `given` with their values, as far as they can be told before it is known which there are."""
     found: dict[str, str] = {}
-    for index, argument in enumerate(given):
+    for argument, after in pairwise((*given, "")):
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
-            after = given[index + 1] if index + 1 < len(given) else ""
             found[name.replace("-", "_")] = value if equals else after
     return found
 
@@ -100,42 +95,26 @@ def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
     """The fields of a model as options of a command."""
     for name, field in options.model_fields.items():
         if not field.exclude:
-            yield inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.get_default(),
-                annotation=Annotated[field.annotation, _option(name, field)],
-            )
-
-
-def _option(name: str, field: FieldInfo) -> Any:
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    metavar = extra.get("metavar")
-    # Spelled out, a switch has no --no- counterpart.
-    return typer.Option(
-        f"--{name.replace('_', '-')}", help=field.description, metavar=str(metavar) if metavar else None
-    )
+            extra: Any = field.json_schema_extra
+            metavar = extra.get("metavar") if isinstance(extra, dict) else None
+            # Spelled out, a switch has no --no- counterpart.
+            option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=metavar)
+            typed, keyword = Annotated[field.annotation, option], inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(name, keyword, default=field.get_default(), annotation=typed)
 
 
 def _run(
     engine: type[Engine], options: type[BaseModel], extra: Sequence[type[RunOption]], values: Mapping[str, Any]
 ) -> int:
-    from rolemesh.job.prepared import prepare
-    from rolemesh.runs.run import runs_folder
-
     if values["detach"] and not engine.outlives:
         raise JobFileError("this engine runs the job in this process, so it cannot be detached", remedy="leave one out")
     of_engine = options(**{name: values[name] for name in options.model_fields if name in values})
-    run = JobRun(
-        prepare(values["job"], values["overrides"] or (), locked=values["locked"]),
-        engine,
-        of_engine,
-        runs_folder(values["runs_dir"]),
-        _say,
-        detached=values["detach"],
-        finish=_finish,
-    )
-    with _terminating_signals_interrupt():
+    job = prepare(values["job"], values["overrides"] or (), locked=values["locked"])
+    folder = runs_folder(values["runs_dir"])
+    run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
+    with ExitStack() as after:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # they end a job as Ctrl-C does
+            after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
         for cls in extra:
             option = cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields}))
             if option.wanted():
@@ -161,8 +140,7 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
     try:
         if run.detached:
             handle.leave()
-            result = handle.result()
-            if result is None:
+            if (result := handle.result()) is None:
                 print(f"job {name} is running; rolemesh attach {name}")
                 return EXIT_DONE
         else:
@@ -175,23 +153,9 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
     if result["status"] == "failed":
         raise job_failed(result)
     if not run.job.selection.observers:
-        print(f"{name} {result['status']}: {result['committed_steps']} of {result['steps']} steps, in {run.run_dir}")
+        of = f" of {result['steps']}" if result["steps"] else ""
+        why = f" ({result['reason']})" if result.get("reason") else ""
+        print(f"{name} {result['status']}: {result['committed_steps']}{of} steps{why}, in {run.run_dir}")
     if asked and result["status"] != "done":
         return EXIT_INTERRUPTED
     return int(result["exit_code"])
-
-
-@contextmanager
-def _terminating_signals_interrupt() -> Iterator[None]:
-    """SIGTERM and a lost terminal end a job as Ctrl-C does."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 
 from rolemesh.cli._output import print_json
+from rolemesh.plugins.describe import job_schema
 from rolemesh.plugins.discovery import discover
-from rolemesh.plugins.schema import job_schema
-
-__all__ = ["command"]
 
 
 def command() -> None:

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from rolemesh.cli._output import error_records, print_error, print_json
+from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
 from rolemesh.errors import RolemeshError
-from rolemesh.job.planning import check_strategies
-from rolemesh.job.prepared import prepare
-from rolemesh.plugins.manager import JobPlugins
-
-__all__ = ["command"]
+from rolemesh.job.prepared import instances, prepare
 
 
-def command(
-    job: Annotated[Path, typer.Argument(help="The job file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Values to set, e.g. roles.trainer.world_size=4.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
     """Check a job file, its plugins, their options and the flow, without Ray. Exit code 2 if something is wrong."""
     try:
         prepared = prepare(job, overrides or ())
         file, selection, graph = prepared.job, prepared.selection, prepared.graph
-        made = JobPlugins()
-        for index, selected in enumerate((*selection.failover, *selection.diagnosers, *selection.observers)):
-            made.create(str(index), selected.record, selected.cls, selected.options, selected.where)
-        check_strategies(file, selection, graph)
+        instances((*selection.failover, *selection.diagnosers, *selection.observers))
+        prepared.check_strategies()
     except RolemeshError as error:
         if as_json:
             print_json({"valid": False, "problems": error_records(error)})
@@ -40,16 +26,15 @@ def command(
     ranks = sum(role.world_size for role in file.spec.roles.values())
     if as_json:
         plugins = [
-            {"kind": r.kind, "name": r.name, "distribution": r.distribution, "version": r.version}
-            for r in selection.records
+            {key: getattr(record, key) for key in ("kind", "name", "distribution", "version")}
+            for record in selection.records
         ]
         print_json({"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "problems": []})
         return
-    print(
-        f"{job}: ok. Job {file.spec.name!r}: {_count(len(file.spec.roles), 'role')}, {_count(ranks, 'rank')}, "
-        f"{_count(len(graph.ops), 'operator call')}, {_count(len(graph.edges), 'edge')}, "
-        f"{_count(file.spec.steps, 'step')}"
-    )
+    counted = {"role": len(file.spec.roles), "rank": ranks, "operator call": len(graph.ops), "edge": len(graph.edges)}
+    steps = "no last step" if file.spec.steps is None else _count(file.spec.steps, "step")
+    told = ", ".join(_count(number, noun) for noun, number in counted.items())
+    print(f"{job}: ok. Job {file.spec.name!r}: {told}, {steps}")
 
 
 def _count(number: int, noun: str) -> str:

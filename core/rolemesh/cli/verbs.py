@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,48 +12,43 @@ from rolemesh.plugins.static import attribute
 if TYPE_CHECKING:
     from rolemesh.api.command import RunOption
 
-__all__ = ["OWN", "Verb", "run_options", "verbs"]
+
+OWN = {
+    "run": "Run a job.",
+    "validate": "Check a job file, its plugins and its flow, without Ray.",
+    "plan": "Show what would run where, without starting anything.",
+    "plugins": "List installed plugins, or show one.",
+    "new": "Make a repository for a plugin of your own.",
+    "schema": "Print the JSON Schema of job files, with the options of all installed plugins.",
+}
+"""The kernel's own, with a line about each."""
 
 
 class Verb(NamedTuple):
-    """A verb: its name, a line about it, and how to get what typer makes of it for the arguments given."""
+    """A verb: one of the kernel's own, or that of an installed command."""
 
     name: str
-    about: Callable[[], str]
-    load: Callable[[Sequence[str]], Any]
+    record: PluginRecord | None = None
 
+    def about(self) -> str:
+        """A line about it."""
+        return OWN[self.name] if self.record is None else attribute(self.record, "help")
 
-def _own(name: str, help: str) -> Verb:
-    def load_own(given: Sequence[str]) -> Any:
-        module = import_module(f"rolemesh.cli.{name}")
-        if hasattr(module, "verb"):
-            return module.verb(given)
-        return module.app if hasattr(module, "app") else module.command
-
-    return Verb(name, lambda: help, load_own)
-
-
-OWN = (
-    _own("run", "Run a job."),
-    _own("validate", "Check a job file, its plugins and its flow, without Ray."),
-    _own("plan", "Show what would run where, without starting anything."),
-    _own("plugins", "List installed plugins, or show one."),
-    _own("new", "Make a repository for a plugin of your own."),
-    _own("schema", "Print the JSON Schema of job files, with the options of all installed plugins."),
-)
+    def load(self, given: Sequence[str]) -> Any:
+        """What typer makes it of, for the arguments given."""
+        if self.record is not None:
+            return _load(self.record).function()
+        module = import_module(f"rolemesh.cli.{self.name}")
+        return module.verb(given) if hasattr(module, "verb") else module.command
 
 
 def verbs() -> dict[str, Verb]:
     """All verbs by name; one below another is ``plugins.check``."""
-    found = {verb.name: verb for verb in OWN}
+    found = {name: Verb(name) for name in OWN}
     for record in _installed():
         if not record.name.startswith("run."):
-            found.setdefault(record.name, _of(record))
+            found.setdefault(record.name, Verb(record.name, record))
     return found
-
-
-def _of(record: PluginRecord) -> Verb:
-    return Verb(record.name, lambda: attribute(record, "help"), lambda given: _load(record).function())
 
 
 def run_options() -> list[type[RunOption]]:

@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
+from rolemesh.api.partition import Balanced, Split
+from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow, Value
-from rolemesh.graph.logical import LogicalGraph
-from rolemesh.graph.schedule import Activity, zero_lag_cycle
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity, shortest_cycle, zero_lag_cycle
 
-__all__ = ["check_cycles", "check_params", "check_runs", "constant", "count"]
+__all__ = [
+    "check_cycles",
+    "check_first",
+    "check_initial",
+    "check_params",
+    "check_runs",
+    "check_shared",
+    "constant",
+    "count",
+]
+
+
+class Shape(Protocol):
+    """What is asked of a role's shape here."""
+
+    @property
+    def together(self) -> bool:
+        """Its ranks are a collective group."""
+
+    @property
+    def stateful(self) -> bool:
+        """Its ranks keep state from step to step."""
+
+    @property
+    def repeats(self) -> bool:
+        """Calls are repeated all the same."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has."""
 
 
 def check_params(target: Flow, params: Mapping[str, Any]) -> list[RolemeshError]:
@@ -47,7 +77,7 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
     if cycle is None:
         return []
     pairs = list(pairwise(cycle))
-    back = next(e for e in graph.edges if e.lag == 0 and e.src >= e.dst and (e.src, e.dst) in pairs)
+    back = next(e for e in graph.edges if e.delay == 0 and e.src >= e.dst and (e.src, e.dst) in pairs)
     path = " → ".join(graph.ops[op].label for op in cycle)
     call = graph.ops[back.dst]
     remedy = f"let {call.label} take an older value: lag={{{back.param!r}: 1}} at {call.where}"
@@ -56,23 +86,89 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
 
 def check_runs(graph: LogicalGraph) -> list[RolemeshError]:
     """Calls that never run, however long the job is; those that only wait for such a call are not named."""
-    never = set(Activity(graph).never())
+    activity = Activity(graph)
+    never = set(activity.never())
+    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if not edge.initial] for op in graph.ops}
     errors: list[RolemeshError] = []
     told: set[int] = set()
     for op in sorted(never):
         call = graph.ops[op]
-        if cycle := _data_cycle(graph, op):
+        if cycle := shortest_cycle(after, op):
             if not told & set(cycle):
                 path = " → ".join(graph.ops[i].label for i in cycle)
                 what = f"{call.label} never runs: it waits for its own older value ({path}), and there is no first"
-                remedy = "let the loop start from a call that takes no input, e.g. one that returns the initial weights"
+                remedy = (
+                    "give the first value in the flow (initial={'param': value}), or let the loop start from a call "
+                    "that takes no input, e.g. one that returns the initial weights"
+                )
                 errors.append(FlowError(what, where=call.where, remedy=remedy))
             told |= set(cycle)
-        elif not any(edge.src in never for edge in graph.inputs(op)):
-            inputs = [f"{graph.ops[e.src].label} {_beat(graph, e.src)}, lag={e.lag}" for e in graph.inputs(op)]
+        elif not any(edge.src in never and not edge.initial for edge in graph.inputs(op)):
+            inputs = [f"{graph.ops[e.src].label} {_beat(graph, e.src)}, lag={e.lag_shown}" for e in graph.inputs(op)]
             what = f"{call.label} never runs: it has {_beat(graph, op)}, its inputs {'; '.join(inputs)}"
             errors.append(FlowError(what, where=call.where, remedy="choose every= and at= so that they meet"))
     return errors
+
+
+def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
+    """Edges with an initial value, or with a bounded lag, whose ends run at steps that do not meet later."""
+    activity = Activity(graph)
+    return [
+        FlowError(
+            f"{graph.ops[edge.dst].label} has {_beat(graph, edge.dst)}, which does not meet {edge.param} of "
+            f"{graph.ops[edge.src].label} with {_beat(graph, edge.src)}, lag={edge.lag_shown}",
+            where=graph.ops[edge.dst].where,
+            remedy="choose every= and at= so that they meet"
+            if not edge.newest
+            else f"let it be lag=AtMost({graph.ops[edge.src].every - 1}) at least: values come no more often",
+        )
+        for edge in graph.edges
+        if (edge.initial or edge.newest) and not edge.first and activity.apart(edge)
+    ]
+
+
+def check_shared(
+    name: str, spec: OperatorSpec, role: Shape, edges: Collection[str], newest: Collection[str], where: str | None
+) -> list[RolemeshError]:
+    """Whether a call of `spec` may share the rows of an input out by demand, if it does; `edges` are the parameters
+    that take values of other calls, `newest` those with a bounded lag."""
+    shared = next((param for param, partition in spec.inputs.items() if isinstance(partition, Balanced)), None)
+    if shared is None:
+        return []
+    wrong = {
+        "its ranks are a collective group": (role.together, "take it as Split() or Broadcast()"),
+        "its ranks have state, which would depend on who does what": (role.stateful, "keep the state in another role"),
+        "it takes no value of another call": (shared not in edges, f"pass {shared!r} what a call returns"),
+        "each rank would take another value": (shared in newest, f"give it an exact lag: lag={{{shared!r}: 1}}"),
+    }
+    what = f"{name} shares the rows of {shared!r} out by demand, but"
+    return [FlowError(f"{what} {why}", where=where, remedy=remedy) for why, (is_so, remedy) in wrong.items() if is_so]
+
+
+def check_first(
+    edge: Edge, src: OpCall, dst: OpCall, roles: Mapping[str, Shape], where: str | None
+) -> list[RolemeshError]:
+    """Whether a call may take what is finished first, of rows that were shared out by demand, if it does."""
+    if not edge.first:
+        return []
+    role = roles[dst.role]
+    wrong = {
+        "each of its ranks would take other rows": (
+            edge.dst_partition != Split() and role.world_size > 1, "take them as Split()"),
+        "the calls do not run at every step": (src.every != 1 or dst.every != 1, "leave every= out"),
+        "there is an initial value": (bool(edge.initial), "leave initial out"),
+        "it takes chunks": (dst.streaming, "take the rows whole"),
+        "it shares them out again": (isinstance(edge.dst_partition, Balanced), "take them as Split()"),
+        "it is of the same role": (src.role == dst.role, "take them in another role"),
+        "a rank that is restarted repeats it": (
+            dst.returns is None and (not role.stateful or role.repeats), "give the role state, or return something"),
+    }  # fmt: skip
+    what = f"{dst.label} takes what is finished first of {edge.param!r}, but"
+    return [
+        FlowError(f"{what} {why}", where=where, remedy=f"{remedy}; or give it an exact lag")
+        for why, (is_so, remedy) in wrong.items()
+        if is_so
+    ]
 
 
 def count(errors: list[RolemeshError], name: str, setting: str, value: object, least: int, where: str | None) -> int:
@@ -104,18 +200,3 @@ def constant(value: Any) -> Any:
 
 def _beat(graph: LogicalGraph, op: int) -> str:
     return f"every={graph.ops[op].every}, at={graph.ops[op].at}"
-
-
-def _data_cycle(graph: LogicalGraph, start: int) -> tuple[int, ...] | None:
-    """The shortest closed path of edges through `start`."""
-    queue: deque[tuple[int, ...]] = deque([(start,)])
-    seen: set[int] = set()
-    while queue:
-        path = queue.popleft()
-        for edge in graph.outputs(path[-1]):
-            if edge.dst == start:
-                return (*path, start)
-            if edge.dst not in seen:
-                seen.add(edge.dst)
-                queue.append((*path, edge.dst))
-    return None

@@ -7,8 +7,6 @@ from typing import Any
 
 from rolemesh.api.batch import Shards, concat
 
-__all__ = ["check_returned", "join_chunks"]
-
 
 def check_returned(values: Iterable[Any]) -> None:
     """Raise `TypeError` for None among what an operator returned, or yielded, for somebody who waits for it."""

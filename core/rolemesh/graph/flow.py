@@ -8,23 +8,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from rolemesh.errors import FlowError
+from rolemesh.graph.logical import AtMost
 
-__all__ = [
-    "Feedback",
-    "Flow",
-    "JobHandle",
-    "OperatorHandle",
-    "RoleHandle",
-    "Value",
-    "flow",
-    "place_of",
-    "place_of_error",
-]
+__all__ = ["Flow", "flow", "place_of", "place_of_error"]
+__all__ += ["Feedback", "JobHandle", "OperatorHandle", "RoleHandle", "Value"]
 
 
 class Flow:
@@ -75,9 +68,7 @@ class Value:
     __slots__ = ("_op", "_tracer", "_what")
 
     def __init__(self, tracer: Tracer, op: int | None, what: str) -> None:
-        self._tracer = tracer
-        self._op = op
-        self._what = what
+        self._tracer, self._op, self._what = tracer, op, what
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -116,26 +107,13 @@ def _not_data(what: str, use: str) -> FlowError:
 
 def _refuse_as_data() -> None:
     """Make every way of looking into a `Value` an error that explains tracing."""
-    uses = {
-        "bool": "if, while, and, or, not",
-        "iter": "a loop or an unpacking",
-        "len": "len()",
-        "getitem": "[...]",
-        "contains": "in",
-        "eq": "==",
-        "ne": "!=",
-        "int": "int()",
-        "float": "float()",
-        "index": "range() or an index",
-        "setitem": "[...] =",
-    }
+    uses = {"bool": "if, while, and, or, not", "iter": "a loop or an unpacking", "contains": "in"}
+    uses |= {"len": "len()", "int": "int()", "float": "float()", "index": "range() or an index"}
+    uses |= {"getitem": "[...]", "setitem": "[...] =", "eq": "==", "ne": "!="}
     uses |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-    for name, sign in zip(
-        ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "or", "and"),
-        ("+", "-", "*", "/", "//", "%", "**", "@", "|", "&"),
-        strict=True,
-    ):
-        uses |= {name: sign, f"r{name}": sign}
+    binary = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+    binary |= {"matmul": "@", "or": "|", "and": "&"}
+    uses |= binary | {f"r{name}": sign for name, sign in binary.items()}
     for name, use in uses.items():
 
         def refuse(self: Value, *_: object, use: str = use) -> Any:
@@ -157,19 +135,24 @@ class OperatorHandle:
     def __call__(
         self,
         *args: Any,
-        lag: int | Mapping[str, int] = 0,
+        lag: int | AtMost | Mapping[str, int | AtMost] = 0,
+        initial: Mapping[str, Any] | None = None,
         every: int = 1,
         at: int | None = None,
         credits: int | None = None,
+        calls: Sequence[RoleHandle] = (),
         **kwargs: Any,
     ) -> Value:
         """Call the operator with values of other calls (whole) and with constants.
 
-        `lag`: the values of this call's inputs are that many steps old; a mapping gives it per parameter. `every`,
-        `at`: run on the steps with ``step % every == at`` (default: the last of each `every`). `credits`: values that
-        the producers may be ahead, beyond the lag (default: the job file's ``edges.credits``).
+        `lag`: the values of this call's inputs are that many steps old, or with ``AtMost(k)`` the newest there is,
+        at most k steps old; a mapping gives it per parameter. `initial`: by parameter, the constant that each rank
+        takes as long as there is no value so old; without it the call begins when there is one, and a loop needs one
+        call that takes no older value. `every`, `at`: run on the steps with ``step % every == at`` (default: the last
+        of each `every`). `credits`: values that the producers may be ahead, beyond the lag (default: the job file's
+        ``edges.credits``). `calls`: the roles whose services the operator may call.
         """
-        settings = {"lag": lag, "every": every, "at": at, "credits": credits}
+        settings = {"lag": lag, "initial": initial, "every": every, "at": at, "credits": credits, "calls": calls}
         return self._tracer.call(*self._name, args, kwargs, settings)
 
     def __repr__(self) -> str:
@@ -195,11 +178,9 @@ class RoleHandle:
 class JobHandle:
     """A flow's first argument. Its attributes are the roles; `name`, `steps` and `seed` are the job file's."""
 
-    def __init__(self, tracer: Tracer, *, name: str, steps: int, seed: int) -> None:
+    def __init__(self, tracer: Tracer, *, name: str, steps: int | None, seed: int) -> None:
         self._tracer = tracer
-        self.name = name
-        self.steps = steps
-        self.seed = seed
+        self.name, self.steps, self.seed = name, steps, seed
 
     def __getattr__(self, role: str) -> RoleHandle:
         if role.startswith("_"):
@@ -211,34 +192,27 @@ class JobHandle:
         return self._tracer.feedback(name)
 
 
-def place_of(frame: FrameType | TracebackType | None) -> str | None:
-    """``file:line`` of the nearest code outside this package: upwards from a frame, inwards along a traceback."""
-    found: str | None = None
-    if isinstance(frame, TracebackType):
-        trace: TracebackType | None = frame
-        while trace is not None:
-            if not _ours(trace.tb_frame):
-                found = f"{_short(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        return found
-    while frame is not None and _ours(frame):
-        frame = frame.f_back
-    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else None
+def place_of(frame: FrameType) -> str | None:
+    """``file:line`` of the nearest code outside this package, upwards from a frame."""
+    return _outside(traceback.walk_stack(frame))
 
 
 def place_of_error(error: BaseException) -> str | None:
     """``file:line`` of the code outside this package that raised `error`, or of the code that is no Python."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
-    return place_of(error.__traceback__)
+    return _outside(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
-_OURS = ("rolemesh.graph.", "rolemesh.api.import_ref", "rolemesh.builtin.", "importlib.")
+_OURS = ("rolemesh.graph.", "rolemesh.api.", "rolemesh.builtin.", "rolemesh.plugins.", "stevedore.", "importlib.")
 
 
-def _ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith(_OURS) or module == "importlib"
+def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """The first of these places that is in nobody's code of ours, and none of how Python imports."""
+    for frame, line in frames:
+        if not f"{frame.f_globals.get('__name__', '')}.".startswith(_OURS):
+            return f"{_short(frame.f_code.co_filename)}:{line}"
+    return None
 
 
 def _short(path: str) -> str:

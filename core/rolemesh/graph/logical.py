@@ -10,16 +10,27 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.partition import Partition
+from rolemesh.api.partition import Balanced, Partition
+from rolemesh.api.service import ServiceSpec
 
-__all__ = ["Edge", "LogicalGraph", "OpCall"]
+__all__ = ["AtMost", "Edge", "LogicalGraph", "OpCall"]
+
+
+class AtMost(msgspec.Struct, frozen=True):
+    """``lag=AtMost(k)``: the newest value there is when the call begins, at most `steps` steps old."""
+
+    steps: int
+
+    def __repr__(self) -> str:
+        return f"AtMost({self.steps})"
 
 
 class OpCall(msgspec.Struct, frozen=True):
     """One call of an operator in the flow.
 
     `id` is its position in the flow, from 0. `label` is ``role.operator``, with ``#2`` for a second call. The call
-    runs on steps with ``step % every == at``, if its inputs exist. `constants` are arguments that are not edges.
+    runs on steps with ``step % every == at``, if its inputs exist. `constants` are arguments that are not edges;
+    `calls` are the roles whose services the operator may call.
     """
 
     id: int
@@ -32,13 +43,16 @@ class OpCall(msgspec.Struct, frozen=True):
     every: int = 1
     at: int = 0
     where: str = ""
+    calls: tuple[str, ...] = ()
 
 
 class Edge(msgspec.Struct, frozen=True):
     """A value's way from call `src` to parameter `param` of call `dst`.
 
-    The consumer takes at step t what the producer made at step ``t - lag``. The producer may be at most
-    ``lag + credits`` values ahead of what the consumer has taken.
+    The consumer takes at step t what the producer made at step ``t - lag``; of a `newest` edge, the newest value that
+    was made since then and is there. The producer may be at most ``lag + credits`` values ahead of what the consumer
+    has taken; without `credits` two, and more while they are small.
+    `initial` has one value, which every consumer rank takes as long as the producer has made none; or is empty.
     """
 
     id: int
@@ -48,20 +62,44 @@ class Edge(msgspec.Struct, frozen=True):
     src_partition: Partition
     dst_partition: Partition
     lag: int = 0
-    credits: int = 2
+    credits: int | None = None
+    initial: tuple[Any, ...] = ()
+    newest: bool = False
+
+    @property
+    def lag_shown(self) -> str:
+        """The lag as a flow says it."""
+        return f"AtMost({self.lag})" if self.newest else str(self.lag)
+
+    @property
+    def first(self) -> bool:
+        """A step takes those items that are finished first, of steps that are at most `lag` older, or newer."""
+        return self.newest and isinstance(self.src_partition, Balanced)
+
+    @property
+    def delay(self) -> int:
+        """A call waits for a value, or for as many items, of so many steps before."""
+        return 0 if self.first else self.lag
+
+    @property
+    def soonest(self) -> int:
+        """So many steps after it was made, at least, a value is taken."""
+        return 0 if self.newest else self.lag
 
     @property
     def window(self) -> int:
-        """Values that may be on the edge at once."""
-        return self.lag + self.credits
+        """Values that may be on the edge at once, however large they are."""
+        return self.lag + (self.credits or 2)
 
 
 class LogicalGraph(msgspec.Struct, frozen=True):
-    """A traced flow: calls in the flow's order, edges in the order of their consumers."""
+    """A traced flow: calls in the flow's order, edges in the order of their consumers, and the `services` of the roles
+    that operators may call."""
 
     name: str
     ops: tuple[OpCall, ...]
     edges: tuple[Edge, ...]
+    services: dict[str, dict[str, ServiceSpec]] = {}
 
     def inputs(self, op: int) -> tuple[Edge, ...]:
         """The edges into call `op`, in the order of its parameters."""
@@ -76,17 +114,11 @@ class LogicalGraph(msgspec.Struct, frozen=True):
         return tuple(op for op in self.ops if op.role == role)
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """The flow in words, a line for each call and each edge: equal where steps mean the same."""
-        calls = [f"call {op.id}: {op.label}, every {op.every} at {op.at}" for op in self.ops]
-        edges = [
-            f"edge {edge.id}: {self.ops[edge.src].label} → {self.ops[edge.dst].label}({edge.param}), lag {edge.lag}, "
-            f"{type(edge.src_partition).__name__} → {type(edge.dst_partition).__name__}"
-            for edge in self.edges
-        ]
-        return (*calls, *edges)
+    def roles(self) -> tuple[str, ...]:
+        """Roles in the order of their first call; then those that only answer calls."""
+        return tuple(dict.fromkeys([*(op.role for op in self.ops), *self.services]))
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """Roles in the order of their first call."""
-        return tuple(dict.fromkeys(op.role for op in self.ops))
+    def callers(self) -> tuple[tuple[str, str], ...]:
+        """Which role calls services of which, each pair once."""
+        return tuple(dict.fromkeys((op.role, other) for op in self.ops for other in op.calls))

@@ -6,31 +6,15 @@ boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M produ
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
 
-__all__ = [
-    "Assemble",
-    "Block",
-    "Combine",
-    "Concat",
-    "Part",
-    "Reduce",
-    "Reshard",
-    "Route",
-    "RouteError",
-    "Selection",
-    "Send",
-    "Take",
-    "Whole",
-    "chunk_bounds",
-    "describe",
-    "route",
-]
+__all__ = ["Route", "RouteError", "Send", "chunk_bounds", "describe", "route"]
+__all__ += ["Block", "Part", "Selection", "Share", "Whole"]
+__all__ += ["Assemble", "Collate", "Combine", "Concat", "Reduce", "Reshard", "Take"]
 
 
 class Whole(msgspec.Struct, frozen=True, tag=True):
@@ -38,17 +22,16 @@ class Whole(msgspec.Struct, frozen=True, tag=True):
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
-    """A fraction of the producer rank's extent along `axis`: [floor(n * lo), floor(n * hi)), with exact fractions."""
+    """Of the producer rank's extent along `axis` the parts from `start` to before `stop`, of so many equal `parts`."""
 
     axis: int
-    lo_num: int
-    lo_den: int
-    hi_num: int
-    hi_den: int
+    start: int
+    stop: int
+    parts: int
 
     def bounds(self, extent: int) -> tuple[int, int]:
-        """Start and stop for a value with `extent` rows along `axis`."""
-        return extent * self.lo_num // self.lo_den, extent * self.hi_num // self.hi_den
+        """Start and stop for a value with `extent` rows along `axis`; rows are rounded down."""
+        return extent * self.start // self.parts, extent * self.stop // self.parts
 
 
 class Block(msgspec.Struct, frozen=True, tag=True):
@@ -59,7 +42,14 @@ class Block(msgspec.Struct, frozen=True, tag=True):
     count: int
 
 
-Selection: TypeAlias = Whole | Part | Block
+class Share(msgspec.Struct, frozen=True, tag=True):
+    """Of an item what lies in part `index` of `count` equal parts of the rows that all items have together."""
+
+    index: int
+    count: int
+
+
+Selection: TypeAlias = Whole | Part | Block | Share
 
 
 class Take(msgspec.Struct, frozen=True, tag=True):
@@ -89,7 +79,11 @@ class Reshard(msgspec.Struct, frozen=True, tag=True):
     count: int
 
 
-Combine: TypeAlias = Take | Concat | Reduce | Assemble | Reshard
+class Collate(msgspec.Struct, frozen=True, tag=True):
+    """The rows of all items, in the order of the items' numbers; of an item that was made twice the first counts."""
+
+
+Combine: TypeAlias = Take | Concat | Reduce | Assemble | Reshard | Collate
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -103,43 +97,33 @@ class Route(msgspec.Struct, frozen=True):
     """The messages of one value of an edge, the same on every step.
 
     What a rank sends and takes is worked out when it is asked for, so that a rank of many knows of its peers alone.
-    `meet` says which ranks those are: of equal number; the consumer's, modulo `producers`; those whose shares of the
-    value overlap; or all. Parts may be empty, and are sent all the same.
+    `meet` says which ranks those are: the consumer's, modulo `producers`; those whose shares of the value overlap; or
+    all. Parts may be empty, and are sent all the same.
     """
 
     kind: str
     producers: int
     consumers: int
-    meet: Literal["equal", "modulo", "overlap", "all"]
-    cut: Literal["whole", "part", "block", "overlap"]
+    meet: Literal["modulo", "overlap", "all"]
+    cut: Literal["whole", "part", "block", "overlap", "share"]
     axis: int
     combine: Combine
 
     def sources(self, consumer: int) -> range:
         """The producer ranks from which this one takes exactly one part each, in the order that `combine` wants."""
-        m, n = self.producers, self.consumers
-        match self.meet:
-            case "equal":
-                return range(consumer, consumer + 1)
-            case "modulo":
-                return range(consumer % m, consumer % m + 1)
-            case "overlap":
-                return range(consumer * m // n, -(-(consumer + 1) * m // n))
-            case "all":
-                return range(m)
+        if self.meet == "modulo":
+            return range(consumer % self.producers, consumer % self.producers + 1)
+        return self._met(consumer, self.consumers, self.producers)
 
     def targets(self, producer: int) -> range:
         """The consumer ranks that take something from this one."""
-        m, n = self.producers, self.consumers
-        match self.meet:
-            case "equal":
-                return range(producer, producer + 1)
-            case "modulo":
-                return range(producer, n, m)
-            case "overlap":
-                return range(producer * n // m, -(-(producer + 1) * n // m))
-            case "all":
-                return range(n)
+        if self.meet == "modulo":
+            return range(producer, self.consumers, self.producers)
+        return self._met(producer, self.producers, self.consumers)
+
+    def _met(self, rank: int, own: int, others: int) -> range:
+        """Of as many `others`, those whose shares overlap with that of `rank` of `own`; or all of them."""
+        return range(others) if self.meet == "all" else range(rank * others // own, -(-(rank + 1) * others // own))
 
     def sends(self, producer: int) -> tuple[Send, ...]:
         """What this producer rank sends."""
@@ -168,24 +152,24 @@ class Route(msgspec.Struct, frozen=True):
         match self.cut:
             case "whole":
                 return Whole()
-            case "part":  # of a value that the producer has whole along the axis
-                return _fractions(self.axis, Fraction(consumer, n), Fraction(consumer + 1, n))
             case "block":
                 return Block(self.axis, consumer, n)
-            case "overlap":  # producers cover [p/m, (p+1)/m) of the unit interval, consumers [c/n, (c+1)/n)
-                lo = max(Fraction(producer, m), Fraction(consumer, n))
-                hi = min(Fraction(producer + 1, m), Fraction(consumer + 1, n))
-                return _fractions(self.axis, lo * m - producer, hi * m - producer)
+            case "share":
+                return Share(consumer, n)
+            case "part":  # of a value that the producer has whole along the axis
+                start, stop = consumer, consumer + 1
+            case "overlap":  # in parts of which a producer has n, from the n * producer-th, and a consumer m
+                start = max(0, consumer * m - producer * n)
+                stop = min(n, (consumer + 1) * m - producer * n)
+        return Whole() if (start, stop) == (0, n) else Part(self.axis, start, stop, n)
 
 
 class RouteError(ValueError):
     """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators can do."""
 
     def __init__(self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str) -> None:
-        super().__init__(
-            f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}: {why}; {remedy}"
-        )
         self.pair = f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
+        super().__init__(f"{self.pair}: {why}; {remedy}")
         self.why = why
         self.remedy = remedy
 
@@ -197,12 +181,25 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
     """
     if m < 1 or n < 1:
         raise ValueError(f"world sizes must be at least 1, not {m} and {n}")
-    _check(src, m, dst, n)
-    match src, dst:
-        case Split(axis=a), Split(axis=b) if a == b and m == n:
-            return _route("identity", m, n, "equal", "whole", a, Take())
+
+    def refused(why: str, remedy: str) -> RouteError:
+        return RouteError(src, m, dst, n, why, remedy)
+
+    for side in (src, dst):
+        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and side.dim < 0):
+            raise refused("negative axes depend on the value's dimensions", "count axes from 0")
+    match src, Broadcast() if isinstance(dst, Balanced) else dst:  # each rank takes items of what it has whole
+        case Balanced(), Split(axis=0):
+            return _route("collate", m, n, "all", "share", 0, Collate())
+        case Balanced(), Broadcast():
+            return _route("collate", m, n, "all", "whole", 0, Collate())
+        case Balanced(), _:
+            raise refused("items are whole rows", "take it as Split(), Broadcast() or Balanced()")
+        case Sharded(), Broadcast() if isinstance(dst, Balanced):
+            raise refused("named tensors have no rows to share out", "take it as Sharded() or Broadcast()")
         case Split(axis=a), Split(axis=b) if a == b:
-            return _route("repartition", m, n, "overlap", "overlap", a, Concat(a))
+            kind, combine = ("identity", Take()) if m == n else ("repartition", Concat(a))
+            return _route(kind, m, n, "overlap", "overlap", a, combine)
         case Split(axis=a), Split(axis=b):
             return _route("all-to-all", m, n, "all", "part", b, Concat(a))
         case Split(axis=a), Broadcast():
@@ -215,15 +212,32 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
             return _route("reduce", m, n, "all", "whole", 0, Reduce(op))
         case Partial(op=op), Split(axis=b):
             return _route("reduce-scatter", m, n, "all", "part", b, Reduce(op))
-        case Partial(), Partial():
-            return _route("identity", m, n, "equal", "whole", 0, Take())
         case Sharded(), Broadcast():
             return _route("assemble", m, n, "all", "whole", 0, Assemble())
         case Sharded(), Sharded(dim=d):
             return _route("reshard", m, n, "all", "block", d, Reshard(d, n))
         case Broadcast(), Sharded(dim=d):
             return _route("shard", m, n, "modulo", "block", d, Reshard(d, n))
-    raise AssertionError(f"{src} → {dst} was let through")
+        case Partial(op=a), Partial(op=b) if a == b and m == n:
+            return _route("identity", m, n, "modulo", "whole", 0, Take())
+        case Partial(op=a), Partial(op=b) if a != b:
+            raise refused(f"a {a} is not a {b}", f"declare Partial('{a}') on both sides, or take it as Broadcast()")
+        case Partial(), Partial():
+            raise refused(
+                "addends can only be handed on rank by rank", "use equal world sizes, or take it as Broadcast()"
+            )
+        case _, Partial():
+            raise refused("what is whole has no addends", "take it as Broadcast() or Split()")
+        case Split(), _:
+            raise refused(
+                "rows are not named tensors", "take it as Split(), or return Shards and declare returns=Sharded()"
+            )
+        case Sharded(), _:
+            raise refused("named tensors have no rows to split", "take it as Sharded() or Broadcast()")
+        case _:
+            raise refused(
+                "addends of named tensors are not sharded here", "take it as Broadcast(), or reduce in the producer"
+            )
 
 
 def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
@@ -233,42 +247,9 @@ def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
 
 
 def describe(partition: Partition) -> str:
-    """``Split(1)``, ``Partial('sum')``: a partition as it is written."""
-    match partition:
-        case Split(axis=axis):
-            return f"Split({axis or ''})"
-        case Partial(op=op):
-            return f"Partial('{op}')"
-        case Sharded(dim=dim):
-            return f"Sharded({dim or ''})"
-        case _:
-            return f"{type(partition).__name__}()"
-
-
-def _check(src: Partition, m: int, dst: Partition, n: int) -> None:
-    """Raise `RouteError` for the pairs that have no route."""
-
-    def refuse(why: str, remedy: str) -> None:
-        raise RouteError(src, m, dst, n, why, remedy)
-
-    for side in (src, dst):
-        if isinstance(side, Balanced):
-            refuse("Balanced is reserved for a later version", "use Split()")
-        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and side.dim < 0):
-            refuse("negative axes depend on the value's dimensions", "count axes from 0")
-    match src, dst:
-        case Partial(op=a), Partial(op=b) if a != b:
-            refuse(f"a {a} is not a {b}", f"declare Partial('{a}') on both sides, or take it as Broadcast()")
-        case Partial(), Partial() if m != n:
-            refuse("addends can only be handed on rank by rank", "use equal world sizes, or take it as Broadcast()")
-        case (Split() | Broadcast() | Sharded(), Partial()):
-            refuse("what is whole has no addends", "take it as Broadcast() or Split()")
-        case Split(), Sharded():
-            refuse("rows are not named tensors", "take it as Split(), or return Shards and declare returns=Sharded()")
-        case Sharded(), Split():
-            refuse("named tensors have no rows to split", "take it as Sharded() or Broadcast()")
-        case Partial(), Sharded():
-            refuse("addends of named tensors are not sharded here", "take it as Broadcast(), or reduce in the producer")
+    """``Split(1)``, ``Partial('sum')``: a partition as it is written; axis 0 goes without saying."""
+    arguments = [repr(value) for value in msgspec.structs.astuple(partition) if value != 0]
+    return f"{type(partition).__name__}({', '.join(arguments)})"
 
 
 def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: Combine) -> Route:
@@ -277,12 +258,6 @@ def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: C
     if m == n == 1 and isinstance(combine, Take):
         kind = "identity"
     return Route(kind, m, n, meet, cut, axis, combine)
-
-
-def _fractions(axis: int, lo: Fraction, hi: Fraction) -> Selection:
-    if lo == 0 and hi == 1:
-        return Whole()
-    return Part(axis, lo.numerator, lo.denominator, hi.numerator, hi.denominator)
 
 
 def _ranks(count: int) -> str:

@@ -3,20 +3,22 @@
 A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its producer was active
 at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds along the paths into the call, so it is
 again one congruence and one lower bound (Chinese remainder theorem): a `Period`, looked up in constant time however
-long the job is.
+long the job is. An input with an initial value exists from the start; that it meets the call's steps is checked once.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from itertools import combinations
 from math import gcd, lcm
 
 import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-
-__all__ = ["Activity", "Period", "flow_order", "role_schedule", "zero_lag_cycle"]
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -32,7 +34,12 @@ class Period(msgspec.Struct, frozen=True):
     @property
     def first(self) -> int:
         """The first step in it."""
-        return self.start + (self.at - self.start) % self.every
+        return self.next(self.start)
+
+    def next(self, step: int) -> int:
+        """The first step in it that is not before `step`."""
+        step = max(step, self.start)
+        return step + (self.at - step) % self.every
 
     def later(self, lag: int) -> Period:
         """The same steps, `lag` later."""
@@ -58,32 +65,40 @@ class Activity:
     def __init__(self, graph: LogicalGraph) -> None:
         inputs: dict[int, list[Edge]] = {op.id: [] for op in graph.ops}
         for edge in graph.edges:
-            inputs[edge.dst].append(edge)
-        self.periods: dict[int, Period | None] = {}
-        for op in graph.ops:
-            self._resolve(op.id, graph, inputs)
+            if not edge.initial:
+                inputs[edge.dst].append(edge)
+        self.periods: dict[int, Period | None] = dict.fromkeys(inputs)
+        order = TopologicalSorter({op: [edge.src for edge in edges] for op, edges in inputs.items()})
+        with suppress(CycleError):  # then what is in the cycle, or behind it, is never ready
+            order.prepare()
+        while ready := order.get_ready():
+            self.periods |= {op: self._period(graph.ops[op], inputs[op]) for op in ready}
+            order.done(*ready)
         self._always = frozenset(op for op, period in self.periods.items() if period == Period())
 
-    def _resolve(self, root: int, graph: LogicalGraph, inputs: dict[int, list[Edge]]) -> None:
-        """Producers before consumers, depth first without recursion; who meets itself on the way never runs."""
-        stack, entered = [root], set[int]()
-        while stack:
-            op = stack[-1]
-            if op in self.periods:
-                stack.pop()
-                continue
-            missing = [edge.src for edge in inputs[op] if edge.src not in self.periods]
-            if missing and op not in entered:
-                entered.add(op)
-                stack.extend(missing)
-                continue
-            stack.pop()
-            call = graph.ops[op]
-            period: Period | None = None if missing else Period(0, call.every, call.at)
-            for edge in inputs[op]:
-                source = self.periods.get(edge.src)
-                period = period.meet(source.later(edge.lag)) if period is not None and source is not None else None
-            self.periods[op] = period
+    def _period(self, call: OpCall, inputs: Sequence[Edge]) -> Period | None:
+        """When a call runs whose producers' periods are known."""
+        period: Period | None = Period(0, call.every, call.at)
+        for edge in inputs:
+            source = self.periods[edge.src]
+            if source is not None and edge.newest:  # there is one from then on, whichever step it was made at
+                source = Period(source.first)
+            period = period.meet(source.later(edge.delay)) if period is not None and source is not None else None
+        return period
+
+    def first(self, edge: Edge) -> int:
+        """The first step at which `edge.src` makes a value: before it its consumers have the edge's initial one."""
+        period = self.periods[edge.src]
+        return period.first if period is not None else 0
+
+    def apart(self, edge: Edge) -> bool:
+        """Whether `edge.dst` runs at steps for which `edge.src`, which has begun by then, makes nothing."""
+        made, taken = self.periods[edge.src], self.periods[edge.dst]
+        if made is None or taken is None:
+            return taken is not None
+        if edge.newest:
+            return edge.lag + 1 < made.every
+        return taken.every % made.every != 0 or (taken.at - edge.lag - made.at) % made.every != 0
 
     def active(self, op: int, step: int) -> bool:
         """Whether call `op` runs at `step`."""
@@ -99,19 +114,20 @@ class Activity:
     def consumed(self, edge: Edge, step: int, steps: int) -> bool:
         """Whether what `edge.src` makes at `step` is taken in a job of `steps` steps; if not, it is not sent.
 
-        True implies that the producer is active at `step`. The consumer takes it at ``step + edge.lag``.
+        To be asked of steps at which the producer is active; else it is False, but for edges that are `newest`. The
+        consumer takes it at ``step + edge.lag``, of a `newest` edge maybe at any step until then.
         """
         taken = step + edge.lag
-        return step >= 0 and taken < steps and self.active(edge.dst, taken)
+        begun = step >= (self.first(edge) if edge.initial else 0)
+        if edge.newest:
+            period = self.periods[edge.dst]
+            at = period.next(step) if period is not None else steps
+            return begun and at <= taken and at < steps
+        return begun and taken < steps and self.active(edge.dst, taken)
 
     def never(self) -> tuple[int, ...]:
         """The calls that never run, however many steps there are."""
         return tuple(op for op, period in self.periods.items() if period is None)
-
-
-def role_schedule(graph: LogicalGraph, role: str) -> tuple[OpCall, ...]:
-    """What every rank of `role` runs in a step, in this order: the flow's, so ranks that share a slot agree on it."""
-    return graph.of_role(role)
 
 
 def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
@@ -122,21 +138,22 @@ def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
     """
     after: dict[int, set[int]] = {op.id: set() for op in graph.ops}
     for edge in graph.edges:
-        if edge.lag == 0:
+        if edge.delay == 0:
             after[edge.dst].add(edge.src)
     last: dict[str, int] = {}
-    for op in graph.ops:
-        if op.role in last:
-            after[op.id].add(last[op.role])
-        last[op.role] = op.id
+    for call in graph.ops:
+        if call.role in last:
+            after[call.id].add(last[call.role])
+        last[call.role] = call.id
+    sorter = TopologicalSorter(after)
+    sorter.prepare()
     order: list[OpCall] = []
-    done: set[int] = set()
-    while len(order) < len(graph.ops):
-        ready = [op for op in graph.ops if op.id not in done and after[op.id] <= done]
-        if not ready:
-            raise ValueError("the flow has a cycle without lag")
-        order.append(ready[0])
-        done.add(ready[0].id)
+    ready: list[int] = []
+    while sorter.is_active():
+        for op in sorter.get_ready():
+            heappush(ready, op)
+        order.append(graph.ops[heappop(ready)])
+        sorter.done(order[-1].id)
     return tuple(order)
 
 
@@ -146,36 +163,24 @@ def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
     A call waits for the producers of its inputs with lag 0, and for the calls before it on its own role. All of that
     points forward in the flow, except edges from feedback: so every cycle has one of those.
     """
-    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if edge.lag == 0] for op in graph.ops}
+    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if edge.delay == 0] for op in graph.ops}
     for role in graph.roles:
         for first, second in combinations(graph.of_role(role), 2):
             after[first.id].append(second.id)
-    paths = [
-        path
-        for edge in graph.edges
-        if edge.lag == 0 and edge.src >= edge.dst and (path := _shortest(after, edge.dst, edge.src))
-    ]
-    if not paths:
-        return None
-    shortest = min(paths, key=len)
-    return (*shortest, shortest[0])
+    starts = dict.fromkeys(edge.dst for edge in graph.edges if edge.delay == 0 and edge.src >= edge.dst)
+    return min(filter(None, (shortest_cycle(after, start) for start in starts)), key=len, default=None)
 
 
-def _shortest(after: dict[int, list[int]], start: int, end: int) -> tuple[int, ...] | None:
-    """Breadth first from `start` to `end`, both included."""
-    came: dict[int, int | None] = {start: None}
-    queue = deque([start])
+def shortest_cycle(after: Mapping[int, Iterable[int]], start: int) -> tuple[int, ...] | None:
+    """The shortest path from `start` to itself, found breadth first; both ends are `start`. None if there is none."""
+    queue: deque[tuple[int, ...]] = deque([(start,)])
+    seen: set[int] = set()
     while queue:
-        op = queue.popleft()
-        if op == end:
-            path: list[int] = []
-            at: int | None = op
-            while at is not None:
-                path.append(at)
-                at = came[at]
-            return tuple(reversed(path))
-        for following in after[op]:
-            if following not in came:
-                came[following] = op
-                queue.append(following)
+        path = queue.popleft()
+        for following in after[path[-1]]:
+            if following == start:
+                return (*path, start)
+            if following not in seen:
+                seen.add(following)
+                queue.append((*path, following))
     return None

@@ -24,28 +24,20 @@ __all__ = ["Flow", "RoleShape", "flow", "trace", "trace_job"]
 RESERVED_ROLES = ("name", "steps", "seed", "feedback")
 
 
-class _Selected(Protocol):
-    """A role's plugin class with its validated options."""
-
-    @property
-    def cls(self) -> type[Any]: ...
-    @property
-    def options(self) -> Any: ...
-
-
 class _Selection(Protocol):
     @property
-    def roles(self) -> Mapping[str, Any]: ...
+    def roles(self) -> Mapping[str, Any]:
+        """By role what it runs: `cls`, a class of workloads, and its validated `options`."""
 
 
 def trace(
     target: Flow,
     roles: Mapping[str, RoleShape],
     *,
-    steps: int,
+    steps: int | None,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    credits: int = 2,
+    credits: int | None = None,
     name: str | None = None,
 ) -> LogicalGraph:
     """The logical graph of `target` on `roles`; `credits` is the default of its edges, `name` the job's.
@@ -79,17 +71,22 @@ def trace_job(job: JobFile, selection: _Selection, flow: Flow | None = None) -> 
     shapes: dict[str, RoleShape] = {}
     errors: list[RolemeshError] = []
     for name, role in spec.roles.items():
-        selected: _Selected = selection.roles[name]
-        workload: type[Workload] = selected.cls
+        workload: type[Workload] = selection.roles[name].cls
         try:
-            shapes[name] = RoleShape(role.world_size, dict(workload.operators(selected.options)))
+            shapes[name] = RoleShape(
+                role.world_size,
+                dict(workload.operators(selection.roles[name].options)),
+                services=dict(workload.services(selection.roles[name].options)),
+                together=workload.group == "collective" and role.world_size > 1,
+                stateful=workload.stateful(selection.roles[name].options),
+                repeats=workload.repeats(selection.roles[name].options),
+            )
         except RolemeshError as error:
             errors.append(error)
         except Exception as error:
             what = f"the operators of workload {role.use!r} cannot be read: {type(error).__name__}: {error}"
-            wrapped = FlowError(
-                what, where=job.where(("roles", name)), remedy="correct the role's options or its plugin"
-            )
+            where, remedy = job.where(("roles", name)), "correct the role's options or its plugin"
+            wrapped = FlowError(what, where=where, remedy=remedy)
             wrapped.__cause__ = error
             errors.append(wrapped)
     raise_all(errors)

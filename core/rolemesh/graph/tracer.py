@@ -8,23 +8,30 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rolemesh.api.partition import Balanced
+from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
-from rolemesh.graph.checks import check_cycles, check_runs, constant, count
+from rolemesh.graph.checks import check_cycles, check_first, check_initial, check_runs, check_shared, constant, count
 from rolemesh.graph.flow import Feedback, Flow, JobHandle, OperatorHandle, RoleHandle, Value, place_of
-from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.logical import AtMost, Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import RouteError, route
 
 __all__ = ["GraphTracer", "RoleShape"]
 
-SETTINGS = ("lag", "every", "at", "credits")
+SETTINGS = ("lag", "initial", "every", "at", "credits", "calls")
 
 
 class RoleShape(msgspec.Struct, frozen=True):
-    """What tracing needs to know of a role."""
+    """What tracing needs to know of a role. `together`: its ranks must all take the same values. `stateful`: they keep
+    state from step to step; `repeats`: calls are repeated all the same."""
 
     world_size: int
     operators: Mapping[str, OperatorSpec]
+    together: bool = False
+    stateful: bool = False
+    repeats: bool = False
+    services: Mapping[str, ServiceSpec] = {}
 
 
 class _Pending(NamedTuple):
@@ -34,14 +41,16 @@ class _Pending(NamedTuple):
     dst: int
     param: str
     lag: int
-    credits: int
+    newest: bool
+    initial: tuple[Any, ...]
+    credits: int | None
     where: str | None
 
 
 class GraphTracer:
     """Collects calls, edges and errors while the flow runs."""
 
-    def __init__(self, roles: Mapping[str, RoleShape], credits: int) -> None:
+    def __init__(self, roles: Mapping[str, RoleShape], credits: int | None) -> None:
         self.roles = roles
         self.credits = credits
         self.errors: list[RolemeshError] = []
@@ -107,15 +116,56 @@ class GraphTracer:
         edges, constants = self._split_arguments(name, arguments, where)
         given = settings["credits"]
         credits = self.credits if given is None else count(self.errors, name, "credits", given, 1, where)
-        for param, value, lag in self._lags(name, edges, settings["lag"], where):
-            self.pending.append(_Pending(value, op, param, lag, credits, where))
+        lags = self._lags(name, edges, settings["lag"], where)
+        initial = self._initial(name, lags, settings["initial"], where)
+        newest = [param for param, (_, newest) in lags.items() if newest]
+        self.errors += check_shared(name, spec, self.roles[role], edges, newest, where)
+        self.pending += [
+            _Pending(value, op, param, *lags[param], initial.get(param, ()), credits, where)
+            for param, value in edges.items()
+        ]
         self.ops.append(
-            OpCall(op, role, operator, label, spec.returns, spec.streaming, constants, every, at, where or "")
+            OpCall(
+                op,
+                role,
+                operator,
+                label,
+                spec.returns,
+                spec.streaming,
+                constants,
+                every,
+                at,
+                where or "",
+                self._calls(name, role, settings["calls"], where),
+            )
         )
         self.specs.append(spec)
         return Value(self, op, label)
 
     # ---------------------------------------------------------------------------------------------- one call's parts
+
+    def _calls(self, name: str, role: str, calls: Any, where: str | None) -> tuple[str, ...]:
+        """The roles whose services the operator may call."""
+        found = []
+        for one in calls if isinstance(calls, (list, tuple)) else [calls]:
+            other = one._role if isinstance(one, RoleHandle) else ""
+            if not other:
+                self.error(f"{name}: calls has {one!r}, which is no role", where, "name roles: calls=[job.<role>]")
+            elif other in self.roles:
+                shape = self.roles[other]
+                if other == role:
+                    self.error(f"{name} calls its own role", where, "call the method: it is in the same process")
+                elif not shape.services:
+                    self.error(
+                        f"{name} calls role {other!r}, which has no service", where, "mark methods with @service"
+                    )
+                elif shape.together:
+                    remedy = "give the role one rank, or an operator"
+                    self.error(f"{name} calls role {other!r}, whose ranks only work all together", where, remedy)
+                else:
+                    found.append(other)
+                self.called.add(other)
+        return tuple(dict.fromkeys(found))
 
     def _bind_arguments(
         self, name: str, spec: OperatorSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str | None
@@ -168,15 +218,40 @@ class GraphTracer:
             return True
         return False
 
-    def _lags(self, name: str, edges: Mapping[str, Value], lag: Any, where: str | None) -> list[tuple[str, Value, int]]:
+    def _lags(self, name: str, edges: Mapping[str, Value], lag: Any, where: str | None) -> dict[str, tuple[int, bool]]:
         given = dict(lag) if isinstance(lag, Mapping) else dict.fromkeys(edges, lag)
         if unknown := given.keys() - edges.keys():
             what = f"{name}: lag for {sorted(unknown)}, which take no value of another call"
             self.error(what, where, nearest(sorted(unknown)[0], edges))
         if not edges and not isinstance(lag, Mapping) and lag != 0:
             self.error(f"{name}: lag={lag!r}, but it takes no value of another call", where, "leave lag out")
-        lags = {param: count(self.errors, name, "lag", given.get(param, 0), 0, where) for param in edges}
-        return [(param, value, lags[param]) for param, value in edges.items()]
+        found: dict[str, tuple[int, bool]] = {}
+        for param in edges:
+            one = given.get(param, 0)
+            newest = isinstance(one, AtMost)
+            source = edges[param]._op
+            items = source is not None and isinstance(self.ops[source].returns, Balanced)
+            if newest and self.roles[name.partition(".")[0]].together and not items:
+                what = f"{name}: lag={one!r} for {param!r}, but each rank of a collective role would take another value"
+                self.error(what, where, f"give it an exact lag: lag={{{param!r}: {one.steps}}}")
+            steps, least = (one.steps, 1) if isinstance(one, AtMost) else (one, 0)
+            found[param] = count(self.errors, name, "lag of AtMost" if newest else "lag", steps, least, where), newest
+        return found
+
+    def _initial(
+        self, name: str, lags: Mapping[str, tuple[int, bool]], initial: Mapping[str, Any] | None, where: str | None
+    ) -> dict[str, tuple[Any]]:
+        found: dict[str, tuple[Any]] = {}
+        for param, value in (initial or {}).items():
+            if not lags.get(param, (0, False))[0]:
+                remedy = f"give it one: lag={{{param!r}: 1}}" if param in lags else nearest(param, lags)
+                self.error(f"{name}: initial for {param!r}, which takes no older value of another call", where, remedy)
+                continue
+            try:
+                found[param] = (constant(value),)
+            except TypeError as error:
+                self.error(f"{name}: initial for {param!r}: {error}", where, "it is a constant, as in JSON")
+        return found
 
     # ------------------------------------------------------------------------------------------------ the whole graph
 
@@ -193,18 +268,19 @@ class GraphTracer:
                 continue
             returns, wants = self.ops[source._op].returns, self.specs[pending.dst].inputs[pending.param]
             assert returns is not None
-            edge = Edge(
-                len(edges), source._op, pending.dst, pending.param, returns, wants, pending.lag, pending.credits
-            )
+            ends = source._op, pending.dst, pending.param, returns, wants
+            edge = Edge(len(edges), *ends, pending.lag, pending.credits, pending.initial, pending.newest)
+            self.errors += check_first(edge, self.ops[edge.src], self.ops[edge.dst], self.roles, pending.where)
             self._check_route(edge, pending.where)
             edges.append(edge)
-        graph = LogicalGraph(target.name, tuple(self.ops), tuple(edges))
+        callees = {other: dict(self.roles[other].services) for call in self.ops for other in call.calls}
+        graph = LogicalGraph(target.name, tuple(self.ops), tuple(edges), callees)
         for role in [] if self.unknown else self.roles:
             if role not in self.called:
                 remedy = f"call one of its operators ({', '.join(self.roles[role].operators)}), or remove the role"
                 self.error(f"nobody calls role {role!r}", target.where, remedy)
         if not self.errors:
-            self.errors += check_cycles(graph) or check_runs(graph)
+            self.errors += check_cycles(graph) or check_runs(graph) or check_initial(graph)
         raise_all(list({str(error): error for error in self.errors}.values()))
         return graph
 

@@ -7,73 +7,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
-from rolemesh.graph.routes import (
-    Assemble,
-    Block,
-    Combine,
-    Concat,
-    Part,
-    Reduce,
-    Reshard,
-    Selection,
-    Take,
-    Whole,
-    chunk_bounds,
-)
+from rolemesh.graph import items, routes
+from rolemesh.graph.chunks import join_chunks
 
-__all__ = ["combine", "select"]
+__all__ = ["combine", "gather", "select"]
 
 Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Offsets and sizes of a block."""
 
 
-def select(value: Any, selection: Selection) -> Any:
+def select(value: Any, selection: routes.Selection) -> Any:
     """The part of a producer rank's `value` that `selection` names, as a view.
 
     Raises `TypeError` for a value that has no such parts.
     """
     match selection:
-        case Whole():
+        case routes.Whole():
             return value
-        case Part():
+        case routes.Part():
             return _slice(value, selection)
-        case Block():
+        case routes.Block():
             return _block(value, selection)
+        case routes.Share():
+            return items.cut(value, selection)
 
 
-def combine(parts: Sequence[Any], how: Combine) -> Any:
+def gather(chunks: Sequence[Sequence[Any]], how: routes.Combine) -> Any:
+    """The value that a consumer rank gets from the chunks of each of its sources. Raises what `combine` raises, and
+    `ValueError` where items are missing."""
+    if isinstance(how, routes.Collate):
+        if (whole := items.assembled(item for part in chunks for item in part)) is None:
+            raise ValueError("items are missing")
+        return whole
+    return combine([join_chunks(part) for part in chunks], how)
+
+
+def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
     """The value that a consumer rank gets from its parts, which are in the order of ``Route.sources``.
 
     A single part that is already the value is returned as it is. Raises `TypeError` for parts that cannot be combined
     so, `ValueError` for parts that do not fit each other.
     """
     match how:
-        case Take():
+        case routes.Take():
             return parts[0]
-        case Concat(axis=axis):
+        case routes.Concat(axis=axis):
             filled = [part for part in parts if _extent(part, axis) != 0] or parts[:1]
             return concat(filled, axis)
-        case Reduce(op=op):
-            total = _sum(parts)
-            return _divide(total, len(parts)) if op == "mean" else total
-        case Assemble():
-            return {name: _fill(name, shards[0].shape, shards) for name, shards in _by_name(parts).items()}
-        case Reshard(dim=dim, count=count):
+        case routes.Reduce(op=op):
+            return _reduce(parts, op)
+        case routes.Assemble():
+            return {
+                name: _fill(name, shards[0].shape, shards, shards[0].data) for name, shards in _by_name(parts).items()
+            }
+        case routes.Reshard(dim=dim, count=count):
             named = _by_name(parts)
             return Shards({name: _reshard(name, shards, dim, count) for name, shards in named.items()})
+        case routes.Collate():
+            return gather([parts], how)
 
 
 # ------------------------------------------------------------------------------------------------------ rows and axes
 
 
-def _slice(value: Any, part: Part) -> Any:
+def _slice(value: Any, part: routes.Part) -> Any:
     if isinstance(value, Batch):
         if part.axis == 0:
             return value[slice(*part.bounds(value.rows))]
@@ -99,34 +102,24 @@ def _extent(value: Any, axis: int) -> int | None:
 # --------------------------------------------------------------------------------------------------------- reductions
 
 
-def _sum(parts: Sequence[Any]) -> Any:
+def _reduce(parts: Sequence[Any], op: str) -> Any:
     """Element by element, in order. The parts themselves are never written to."""
     first = parts[0]
     if isinstance(first, Mapping):
         for other in parts[1:]:
             if not isinstance(other, Mapping) or other.keys() != first.keys():
                 raise ValueError(f"parts to reduce have different names: {_names(first)} and {_names(other)}")
-        summed = {name: _sum([part[name] for part in parts]) for name in first}
-        return Batch(summed, rows=first.rows) if isinstance(first, Batch) else summed
+        reduced = {name: _reduce([part[name] for part in parts], op) for name in first}
+        return Batch(reduced, rows=first.rows) if isinstance(first, Batch) else reduced
     if isinstance(first, (str, bytes, list, tuple, Ragged)) or not hasattr(first, "__add__"):
         raise TypeError(f"a {type(first).__name__} cannot be added up; return numbers, arrays or dicts of them")
     shapes = {tuple(getattr(part, "shape", ())) for part in parts}
     if len(shapes) > 1:
         raise ValueError(f"parts to reduce have different shapes: {sorted(shapes)}")
-    if len(parts) == 1:
-        return first
-    total = first + parts[1]
+    total = first + parts[1] if len(parts) > 1 else first
     for part in parts[2:]:
         total += part
-    return total
-
-
-def _divide(total: Any, count: int) -> Any:
-    if isinstance(total, Batch):
-        return Batch({name: column / count for name, column in total.items()}, rows=total.rows)
-    if isinstance(total, Mapping):
-        return {name: _divide(value, count) for name, value in total.items()}
-    return total / count
+    return total / len(parts) if op == "mean" else total
 
 
 def _names(part: Any) -> Any:
@@ -136,7 +129,7 @@ def _names(part: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ named shards
 
 
-def _block(value: Any, block: Block) -> Shards:
+def _block(value: Any, block: routes.Block) -> Shards:
     """Where `value` meets the block; names that do not meet it stay, as empty shards at the block's start.
 
     Tensors without dimension `block.dim` are whole on every rank.
@@ -150,7 +143,7 @@ def _block(value: Any, block: Block) -> Shards:
         if dim >= len(shard.shape):
             found[name] = shard
             continue
-        low, high = chunk_bounds(shard.shape[dim], block.index, block.count)
+        low, high = routes.chunk_bounds(shard.shape[dim], block.index, block.count)
         own = shard.offsets[dim]
         start, stop = max(low, own), min(high, own + int(shard.data.shape[dim]))
         if stop <= start:
@@ -186,57 +179,42 @@ def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
     """Join the pieces of one chunk; which one it is, the pieces say themselves."""
     shape = shards[0].shape
     if dim >= len(shape):
-        return Shard(_fill(name, shape, shards), shape, (0,) * len(shape))
-    filled = [shard for shard in shards if prod(shard.data.shape)] or shards[:1]
+        return Shard(_fill(name, shape, shards, shards[0].data), shape, (0,) * len(shape))
+    filled = [shard for shard in shards if prod(shard.data.shape)]
     size = max(1, -(-shape[dim] // count))
-    start = min(shard.offsets[dim] for shard in filled)
+    start = min(shard.offsets[dim] for shard in filled or shards[:1])
     start = start if start == shape[dim] else start // size * size
     sizes = (*shape[:dim], min(size, shape[dim] - start), *shape[dim + 1 :])
     offsets = (*(0,) * dim, start, *(0,) * (len(shape) - dim - 1))
-    inside = [
-        Shard(s.data, sizes, tuple(o - b for o, b in zip(s.offsets, offsets, strict=True)))
-        for s in filled
-        if prod(s.data.shape)
-    ]
-    data = _fill(name, sizes, inside) if inside else _empty(name, shards[0].data, sizes)
-    return Shard(data, shape, offsets)
+    inside = [Shard(s.data, sizes, tuple(o - b for o, b in zip(s.offsets, offsets, strict=True))) for s in filled]
+    return Shard(_fill(name, sizes, inside, shards[0].data), shape, offsets)
 
 
-def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> Any:
-    """The array of `shape` that `shards` cover exactly; without a copy if one of them is all of it."""
+def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard], like: Any) -> Any:
+    """The array of `shape` that `shards` cover exactly, of the sort of `like`; without a copy if one is all of it."""
     for shard in shards:
         if tuple(shard.data.shape) == shape:
             return shard.data
     blocks = {(shard.offsets, tuple(shard.data.shape)): shard.data for shard in shards if prod(shard.data.shape)}
     if problem := _uncovered(shape, tuple(sorted(blocks))):
         raise ValueError(f"{name!r}: {problem}; every rank must return its own block with the right offsets")
-    array = _new(shards[0].data, shape)
+    array = np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
     for (offsets, sizes), data in blocks.items():
         array[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))] = data
     return array
 
 
-def _empty(name: str, like: Any, shape: tuple[int, ...]) -> Any:
-    if prod(shape):
-        raise ValueError(f"{name!r}: no rank has the block of shape {shape}; every rank must return its own block")
-    return _new(like, shape)
-
-
-def _new(like: Any, shape: tuple[int, ...]) -> Any:
-    return np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
-
-
 @lru_cache(maxsize=4096)
 def _uncovered(shape: tuple[int, ...], blocks: tuple[Box, ...]) -> str | None:
-    """What is wrong with `blocks` (sorted, not empty) as a tiling of `shape`, or None. Layouts repeat every step."""
+    """What is wrong with `blocks` (sorted) as a tiling of `shape`, or None. Layouts repeat every step."""
     volume, covered = prod(shape), sum(prod(sizes) for _, sizes in blocks)
+    if volume and not blocks:
+        return f"no rank has the block of shape {shape}"
     if covered != volume:
         return f"the blocks have {covered} elements, the tensor of shape {shape} has {volume}"
-    for dim in range(len(shape)):
-        rest = [(o[:dim], o[dim + 1 :], n[:dim], n[dim + 1 :]) for o, n in blocks]
-        if all(one == rest[0] for one in rest) and all(a[0][dim] + a[1][dim] == b[0][dim] for a, b in pairwise(blocks)):
-            return None
-    for (offsets, sizes), (others, extents) in combinations(blocks, 2):
-        if all(o < p + n and p < o + m for o, m, p, n in zip(offsets, sizes, others, extents, strict=True)):
-            return f"the blocks at {offsets} and {others} overlap"
+    starts = np.array([offsets for offsets, _ in blocks], dtype=int).reshape(len(blocks), len(shape))
+    ends = starts + np.array([sizes for _, sizes in blocks], dtype=int).reshape(starts.shape)
+    before = (starts[:, None] < ends[None]).all(axis=2)
+    for one, other in np.argwhere(np.triu(before & before.T, 1)):
+        return f"the blocks at {blocks[one][0]} and {blocks[other][0]} overlap"
     return None

@@ -10,7 +10,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,44 +23,80 @@ from rolemesh.api.failures import Failure, describe
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PlacementError
+from rolemesh.errors import EXIT_CODES, JobFailedError, JobFileError, PlacementError, RolemeshError, raise_all
+from rolemesh.graph.schedule import Activity
 from rolemesh.inline.steps import InlineSteps
 from rolemesh.job.engine import Engine, RunHandle, Say
-from rolemesh.job.prepared import Prepared
-from rolemesh.plugins.manager import JobPlugins
+from rolemesh.job.prepared import Prepared, instances, prepare
 from rolemesh.runs.claim import claim
 from rolemesh.runs.digest import digest
-from rolemesh.runs.jsonl import LineFile, event_line, metrics_line
-from rolemesh.runs.metrics import LineBuilder, Metrics, RankMetrics
+from rolemesh.runs.jsonl import event_line, metrics_line
+from rolemesh.runs.metrics import LineBuilder, Metrics
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
-from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Run, write_job_file, write_json
-from rolemesh.spec.role_environments import forbid_environments
-
-__all__ = ["InlineEngine", "run_inline"]
-
-log = logging.getLogger("rolemesh.inline")
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
 
 
 class InlineEngine(Engine):
     """Runs all ranks in the process that waits, one after the other."""
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Check that the job can run in one process; it does when somebody waits for it."""
-        return InlineRun(one_process(job), run_dir)
+        """Check that the job can run in one process, with the fewest ranks of its elastic roles; it does when somebody
+        waits for it.
+
+        Raises `PlacementError` for a collective role of several ranks, and `JobFileError` for a role with packages or a
+        folder of its own, or `Problems`: those need processes.
+        """
+        job = job.sized({role: least for role, (least, _) in job.elastic.items()})
+        raise_all(list(_needs_processes(job)))
+        return InlineRun(job, run_dir)
+
+
+def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
+    for name, role in job.job.spec.roles.items():
+        size = role.world_size
+        if job.selection.roles[name].cls.group == "collective" and size > 1:
+            what = f"role {name} is a collective group of {size} ranks, which --inline cannot run in one process"
+            where = job.job.where(("roles", name, "world_size"))
+            yield PlacementError(what, where=where, remedy=f"add roles.{name}.world_size=1")
+        for key in (key for key in ("pip", "working_dir") if getattr(role.runtime_env, key)):
+            what = f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
+            where = job.job.where(("roles", name, "runtime_env", key))
+            yield JobFileError(what, where=where, remedy="run it with --backend local")
+
+
+class _Stopped(Exception):
+    """Somebody has asked the job to end."""
 
 
 class InlineRun(RunHandle):
-    """A job that runs in `wait`."""
+    """A job that runs in `wait`, one rank after the other.
+
+    ``produced_bytes`` in its result is what the calls have returned over all steps and ranks, by label.
+    """
 
     def __init__(self, job: Prepared, run_dir: Path) -> None:
         super().__init__(run_dir)
-        self._job = job
-        self._inline: _Inline | None = None
+        self._job, self._selection, self._graph, self._spec = job.job, job.selection, job.graph, job.job.spec
+        self._sizes = {name: int(role.world_size) for name, role in self._spec.roles.items()}
+        self._builder = LineBuilder(self._graph, self._sizes)
+        self._result: dict[str, Any] | None = None
+        self._observers = instances(job.selection.observers)
         self._stopped = False
+        self._started, self._finished, self._seq = 0.0, -1, 0
+        self._where = ("", -1, "setup")
+        self._produced: dict[str, int] = {}
+        self._steps: InlineSteps | None = None
+        self._workloads: dict[tuple[str, int], Workload] = {}
+        self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
 
     def status(self) -> JobStatus | None:
         """The present picture; of a job that has not begun or is over, None."""
-        return self._inline.status("running") if self._inline is not None and self.result() is None else None
+        if not self._started or self._result is not None:
+            return None
+        node, pid, spec = socket.gethostname(), os.getpid(), self._spec
+        contexts = list(self._contexts.items())
+        ranks = tuple(RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in contexts)
+        return JobStatus(spec.name, "running", 1, self._finished, spec.steps, self._started, pid, node, ranks=ranks)
 
     def stop(self, reason: str) -> None:
         """The job ends after the step that it is at."""
@@ -67,104 +104,41 @@ class InlineRun(RunHandle):
 
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
         """Run the job. A `KeyboardInterrupt` ends it where it is."""
-        if (done := self.result()) is None:
-            with claim(self.run_dir):
-                done = run_inline(self._job, self.run_dir, stopped=lambda: self._stopped, begun=self._begun)
-        return done
+        if self._result is None:
+            with ExitStack() as held:
+                held.enter_context(claim(self.run_dir))
+                self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
+                self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
+                self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))
+                self._result = self._run()
+        return self._result
 
     def result(self) -> dict[str, Any] | None:
         """How the job has ended, if it has run."""
-        return Run(self.run_dir).result() if self._inline is not None else None
+        return self._result
 
-    def _begun(self, inline: _Inline) -> None:
-        self._inline = inline
-
-
-def one_process(job: Prepared) -> Prepared:
-    """The job with the fewest ranks of its elastic roles.
-
-    Raises `PlacementError` for a collective role of several ranks, and `JobFileError` for a role with packages or a
-    folder of its own: those need processes.
-    """
-    job = job.sized({role: least for role, (least, _) in job.elastic.items()})
-    forbid_environments(job.job, "--inline")
-    for name, selected in job.selection.roles.items():
-        size = job.job.spec.roles[name].world_size
-        if selected.cls.group == "collective" and size > 1:
-            raise PlacementError(
-                f"role {name} is a collective group of {size} ranks, which --inline cannot run in one process",
-                where=job.job.where(("roles", name, "world_size")),
-                remedy=f"add roles.{name}.world_size=1",
-            )
-    return job
-
-
-def run_inline(
-    job: Prepared,
-    run_dir: Path,
-    *,
-    stopped: Callable[[], bool] = lambda: False,
-    begun: Callable[[_Inline], None] = lambda inline: None,
-) -> dict[str, Any]:
-    """Run all ranks here, one after the other; returns the content of ``result.json``.
-
-    ``produced_bytes`` in it is what the calls have returned over all steps and ranks, by label. `stopped` is asked
-    after each step.
-    """
-    write_job_file(run_dir, job.job.dump())
-    with TemporaryDirectory(prefix="rolemesh-inline-") as tmp:
-        inline = _Inline(job, run_dir, Path(tmp), stopped)
-        begun(inline)
-        return inline.run()
-
-
-class _Stopped(Exception):
-    """Somebody has asked the job to end."""
-
-
-class _Inline:
-    def __init__(self, job: Prepared, run_dir: Path, tmp: Path, stopped: Callable[[], bool]) -> None:
-        self._job, self._selection, self._graph = job.job, job.selection, job.graph
-        self._run_dir, self._tmp, self._stopped = run_dir, tmp, stopped
-        self._spec = job.job.spec
-        self._id = secrets.token_hex(4)
+    def _run(self) -> dict[str, Any]:
         self._started = time.time()
-        self._finished = -1
-        self._where = ("", -1, "setup")
-        sizes = {name: int(role.world_size) for name, role in self._spec.roles.items()}
-        labels = [op.label for op in job.graph.ops]
-        self._sizes, self._builder = sizes, LineBuilder(job.graph, sizes)
-        self._parts: dict[int, dict[str, list[Metrics]]] = {}
-        self._info = RunInfo(self._spec.name, str(run_dir), self._spec.steps, sizes, tuple(labels), "inline")
-        self._observers = JobPlugins()
-        for index, chosen in enumerate(job.selection.observers):
-            name = f"{chosen.record.name}#{index}"
-            self._observers.create(name, chosen.record, chosen.cls, chosen.options, chosen.where)
-        self._seq = 0
-        self._events, self._metrics = (
-            LineFile(run_dir / EVENTS_FILE, "seq", 1),
-            LineFile(run_dir / METRICS_FILE, "step", 0),
-        )
-        self._produced: dict[str, int] = {}
-        self._workloads: dict[tuple[str, int], Workload] = {}
-        self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
-
-    def run(self) -> dict[str, Any]:
+        write_job_file(self.run_dir, self._job.dump())
         import_paths(self._job.base)
-        write_json(self._run_dir / RUN_FILE, self._info)
-        self._observers.broadcast("job_started", run=self._info)
+        labels = tuple(op.label for op in self._graph.ops)
+        base = str(self._job.base)
+        info = RunInfo(self._spec.name, str(self.run_dir), self._spec.steps, self._sizes, labels, "inline", base=base)
+        write_json(self.run_dir / RUN_FILE, info)
+        self._observers.broadcast("job_started", run=info)
         self._tell("job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []})
         failure: Failure | None = None
-        status, code, digests = "done", EXIT_DONE, dict[str, str | None]()
+        status, digests = "done", dict[str, str | None]()
         try:
             self._set_up()
             self._tell("job_running", {})
-            steps = self._steps()
-            self._produced = steps.produced
+            every, ranks = self._spec.metrics.every, (self._workloads, self._contexts)
+            steps = InlineSteps(self._graph, *ranks, steps=self._spec.steps, metrics_every=every, report=self._report)
+            self._steps, self._produced = steps, steps.produced
             steps.run(finished=self._step_done)
             digests = self._digests()
         except (KeyboardInterrupt, _Stopped):
-            status, code = "interrupted", EXIT_INTERRUPTED
+            status = "interrupted"
         except OperatorFailed as failed:
             role = failed.label.partition(".")[0]
             failure = self._failure(failed.error, (role, failed.rank, failed.label), failed.step)
@@ -172,31 +146,21 @@ class _Inline:
             failure = self._failure(error, self._where)
         self._tear_down()
         if failure is not None:
-            status, code = "failed", EXIT_FAILED
+            status = "failed"
             self._tell("failure", {"failure": msgspec.to_builtins(failure), "silent_s": 0.0})
-        return self._end(status, code, digests, failure)
+        return self._end(status, digests, failure)
 
     def _set_up(self) -> None:
+        folders = {"run_dir": self.run_dir, "tmp_dir": self._tmp, "base": self._job.base}
+        job: dict[str, Any] = {"job": self._spec.name, "seed": self._spec.seed, "steps": self._spec.steps, **folders}
         for name, role in self._spec.roles.items():
-            for rank in range(role.world_size):
-                selected = self._selection.roles[name]
+            selected, size = self._selection.roles[name], self._sizes[name]
+            sizes = {"world_size": size, "local_world_size": size, "cpus": role.resources.cpu}
+            for rank in range(size):
                 self._where = (name, rank, "setup")
                 os.environ.update({**selected.cls.env, **role.runtime_env.env_vars})
-                ctx: RankContext[Any] = RankContext(
-                    options=selected.options,
-                    job=self._spec.name,
-                    role=name,
-                    rank=rank,
-                    world_size=role.world_size,
-                    local_rank=rank,
-                    local_world_size=role.world_size,
-                    seed=self._spec.seed,
-                    steps=self._spec.steps,
-                    cpus=role.resources.cpu,
-                    run_dir=self._run_dir,
-                    tmp_dir=self._tmp,
-                    base=self._job.base,
-                )
+                me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
+                ctx: RankContext[Any] = RankContext(options=selected.options, **job, **me)
                 workload: Workload = selected.cls()
                 workload.setup(ctx)
                 self._workloads[name, rank], self._contexts[name, rank] = workload, ctx
@@ -209,48 +173,25 @@ class _Inline:
             except Exception:
                 logging.getLogger(f"{role}/{rank}").exception("teardown failed")
 
-    def _steps(self) -> InlineSteps:
-        return InlineSteps(
-            self._graph,
-            self._workloads,
-            self._contexts,
-            steps=self._spec.steps,
-            metrics_every=self._spec.metrics.every,
-            report=self._report,
-        )
-
-    def _report(self, metrics: RankMetrics) -> None:
-        for line in metrics.lines:
-            self._parts.setdefault(line.step, {}).setdefault(line.role, []).append(line)
-        whole = [step for step, parts in sorted(self._parts.items()) if self._is_whole(parts)]
-        if whole:
-            wall = time.time()
-            lines = tuple(self._builder.build(self._parts.pop(step), wall) for step in whole)
-            self._metrics.append([metrics_line(line) for line in lines])
-            self._observers.broadcast("steps_finished", metrics=lines)
-
-    def _is_whole(self, parts: Mapping[str, Sequence[Metrics]]) -> bool:
-        return all(len(parts.get(role, ())) == size for role, size in self._sizes.items())
+    def _report(self, parts: dict[str, list[Metrics]]) -> None:
+        line = self._builder.build(parts, time.time())
+        if self._steps is not None:
+            self._steps.reason = self._steps.reason or self._spec.until.reason(line)
+        self._metrics.write(metrics_line(line)[1])
+        self._observers.broadcast("steps_finished", metrics=(line,))
 
     def _step_done(self, step: int) -> None:
-        self._finished = step
-        self._observers.broadcast("status", status=self.status("running"))
-        if self._stopped():
+        self._finished, until = step, self._spec.until
+        if until.max_s and time.time() >= self._started + until.max_s and self._steps is not None:
+            self._steps.reason = self._steps.reason or f"{until.max_s:g} s have passed"
+        self._observers.broadcast("status", status=self.status())
+        if self._stopped:
             raise _Stopped
-
-    def status(self, state: str) -> JobStatus:
-        """The present picture."""
-        node, pid = socket.gethostname(), os.getpid()
-        ranks = tuple(
-            RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in [*self._contexts.items()]
-        )
-        spec = self._spec
-        return JobStatus(spec.name, state, 1, self._finished, spec.steps, self._started, pid, node, ranks=ranks)
 
     def _tell(self, kind: str, data: dict[str, Any]) -> None:
         self._seq += 1
         event = Event(self._seq, 1, time.time(), kind, data)
-        self._events.append([event_line(event)])
+        self._events.write(event_line(event)[1])
         self._observers.broadcast("event", event=event)
 
     def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
@@ -258,38 +199,60 @@ class _Inline:
         return Failure("exception", role, rank, "local", operator, step, summarize(error), user_traceback(error))
 
     def _digests(self) -> dict[str, str | None]:
-        result: dict[str, str | None] = {}
-        for name, role in self._spec.roles.items():
-            digests = [self._digest(name, rank) for rank in range(role.world_size)]
-            result[name] = None if None in digests else sha256("".join(filter(None, digests)).encode()).hexdigest()
-        return result
+        """Of each role's state, all ranks together; None for a role of which not every rank has one."""
+        found: dict[str, list[str]] = {role: [] for role in self._sizes}
+        for (role, rank), workload in self._workloads.items():
+            self._where = (role, rank, "snapshot")
+            if (state := workload.snapshot()) is not None:
+                found[role].append(digest(state))
+        whole = {role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]}
+        return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
 
-    def _digest(self, role: str, rank: int) -> str | None:
-        self._where = (role, rank, "snapshot")
-        state = self._workloads[role, rank].snapshot()
-        return digest(state) if state is not None else None
-
-    def _end(self, status: str, code: int, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
+    def _end(self, status: str, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
         message = describe(failure) if failure else ""
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
         result: dict[str, Any] = {
             "name": self._spec.name,
-            "job_id": self._id,
+            "job_id": secrets.token_hex(4),
             "status": status,
             "message": message,
-            "exit_code": code,
+            "exit_code": EXIT_CODES[status],
             "steps": self._spec.steps,
+            "reason": self._steps.reason if self._steps is not None else "",
             "committed_steps": self._finished + 1,
             "wall_s": round(time.time() - self._started, 3),
             "state_sha256": digests,
             "produced_bytes": self._produced,
             "plugins": self._selection.versions(),
-            "run_dir": str(self._run_dir),
+            "run_dir": str(self.run_dir),
         }
-        if failure is not None:
-            result["failure"] = msgspec.to_builtins(failure)
-        self._events.close()
-        self._metrics.close()
+        result |= {"failure": msgspec.to_builtins(failure)} if failure is not None else {}
         self._observers.broadcast("job_ended", result=result)
-        write_json(self._run_dir / RESULT_FILE, result)
+        write_json(self.run_dir / RESULT_FILE, result)
         return result
+
+
+PROFILE_STEPS = 3
+
+
+def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
+    """Run the first steps of a job inline and return the bytes that a step's call returns, by label.
+
+    Collective roles run as one rank, which has the same values in one piece. Raises `RolemeshError`, and
+    `JobFailedError` if the job fails in these steps.
+    """
+    known = prepare(path, overrides)
+    together = (name for name, selected in known.selection.roles.items() if selected.cls.group == "collective")
+    alone = [f"roles.{name}.world_size=1" for name in together]
+    steps = PROFILE_STEPS + max((edge.lag for edge in known.graph.edges), default=0)
+    steps = min(steps, known.job.spec.steps or steps)
+    few = prepare(path, [*overrides, *alone, f"steps={steps}", "until={}", "observers=[]"])
+    with TemporaryDirectory(prefix="rolemesh-profile-") as folder:
+        engine = InlineEngine(InlineEngine.Options())
+        result = engine.start(few, Path(folder, few.job.spec.name), say=print).wait()
+    if result is None or result["status"] != "done":
+        message = result["message"] if result else "it has no result"
+        raise JobFailedError(f"the job failed while it was measured: {message}", where=str(path))
+    activity = Activity(few.graph)
+    calls = {op.label: sum(activity.active(op.id, step) for step in range(steps)) for op in few.graph.ops}
+    return {label: round(size / calls[label]) for label, size in result["produced_bytes"].items() if calls[label]}

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import sys
 from bdb import BdbQuit
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic_ns
+from copy import deepcopy
+from functools import partial
+from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
+from msgspec.structs import replace
+
+from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.chunks import check_returned, join_chunks
+from rolemesh.graph.items import apart, run_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Concat, Part, Route, Take, route
 from rolemesh.graph.schedule import Activity, flow_order
-from rolemesh.graph.values import combine, select
+from rolemesh.graph.values import combine, gather, select
+from rolemesh.inline.calls import InlineCalls
 from rolemesh.inline.isolation import Isolated
-from rolemesh.runs.meter import Meter
-from rolemesh.runs.metrics import RankMetrics
+from rolemesh.runs.metrics import Metrics, collect
 from rolemesh.runs.operator_failure import OperatorFailed
 
 __all__ = ["InlineSteps"]
@@ -31,39 +41,52 @@ class InlineSteps:
         workloads: Mapping[tuple[str, int], Workload],
         contexts: Mapping[tuple[str, int], RankContext[Any]],
         *,
-        steps: int,
+        steps: int | None,
         metrics_every: int,
-        report: Callable[[RankMetrics], None],
+        report: Callable[[dict[str, list[Metrics]]], None],
     ) -> None:
-        """`workloads` and `contexts` by role and rank, set up already; `report` takes each rank's lines of metrics."""
-        self._graph, self._workloads, self._contexts, self._steps = graph, workloads, contexts, steps
-        self._sizes = {role: sum(r == role for r, _ in workloads) for role, _ in workloads}
+        """`workloads` and `contexts` by role and rank, set up already; `report` takes lines of metrics by role."""
+        self._graph, self._workloads, self._contexts, self._steps = graph, workloads, contexts, steps or sys.maxsize
+        self._every, self._report = metrics_every, report
+        self._sizes = Counter(role for role, _ in workloads)
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
         for edge in graph.edges:
             src, dst = graph.ops[edge.src], graph.ops[edge.dst]
             sizes = self._sizes[src.role], self._sizes[dst.role]
             self._routes[edge.id] = route(edge.src_partition, sizes[0], edge.dst_partition, sizes[1])
-        self._meters = {key: Meter(ctx, metrics_every, report) for key, ctx in contexts.items()}
+        self._reported = -1
+        self._begin_lines()
         self._values: dict[tuple[int, int], dict[int, list[Isolated]]] = {}
+        self.reason = ""
+        """Why the job is finished with the step that is under way."""
         self._order = flow_order(graph)
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._calls: dict[tuple[str, int], InlineCalls] = {}
+        for (role, rank), ctx in contexts.items():
+            if any(caller == role for caller, _ in graph.callers):
+                made = InlineCalls(graph, ctx, workloads, self._sizes, self._loop)
+                self._calls[role, rank] = ctx._calls = made
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
-    def run(self, start: int = 0, finished: Callable[[int], None] | None = None) -> int:
-        """Run all steps from `start`; `finished(step)` is called after each. Returns the last finished step.
+    def run(self, finished: Callable[[int], None] = lambda step: None) -> int:
+        """Run all steps, or until there is a `reason`; `finished(step)` is called after each. Returns the last one.
 
         Raises `OperatorFailed`, or `KeyboardInterrupt` if a debugger is left.
         """
-        for step in range(start, self._steps):
-            self.run_step(step)
-            if finished is not None:
+        with self._runner:
+            for step in range(self._steps):
+                self._step(step)
                 finished(step)
-        for meter in self._meters.values():
-            meter.close(self._steps - 1)
-        return self._steps - 1
+                for workload in self._workloads.values():
+                    workload.committed(step)
+                if self.reason:
+                    break
+        return step
 
-    def run_step(self, step: int) -> None:
+    def _step(self, step: int) -> None:
         """Run every call that is active at `step`, on every rank of its role."""
         for op in self._order:
             if self._activity.active(op.id, step):
@@ -71,26 +94,46 @@ class InlineSteps:
                     self._call(op, rank, step)
         for edge in self._graph.edges:
             self._values.pop((edge.id, step - edge.lag), None)
-        now = monotonic_ns()
-        for meter in self._meters.values():
-            meter.finished(step, now)
+        said = (f"{role}/{rank}: {ctx._finishing}" for (role, rank), ctx in self._contexts.items() if ctx._finishing)
+        self.reason = self.reason or next(said, "")
+        if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
+            parts: dict[str, list[Metrics]] = {}
+            for (role, _), line in self._lines.items():
+                parts.setdefault(role, []).append(replace(line, step=step, steps=step - self._reported))
+            self._reported = step
+            self._begin_lines()
+            self._report(parts)
+
+    def _begin_lines(self) -> None:
+        self._lines = {(role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts}
 
     def _call(self, op: OpCall, rank: int, step: int) -> None:
         key = (op.role, rank)
-        ctx, meter = self._contexts[key], self._meters[key]
+        ctx, line = self._contexts[key], self._lines[key]
         ctx.step = step
         try:
             arguments = dict(op.constants)
             for edge in self._graph.inputs(op.id):
-                parts = self._parts(edge, rank, step - edge.lag)
+                made = step - edge.lag
+                if edge.newest:
+                    there = (at for at in range(step, max(made, 0) - 1, -1) if (edge.id, at) in self._values)
+                    made = next(there, made)
+                    ctx.metric(staleness=step - made)
+                if edge.initial and made < self._activity.first(edge):
+                    value = deepcopy(edge.initial[0])
+                    arguments[edge.param] = iter([value]) if op.streaming else value
+                    continue
+                parts = self._parts(edge, rank, made)
                 arguments[edge.param] = self._stream(edge, parts) if op.streaming else self._whole(edge, parts)
-            began = monotonic_ns()
-            result = getattr(self._workloads[key], op.operator)(**arguments)
+            began = perf_counter()
+            if key in self._calls:
+                self._calls[key].op = op
+            result = self._run(op, rank, arguments)
             chunked = type(result) is GeneratorType
             chunks = list(result) if chunked else [result]
-            meter.computing += monotonic_ns() - began
-            meter.collect(op.label)
-            if chunked and not chunks:
+            line.times[0] += perf_counter() - began
+            collect(ctx, op.label, line)
+            if chunked and not chunks and not isinstance(op.returns, Balanced):
                 raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
             wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]
             if wanted:
@@ -104,6 +147,21 @@ class InlineSteps:
             raise KeyboardInterrupt from error
         except (Exception, SystemExit) as error:
             raise OperatorFailed(op.label, step, error, rank) from error
+
+    def _run(self, op: OpCall, rank: int, arguments: dict[str, Any]) -> Any:
+        """Call the operator; of rows that are shared out by demand each rank takes as many."""
+        method, ctx = getattr(self._workloads[op.role, rank], op.operator), self._contexts[op.role, rank]
+        for edge in self._graph.inputs(op.id):
+            if isinstance(edge.dst_partition, Balanced):
+                size, ranks = edge.dst_partition.rows, self._sizes[op.role]
+                count = apart(arguments[edge.param], size)[1]
+                chosen = range(count * rank // ranks, count * (rank + 1) // ranks)
+                return run_items(partial(self._awaited, method), arguments, edge.param, size, ctx._in_hand(chosen))
+        return self._awaited(method, **arguments)
+
+    def _awaited(self, method: Callable[..., Any], **arguments: Any) -> Any:
+        result = method(**arguments)
+        return self._loop.run_until_complete(result) if inspect.iscoroutine(result) else result
 
     def _parts(self, edge: Edge, rank: int, made: int) -> list[list[Any]]:
         """The chunks that each of the consumer's sources has for it."""
@@ -120,7 +178,7 @@ class InlineSteps:
         return found
 
     def _whole(self, edge: Edge, parts: list[list[Any]]) -> Any:
-        return combine([join_chunks(chunks) for chunks in parts], self._routes[edge.id].combine)
+        return gather(parts, self._routes[edge.id].combine)
 
     def _stream(self, edge: Edge, parts: list[list[Any]]) -> Iterator[Any]:
         how = self._routes[edge.id].combine

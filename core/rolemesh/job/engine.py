@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from pydantic import BaseModel
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from rolemesh.job.prepared import Prepared
 
-__all__ = ["ENGINE_API_VERSION", "Engine", "RunHandle", "Say"]
-
-ENGINE_API_VERSION = 1
+__all__ = ["Engine", "RunHandle", "Say"]
 
 Say: TypeAlias = Callable[[str], None]
 """Takes what a person should know, a line at a time. An engine prints nothing itself."""
@@ -60,17 +58,14 @@ class RunHandle(ABC):
         """Release what belongs to this process. A job that it owns has ended."""
 
 
-class Engine(ABC):
-    """Base of engines (entry-point group ``rolemesh.engines``)."""
+class Engine(Plugin, ABC):
+    """Base of engines (entry-point group ``rolemesh.engines``).
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
-    """Its fields are options of ``rolemesh run`` where this engine is chosen, and keywords of `rolemesh.Job.run`."""
-    api_version: ClassVar[int] = ENGINE_API_VERSION
+    The fields of its `Options` are options of ``rolemesh run`` where it is chosen, and keywords of `rolemesh.Job.run`.
+    """
+
     outlives: ClassVar[bool] = False
     """Whether a job can go on when the process that has started it ends."""
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
 
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:

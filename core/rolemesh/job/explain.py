@@ -8,40 +8,30 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.graph.logical import Edge, LogicalGraph
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import describe, route
 from rolemesh.graph.schedule import Activity
-from rolemesh.placement import PlacementPlan, PlacementRequest, crossing
+from rolemesh.job.prepared import Prepared
+from rolemesh.placement import PlacementPlan, crossing
 from rolemesh.placement import describe as describe_constraint
 from rolemesh.spec import JobFile, RoleSpec
 
-__all__ = ["explain"]
+OPERATOR = ("label", "role", "operator", "every", "at", "constants", "streaming", "where")
+EDGE = ("param", "lag", "newest", "credits", "window")
 
 
 def explain(
-    job: JobFile,
-    graph: LogicalGraph,
-    plan: PlacementPlan,
-    cluster: ClusterView,
-    request: PlacementRequest,
-    by_role: PlacementPlan | None = None,
+    prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, by_role: PlacementPlan | None = None
 ) -> dict[str, Any]:
     """The graph, the routes, where each rank goes and why, and what crosses nodes, as JSON values.
 
     `by_role` is a plan to compare with: what crosses nodes if the roles are packed one after the other.
     """
-    roles: dict[str, Any] = {
-        name: {
-            "use": role.use,
-            "world_size": role.world_size,
-            "resources": role.resources.model_dump(),
-            "runtime_env": _environment(job, name),
-        }
-        for name, role in job.spec.roles.items()
-    }
-    activity = Activity(graph)
+    job, graph = prepared.job, prepared.graph
+    roles = {name: _role(job, name, role) for name, role in job.spec.roles.items()}
+    activity, order, moved = Activity(graph), list(roles), crossing(prepared.request, plan)
     placed: list[dict[str, Any]] = []
-    for assignment in sorted(plan.assignments, key=lambda a: (list(roles).index(a.role), a.rank)):
+    for assignment in sorted(plan.assignments, key=lambda a: (order.index(a.role), a.rank)):
         slot = plan.slots[assignment.slot]
         placed.append(msgspec.to_builtins(assignment) | {"node": slot.node, "gpus": [index for index, _ in slot.gpus]})
     result: dict[str, Any] = {
@@ -49,20 +39,7 @@ def explain(
         "flow": graph.name,
         "steps": job.spec.steps,
         "roles": roles,
-        "operators": [
-            {
-                "label": op.label,
-                "role": op.role,
-                "operator": op.operator,
-                "every": op.every,
-                "at": op.at,
-                "first_step": period.first if (period := activity.periods[op.id]) else None,
-                "constants": op.constants,
-                "streaming": op.streaming,
-                "where": op.where,
-            }
-            for op in graph.ops
-        ],
+        "operators": [_operator(op, activity) for op in graph.ops],
         "edges": [_edge(edge, graph, job.spec.roles) for edge in graph.edges],
         "ranks": placed,
         "slots": plan.slots,
@@ -70,25 +47,24 @@ def explain(
         "bundles": plan.bundles(),
         "unplaced": plan.unplaced,
         "constraints": [describe_constraint(constraint) for constraint in plan.constraints],
-        "traffic": _traffic(request, plan, by_role),
+        "traffic": {"total": moved.total, "crossing": moved.crossing, "unknown_flows": moved.unknown},
     }
-    plain: dict[str, Any] = msgspec.to_builtins(result)
+    if by_role is not None:
+        result["traffic"]["crossing_by_role"] = crossing(prepared.request, by_role).crossing
+    plain: dict[str, Any] = msgspec.to_builtins(result, enc_hook=str)
     return plain
 
 
-def _environment(job: JobFile, role: str) -> dict[str, Any]:
-    """What the role asks for beyond what all have, with variables as they are written: some are secrets."""
-    written: dict[str, Any] = job.raw["roles"][role]["runtime_env"]
-    return {key: value for key, value in written.items() if value}
+def _operator(op: OpCall, activity: Activity) -> dict[str, Any]:
+    period = activity.periods[op.id]
+    return {name: getattr(op, name) for name in OPERATOR} | {"first_step": period.first if period else None}
 
 
-def _traffic(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan | None) -> dict[str, Any]:
-    """Bytes per step between ranks: all, those that cross nodes, and those that would if roles were packed."""
-    found = crossing(request, plan)
-    known: dict[str, Any] = {"total": found.total, "crossing": found.crossing, "unknown_flows": found.unknown}
-    if by_role is not None:
-        known["crossing_by_role"] = crossing(request, by_role).crossing
-    return known
+def _role(job: JobFile, name: str, role: RoleSpec) -> dict[str, Any]:
+    """With the environment that it asks for, and variables in it as they are written: some are secrets."""
+    environment = {key: value for key, value in job.raw["roles"][name]["runtime_env"].items() if value}
+    asked = {"resources": role.resources.model_dump(), "runtime_env": environment}
+    return {"use": role.use, "world_size": role.world_size, **asked}
 
 
 def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dict[str, Any]:
@@ -98,12 +74,8 @@ def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dic
     return {
         "from": src.label,
         "to": dst.label,
-        "param": edge.param,
         "from_partition": describe(edge.src_partition),
         "to_partition": describe(edge.dst_partition),
         "route": f"{path.kind} {m}→{n}",
         "messages": sum(len(path.sources(consumer)) for consumer in range(n)),
-        "lag": edge.lag,
-        "credits": edge.credits,
-        "window": edge.window,
-    }
+    } | {name: getattr(edge, name) for name in EDGE}

@@ -46,8 +46,8 @@ class Job:
 
     def role(self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
         """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and ``runtime_env``."""
-        roles = self._data.setdefault("roles", {})
-        roles[role] = {"use": use, **settings, **({"options": dict(options)} if options else {})}
+        given = {"options": dict(options)} if options else {}
+        self._data.setdefault("roles", {})[role] = {"use": use, **settings, **given}
         return self
 
     def flow(self, flow: Flow | str, **params: Any) -> Self:
@@ -119,7 +119,6 @@ class Job:
         try:
             options = model(**given)
         except ValidationError as error:
-            raise JobFileError(
-                f"the engine's options: {error}", remedy=f"it has {', '.join(model.model_fields)}"
-            ) from error
+            known = ", ".join(model.model_fields)
+            raise JobFileError(f"the engine's options: {error}", remedy=f"it has {known}") from error
         return JobRun(self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached)

@@ -1,26 +1,29 @@
-"""A job that has passed every check that needs no cluster, and how it is made to fit one."""
+"""A job that has passed every check that needs no cluster, and how it is planned and made to fit one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from rolemesh.api.cluster import ClusterView
-from rolemesh.errors import RolemeshError
+from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.errors import JobFileError, PlacementError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.job.elastic import elastic_roles, has_room, largest
-from rolemesh.job.planning import plan_selected, request_of
-from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh.job.elastic import largest
+from rolemesh.job.planning import flows_of, plan_job
+from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.lock import lock_file, read_lock
-from rolemesh.plugins.select import Selection, select
-from rolemesh.spec import JobFile, load
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh.plugins.select import Selected, Selection, select
+from rolemesh.spec import JobFile, WorldSize, load
 from rolemesh.spec.job_file import Written
-from rolemesh.spec.role_environments import environments
 
-__all__ = ["Prepared", "prepare"]
+MOST_NODES = 64
+NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,62 @@ class Prepared:
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
         """The least and the most ranks of elastic roles."""
-        return elastic_roles(self.job)
+        sizes = {name: role.world_size for name, role in self.job.spec.roles.items()}
+        return {name: (size.least, int(size)) for name, size in sizes.items() if isinstance(size, WorldSize)}
 
     @property
     def request(self) -> PlacementRequest:
-        """What its roles ask for."""
-        return request_of(self.job, self.selection, self.graph)
+        """What its roles ask for, and what flows between them.
 
-    def plan(self, cluster: ClusterView) -> PlacementPlan:
-        """Where its ranks go. Those without a place are in `unplaced`."""
-        return plan_selected(self.job, self.selection, self.graph, cluster)
+        Raises `JobFileError` if ``edges.sizes`` names a call that the flow does not have.
+        """
+        return self._request(NO_SIZES)
+
+    def _request(self, world_sizes: Mapping[str, int]) -> PlacementRequest:
+        spec, roles = self.job.spec, list[RoleRequest]()
+        for name, role in spec.roles.items():
+            size, group = world_sizes.get(name, role.world_size), self.selection.roles[name].cls.group
+            roles.append(RoleRequest(name, size, **role.resources.model_dump(), group=group))
+        labels = {op.label: op.id for op in self.graph.ops}
+        for label in (each for each in spec.edges.sizes if each not in labels):
+            where = self.job.where(("edges", "sizes", label))
+            remedy = f"{nearest(label, labels)}; calls: {', '.join(labels)}"
+            raise JobFileError(f"the flow has no call {label!r}", where=where, remedy=remedy)
+        known = {labels[label]: float(size) for label, size in spec.edges.sizes.items()}
+        sizes = {edge.id: known[edge.src] for edge in self.graph.edges if edge.src in known}
+        found = flows_of(self.graph, {role.role: role.world_size for role in roles}, sizes)
+        return PlacementRequest(tuple(roles), found)
+
+    def plan(self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES) -> PlacementPlan:
+        """Where its ranks go, by the strategies of the job file. Those without a place are in `unplaced`.
+
+        `world_sizes`: other numbers of ranks than the job file's, by role.
+        """
+        plugins = instances(self.selection.placement)
+        strategies = [(plugins.record(name).name, partial(_place, plugins, name)) for name in plugins.names]
+        try:
+            return plan_job(self._request(world_sizes), cluster, strategies)
+        except PlacementError as error:
+            path = (error.where or "placement").split(".")
+            error.where = self.job.where([int(part) if part.isdigit() else part for part in path])
+            raise
+
+    def check_strategies(self) -> None:
+        """Raise `PlacementError` for what strategies find wrong with their options, whatever the cluster.
+
+        They are asked to place the job where there is plenty of everything.
+        """
+        roles = self.request.roles
+        cpu = sum(role.world_size * role.cpu for role in roles) + 1
+        gpu = sum(role.world_size * math.ceil(role.gpu) for role in roles)
+        custom = {name: 1e9 for role in roles for name in role.custom}
+        ranks = min(sum(role.world_size for role in roles), MOST_NODES)
+        nodes = (NodeView(f"node-{n}", cpu=cpu, gpu=gpu, custom=custom) for n in range(ranks))
+        try:
+            self.plan(ClusterView(tuple(nodes)))
+        except PlacementError as error:
+            if ".options" in (error.where or ""):
+                raise
 
     def sized(self, sizes: Mapping[str, int]) -> Prepared:
         """With these numbers of ranks."""
@@ -62,7 +111,10 @@ class Prepared:
 
     def fits(self, sizes: Mapping[str, int], cluster: ClusterView) -> bool:
         """Whether there is room for these numbers of ranks of its elastic roles."""
-        return has_room(self.job, self.selection, self.graph, cluster, sizes)
+        try:
+            return not self.plan(cluster, sizes).unplaced
+        except PlacementError:
+            return False
 
     def largest(self, cluster: ClusterView) -> dict[str, int]:
         """How many ranks its elastic roles can have there."""
@@ -88,9 +140,23 @@ def prepare(
         lock.check_kernel(str(lock_file(source)))
     job = load(source, overrides)
     selection = select(job, lock=lock)
-    environments(job)
     try:
         graph = trace_job(job, selection, flow)
     except RolemeshError as error:
         raise job.placed(error) from error
     return Prepared(job, selection, graph, source, tuple(overrides), locked, flow)
+
+
+def instances(chosen: Iterable[Selected]) -> JobPlugins:
+    """An object of each, named ``pack#0``. Raises `PluginError` for one that cannot be made."""
+    plugins = JobPlugins()
+    for index, each in enumerate(chosen):
+        plugins.create(f"{each.record.name}#{index}", each.record, each.cls, each.options, each.where)
+    return plugins
+
+
+def _place(
+    plugins: JobPlugins, name: str, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
+) -> PlacementPlan | None:
+    answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+    return answer

@@ -16,9 +16,6 @@ from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 
-__all__ = ["DEFAULT_ENGINES", "JobRun", "engine_named"]
-
-
 DEFAULT_ENGINES = ("durable", "inline")
 """The engine that runs a job if nobody chooses one: the first of these that is installed."""
 
@@ -56,11 +53,8 @@ class JobRun:
         unknown = [name for name in options if name not in type(self.options).model_fields]
         if unknown:
             raise JobFileError(f"the engine has no option {', '.join(unknown)}", remedy="choose another engine")
-        return dataclasses.replace(
-            self,
-            job=self.job.again(overrides) if overrides else self.job,
-            options=self.options.model_copy(update=options),
-        )
+        job = self.job.again(overrides) if overrides else self.job
+        return dataclasses.replace(self, job=job, options=self.options.model_copy(update=options))
 
     def start(self) -> RunHandle:
         """Start the job."""

@@ -9,22 +9,27 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from rolemesh.errors import PluginError, nearest
-from rolemesh.kinds.builtin import BUILTIN
-from rolemesh.kinds.kind import Kind, Place
+from rolemesh.kinds.kind import BUILTIN, Kind, Place
 
-__all__ = ["DECLARED", "Kind", "Place", "job_keys", "kind_named", "kinds"]
+__all__ = ["DECLARED", "KERNEL", "Kind", "Place", "job_keys", "kind_named", "kind_names", "kinds"]
 
 DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
 
 log = logging.getLogger("rolemesh.plugins")
-_KERNEL = {kind.name: kind for kind in BUILTIN}
+KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
+"""The kernel's own kinds by name."""
+
+
+def kind_names() -> tuple[str, ...]:
+    """The names of all kinds, the kernel's first; nothing that declares one is imported for them."""
+    return (*KERNEL, *sorted({point.name for point in entry_points(group=DECLARED)} - KERNEL.keys()))
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
     """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and left out."""
-    found = dict(_KERNEL)
+    found = dict(KERNEL)
     for point in sorted(entry_points(group=DECLARED)):
         try:
             kind = point.load()
@@ -41,14 +46,13 @@ def kinds() -> Mapping[str, Kind]:
 
 def kind_named(name: str) -> Kind:
     """The kind `name`. Raises `PluginError` if there is none."""
-    if name in _KERNEL:
-        return _KERNEL[name]  # every rank asks, and what is installed takes long to read
-    try:
-        return kinds()[name]
-    except KeyError:
-        raise PluginError(f"there is no kind {name!r} of plugins", remedy=nearest(name, kinds())) from None
+    if name in KERNEL:
+        return KERNEL[name]  # every rank asks, and what is installed takes long to read
+    if (found := kinds().get(name)) is None:
+        raise PluginError(f"there is no kind {name!r} of plugins", remedy=nearest(name, kinds()))
+    return found
 
 
 def job_keys() -> dict[str, str]:
-    """The keys of the job file that list plugins, each with the kind of these."""
-    return {kind.job_key: kind.name for kind in kinds().values() if kind.job_key}
+    """The keys of the job file that list plugins of the kernel's kinds, each with the kind of these."""
+    return {kind.job_key: kind.name for kind in BUILTIN if kind.job_key}

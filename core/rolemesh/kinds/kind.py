@@ -1,4 +1,4 @@
-"""What a kind of plugin is."""
+"""What a kind of plugin is, and those that the kernel knows by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Kind", "Place"]
+__all__ = ["BUILTIN", "Kind", "Place"]
 
 Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
 """A process of a job, or the one that a person has started."""
@@ -31,7 +31,8 @@ class Kind(msgspec.Struct, frozen=True):
     required: tuple[str, ...] = ()
     """Hooks that they must implement."""
     job_key: str = ""
-    """The key of the job file under which a list of them stands; "" if they are selected otherwise."""
+    """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they are selected
+    otherwise. Those of declared kinds stand under ``plugins.<name>``."""
     conformance: str = ""
     """The conformance class that checks them, as ``module:Class``."""
     known: dict[str, str] = {}
@@ -47,3 +48,44 @@ class Kind(msgspec.Struct, frozen=True):
         module, _, name = self.base.partition(":")
         found: type[Any] = getattr(import_module(module), name)
         return found
+
+
+_DURABLE, _SQL = "rolemesh-durable", "rolemesh-sql"
+_GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
+_KNOWN = {
+    "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm"} | _GYM,
+    "schedulers": {"collocation": "rolemesh-collocation"},
+    "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "job")},
+    "diagnosers": {"standard": _DURABLE},
+    "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
+    "transports": {"shm": _DURABLE, "tcp": _DURABLE},
+    "engines": {"durable": _DURABLE},
+    "backends": {"local": "rolemesh-local", "ray": "rolemesh-ray"},
+    "stores": {"sqlite": _DURABLE, "postgresql": _SQL, "mysql": _SQL, "mariadb": _SQL},
+}
+"""By kind: see `Kind.known`."""
+
+
+def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
+    """A kind of the kernel's: the conformance kit has a class for it, which is named as its base class."""
+    kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
+    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, known=_KNOWN[name], **more)
+
+
+_PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
+_RECOVERS = {"hooks": ("diagnose", "recover"), "required": ("recover",)}
+_JUDGES = {"hooks": ("diagnose",), "required": ("diagnose",)}
+_WATCHES = {"hooks": ("job_started", "event", "steps_finished", "status", "missed", "job_ended")}
+
+BUILTIN = (
+    _own("workloads", "workload", "api.workload:Workload", "rank"),
+    _own("schedulers", "scheduler", "api.scheduler:Scheduler", "driver", "master", job_key="placement", **_PLACES),
+    _own("failover", "failover level", "api.failover:FailoverLevel", "master", job_key="failover", **_RECOVERS),
+    _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", job_key="diagnosers", **_JUDGES),
+    _own("observers", "observer", "api.observer:Observer", "driver", "master", job_key="observers", **_WATCHES),
+    _own("transports", "transport", "api.transport:Transport", "rank"),
+    _own("engines", "engine", "job.engine:Engine", "driver"),
+    _own("backends", "backend", "api.backend:Backend", "driver", "master", "agent"),
+    _own("stores", "store", "api.store:Store", "driver", "master", "command line"),
+    Kind("commands", "command", "rolemesh.api.command:Command", ("command line",)),
+)

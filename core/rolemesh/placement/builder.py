@@ -6,19 +6,18 @@ constraints of all strategies before, and gives reasons; it leaves to the strate
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
-from rolemesh.placement.conflict import smallest_conflict
 from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe, domain_of
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
-
-__all__ = ["PlanBuilder", "Wish", "broken"]
 
 Member = tuple[str, int]
 """A rank: its role and number."""
@@ -36,44 +35,34 @@ class Wish(NamedTuple):
 
 
 class Occupancy:
-    """Which roles are where: in each domain of each constraint, on each device."""
+    """Which roles are where: on each node, with each label, on each device; and what has to hold of that."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, constraints: Iterable[Constraint] = ()) -> None:
+        self.constraints: list[Constraint] = []
         self._nodes = {node.id: node for node in cluster.nodes}
-        self._constraints: list[Constraint] = []
-        self._in: dict[tuple[str, str], Counter[str]] = {}
-        self._on: dict[tuple[str, int], Counter[str]] = {}
-        self._domains: dict[str, dict[str, str | None]] = {}
+        self._in: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._on: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        for constraint in constraints:
+            self.constrain(constraint)
 
     def constrain(self, constraint: Constraint) -> None:
-        """One more constraint holds from now on."""
-        self._constraints.append(constraint)
-        if not isinstance(constraint, Within) and constraint.domain not in self._domains:
-            domain = constraint.domain
-            self._domains[domain] = {name: domain_of(node, domain) for name, node in self._nodes.items()}
-            if domain not in ("node", "device"):
-                for node, where in self._domains[domain].items():
-                    known = self._in.get(("node", node))
-                    if known and where is not None:
-                        self._in.setdefault((domain, where), Counter()).update(known)
+        """One more constraint holds from now on. Raises `TypeError` for anything else, which a plan may have in it."""
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"{constraint!r} is no constraint")
+        if constraint not in self.constraints:
+            self.constraints.append(constraint)
 
     def add(self, role: str, slot: Slot, count: int = 1) -> None:
-        """A rank of `role` is on `slot`."""
-        self._in.setdefault(("node", slot.node), Counter())[role] += count
-        for domain, where in self._domains.items():
-            here = where.get(slot.node)
-            if domain not in ("node", "device") and here is not None:
-                self._in.setdefault((domain, here), Counter())[role] += count
+        """A rank of `role` is on `slot`; with a `count` of -1 it is not after all."""
+        self._in["node", slot.node][role] += count
+        for label, value in self._nodes[slot.node].labels.items():
+            self._in[f"label.{label}", value][role] += count
         for index, _ in slot.gpus:
-            self._on.setdefault((slot.node, index), Counter())[role] += count
-
-    def remove(self, role: str, slot: Slot) -> None:
-        """A rank of `role` is not on `slot` after all."""
-        self.add(role, slot, -1)
+            self._on[slot.node, index][role] += count
 
     def forbidden(self, roles: Mapping[str, int], node: str) -> list[Constraint]:
         """The constraints that keep so many ranks of `roles` from being together on `node`."""
-        return [constraint for constraint in self._constraints if self._forbids(constraint, roles, node)]
+        return [constraint for constraint in self.constraints if self._forbids(constraint, roles, node)]
 
     def _forbids(self, constraint: Constraint, roles: Mapping[str, int], node: str) -> bool:
         match constraint:
@@ -81,38 +70,33 @@ class Occupancy:
                 has = self._nodes[node].labels
                 return role in roles and any(has.get(name) != value for name, value in labels)
             case Spread(_, role, most, domain):
-                return role in roles and self._count(domain, node, role) + roles[role] > most
+                here = self._here("node" if domain == "device" else domain, node)
+                return role in roles and (here is None or here[role] + roles[role] > most)
             case Apart(_, left, right, domain):
                 ours, theirs = roles.keys() & left, roles.keys() & right
                 if ours and theirs:
                     return True
                 if not (ours or theirs) or domain == "device":
                     return False
-                where = self._domains[domain][node]
-                here = self._in.get((domain, where)) if where is not None else None
-                return where is None or any(here[role] for role in (right if ours else left)) if here else where is None
-        raise TypeError(constraint)
+                here = self._here(domain, node)
+                return here is None or any(here[role] for role in (right if ours else left))
 
-    def _count(self, domain: str, node: str, role: str) -> int:
-        where = self._domains[domain][node]
-        if where is None:
-            return 1 << 30
-        return self._in.get(("node" if domain == "device" else domain, where), Counter())[role]
+    def _here(self, domain: str, node: str) -> Counter[str] | None:
+        """Who is in the domain that `node` is in; None if it is in none."""
+        where = domain_of(self._nodes[node], domain)
+        return None if where is None else self._in[domain, where]
 
     def foreign_devices(self, roles: Iterable[str], node: str) -> frozenset[int]:
         """The GPUs of `node` that a constraint keeps `roles` from."""
-        found: set[int] = set()
-        mine = set(roles)
-        for constraint in self._constraints:
+        mine, enemies = set(roles), set[str]()
+        for constraint in self.constraints:
             if isinstance(constraint, Apart) and constraint.domain == "device":
-                enemies = set()
-                if mine & set(constraint.left):
-                    enemies |= set(constraint.right)
-                if mine & set(constraint.right):
-                    enemies |= set(constraint.left)
-                here = [(index, there) for (where, index), there in self._on.items() if where == node]
-                found |= {index for index, there in here if any(there[role] for role in enemies)}
-        return frozenset(found)
+                for ours, theirs in ((constraint.left, constraint.right), (constraint.right, constraint.left)):
+                    enemies.update(theirs if mine.intersection(ours) else ())
+        if not enemies:
+            return frozenset()
+        here = ((index, there) for (where, index), there in self._on.items() if where == node)
+        return frozenset(index for index, there in here if any(there[role] for role in enemies))
 
 
 class PlanBuilder:
@@ -123,16 +107,13 @@ class PlanBuilder:
         self.nodes = tuple(node.id for node in cluster.nodes)
         self.known = frozenset(self.nodes)
         self._capacity = Capacity(cluster, plan.slots)
-        self._occupancy = Occupancy(cluster)
+        self._occupancy = Occupancy(cluster, plan.constraints)
         self._slots, self._assignments = list(plan.slots), list(plan.assignments)
         self._unplaced = list(plan.unplaced)
-        self._constraints: list[Constraint] = []
         self._refused: dict[object, _Refusal] = {}
         self._full: dict[object, int] = {}
         self._node_of: dict[Member, str] = {}
         self._decided = {(unplaced.role, unplaced.rank) for unplaced in plan.unplaced}
-        for constraint in plan.constraints:
-            self.constrain(constraint)
         for assignment in plan.assignments:
             self._seat(assignment)
 
@@ -169,10 +150,7 @@ class PlanBuilder:
 
     def constrain(self, constraint: Constraint) -> None:
         """Demand something of what is decided from now on, here and by the strategies that follow."""
-        if constraint in self._constraints:
-            return
         self._occupancy.constrain(constraint)
-        self._constraints.append(constraint)
 
     def put(
         self,
@@ -190,32 +168,12 @@ class PlanBuilder:
         None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see `Assignment`; `turns`: see
         `Slot`.
         """
-        counts = Counter(role for role, _ in members)
-        key = (tuple(counts.items()), tuple(needs.items()))
-        for node in self._candidates(key) if nodes is None else nodes:
-            slot = self._take(counts, needs, node, turns)
-            if slot is not None:
-                for member in members:
-                    share = (shares or {}).get(member[0], 1.0)
-                    known = (peers or {}).get(member, ())
-                    self._assignments.append(Assignment(*member, slot.id, share, rule, known))
-                    self._seat(self._assignments[-1])
-                return slot
-        return None
+        return self._put(Wish(members, needs, rule, shares, peers, turns), nodes)
 
     def put_together(self, wishes: Sequence[Wish], nodes: Iterable[str] | None = None) -> str | None:
         """Put several slots on one node, the first of `nodes` (None: any) that takes all of them; its name, or None."""
-        counts = Counter(role for wish in wishes for role, _ in wish.members)
-        key = tuple((tuple(Counter(role for role, _ in w.members).items()), tuple(w.needs.items())) for w in wishes)
-        for node in self._candidates(key) if nodes is None else nodes:
-            foreign = self._occupancy.foreign_devices(counts, node)
-            if self._occupancy.forbidden(counts, node):
-                continue
-            if self._capacity.fits(node, [wish.needs for wish in wishes], foreign):
-                for wish in wishes:
-                    self._put(wish, (node,))
-                return node
-        return None
+        candidates = self._candidates(tuple(map(_kind, wishes))) if nodes is None else nodes
+        return next((node for node in candidates if self.put_across(wishes, (node,))), None)
 
     def put_across(self, wishes: Sequence[Wish], nodes: Sequence[str]) -> bool:
         """Put several slots on `nodes`, each on the first with room for it; all of them, or none."""
@@ -226,9 +184,23 @@ class PlanBuilder:
                 return False
         return True
 
-    def _put(self, wish: Wish, nodes: Iterable[str]) -> Slot | None:
-        members, needs, rule, shares, peers, turns = wish
-        return self.put(members, needs, rule, nodes, shares=shares, peers=peers, turns=turns)
+    def _put(self, wish: Wish, nodes: Iterable[str] | None) -> Slot | None:
+        counts = Counter(role for role, _ in wish.members)
+        for node in self._candidates(_kind(wish)) if nodes is None else nodes:
+            if self._occupancy.forbidden(counts, node):
+                continue
+            foreign = self._occupancy.foreign_devices(counts, node)
+            slot = self._capacity.take(len(self._slots), node, wish.needs, foreign)
+            if slot is None:
+                continue
+            slot = msgspec.structs.replace(slot, turns=wish.turns)
+            self._slots.append(slot)
+            for member in wish.members:
+                share, peers = (wish.shares or {}).get(member[0], 1.0), (wish.peers or {}).get(member, ())
+                self._assignments.append(Assignment(*member, slot.id, share, wish.rule, peers))
+                self._seat(self._assignments[-1])
+            return slot
+        return None
 
     def refuse(self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "") -> None:
         """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is found to be in the way.
@@ -239,10 +211,9 @@ class PlanBuilder:
         if why:
             self._unplaced += [Unplaced(*member, why) for member in members]
             return
-        counts = Counter(role for role, _ in members)
-        key = (tuple(counts.items()), tuple(needs.items()))
-        if key not in self._refused:
-            self._refused[key] = _Refusal(dict(needs), self._conflict(counts, needs), rule)
+        if (key := _kind(Wish(members, needs, rule))) not in self._refused:
+            conflict = self._conflict(Counter(role for role, _ in members), needs)
+            self._refused[key] = _Refusal(needs, conflict, rule)
         self._refused[key].members.extend(members)
         self._refused[key].slots += 1
 
@@ -259,7 +230,9 @@ class PlanBuilder:
         for refusal in self._refused.values():
             reason = self._reason(refusal)
             unplaced += [Unplaced(*member, reason) for member in refusal.members]
-        return PlacementPlan(tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints))
+        return PlacementPlan(
+            tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._occupancy.constraints)
+        )
 
     def _undo(self, members: int) -> None:
         """Take the last slot back, on which there are so many."""
@@ -267,19 +240,9 @@ class PlanBuilder:
         self._capacity.give_back(slot)
         for _ in range(members):
             assignment = self._assignments.pop()
-            self._occupancy.remove(assignment.role, slot)
+            self._occupancy.add(assignment.role, slot, -1)
             del self._node_of[assignment.role, assignment.rank]
             self._decided.discard((assignment.role, assignment.rank))
-
-    def _take(self, counts: Counter[str], needs: Mapping[str, float], node: str, turns: bool) -> Slot | None:
-        if self._occupancy.forbidden(counts, node):
-            return None
-        slot = self._capacity.take(len(self._slots), node, needs, self._occupancy.foreign_devices(counts, node))
-        if slot is None:
-            return None
-        slot = msgspec.structs.replace(slot, turns=turns)
-        self._slots.append(slot)
-        return slot
 
     def _candidates(self, key: object) -> Iterable[str]:
         """All nodes but those at the beginning that were full for `key` before: what does not fit now never will."""
@@ -290,20 +253,20 @@ class PlanBuilder:
 
     # ----------------------------------------------------------------------------------------------------- reasons
 
-    def _conflict(self, counts: Mapping[str, int], needs: Mapping[str, float]) -> dict[str, str] | str:
+    def _conflict(self, counts: Mapping[str, int], needs: Mapping[str, float]) -> dict[str, str]:
         """What keeps a slot with `needs` for so many ranks of each role from every node: the smallest set of demands.
 
         By demand what it says; resources by their names.
         """
         if not self.nodes:
-            return "the cluster has no nodes"
+            return {"nodes": "the cluster has no nodes"}
         violated: list[frozenset[str]] = []
         for node in self.nodes:
             foreign = self._occupancy.foreign_devices(counts, node)
             forbidden = map(describe, self._occupancy.forbidden(counts, node))
             violated.append(frozenset({*self._capacity.short(node, needs, foreign), *forbidden}))
         if not all(violated):
-            return "every node that has enough in sum has it in pieces that do not fit"
+            return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {
             demand: self._shortage(demand, needs[demand]) if demand in needs else demand
             for demand in smallest_conflict(violated)
@@ -317,8 +280,6 @@ class PlanBuilder:
         )
 
     def _reason(self, refusal: _Refusal) -> str:
-        if isinstance(refusal.conflict, str):
-            return f"{refusal.rule}, but {refusal.conflict}" if refusal.rule else refusal.conflict
         told = [f"needs {text}" for name, text in refusal.conflict.items() if name in refusal.needs]
         told += [text for name, text in refusal.conflict.items() if name not in refusal.needs]
         reason = told[0] if len(told) == 1 else f"no node meets all of this: {'; '.join(told)}"
@@ -335,20 +296,25 @@ class PlanBuilder:
         return reason
 
 
+@dataclass
 class _Refusal:
     """Ranks without a place that need the same, and what was in the way of the first of them."""
 
-    def __init__(self, needs: dict[str, float], conflict: dict[str, str] | str, rule: str) -> None:
-        self.needs, self.conflict, self.rule = needs, conflict, rule
-        self.members: list[Member] = []
-        self.slots = 0
+    needs: Mapping[str, float]
+    conflict: dict[str, str]
+    rule: str
+    members: list[Member] = field(default_factory=list)
+    slots: int = 0
+
+
+def _kind(wish: Wish) -> object:
+    """Equal for slots that fit on the same nodes: as many ranks of each role, with the same needs."""
+    return tuple(Counter(role for role, _ in wish.members).items()), tuple(wish.needs.items())
 
 
 def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assignment] | None:
     """The first assignment that a constraint of `plan` forbids, with that constraint; None if all of them hold."""
-    occupancy = Occupancy(cluster)
-    for constraint in plan.constraints:
-        occupancy.constrain(constraint)
+    occupancy = Occupancy(cluster, plan.constraints)
     known = {node.id for node in cluster.nodes}
     together: dict[int, Counter[str]] = {}
     for assignment in plan.assignments:
@@ -366,3 +332,26 @@ def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assig
         mates[assignment.role] += 1
         occupancy.add(assignment.role, slot)
     return None
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def smallest_conflict(violated: Iterable[frozenset[T]]) -> tuple[T, ...]:
+    """A smallest set of demands of which every node violates one, given what each node violates.
+
+    Dropping any demand of the set would leave a node that meets the others. Ties go to what comes first among the
+    nodes. Empty if there is no node; a node that violates nothing is an error of the caller (`ValueError`).
+
+    >>> smallest_conflict([frozenset({"gpu"}), frozenset({"gpu", "rack"}), frozenset({"rack"})])
+    ('gpu', 'rack')
+    """
+    sets = list(dict.fromkeys(violated))
+    if not all(sets):
+        raise ValueError("a node meets every demand")
+    demands = list(dict.fromkeys(demand for each in sets for demand in sorted(each, key=repr)))
+    for size in range(1, len(demands) + 1):
+        for chosen in combinations(demands, size):
+            if all(not each.isdisjoint(chosen) for each in sets):
+                return chosen
+    return ()

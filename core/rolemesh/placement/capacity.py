@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.plan import Slot
 
-__all__ = ["Capacity"]
-
 EXACT = 9
 """Decimal places to which shares of resources are added up."""
 
@@ -61,13 +59,6 @@ class Capacity:
         count = next((count for count in range(most) if self.take(0, node, needs) is None), most)
         self._amounts[node], self._devices[node] = amounts, devices
         return count
-
-    def fits(self, node: str, slots: Iterable[Mapping[str, float]], forbidden: Collection[int] = frozenset()) -> bool:
-        """Whether slots with all of these needs fit on `node` together."""
-        amounts, devices = dict(self._amounts[node]), list(self._devices[node])
-        fits = all(self.take(0, node, needs, forbidden) is not None for needs in slots)
-        self._amounts[node], self._devices[node] = amounts, devices
-        return fits
 
     def give_back(self, slot: Slot) -> None:
         """A slot that was taken is free again."""

@@ -12,8 +12,6 @@ import msgspec
 
 from rolemesh.api.cluster import NodeView
 
-__all__ = ["Apart", "Constraint", "Spread", "Within", "describe", "domain_of"]
-
 
 class Apart(msgspec.Struct, frozen=True, tag=True):
     """No rank of the roles `left` is in the same domain as a rank of the roles `right`. `by` is the strategy's name."""

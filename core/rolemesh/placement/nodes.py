@@ -20,23 +20,18 @@ def parse_nodes(text: str) -> ClusterView:
 
     Raises `PlacementError` with the part that is wrong.
     """
-    nodes: list[NodeView] = []
-    rest = text.strip()
-    while True:
-        match = GROUP.match(rest)
-        if match is None:
-            raise PlacementError(f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE)
-        for _ in range(int(match[1] or 1)):
-            nodes.append(_node(f"node-{len(nodes)}", match[2], text))
+    nodes, rest = list[NodeView](), text.strip()
+    while match := GROUP.match(rest):
+        nodes += [_node(f"node-{len(nodes) + n}", match[2], text) for n in range(int(match[1] or 1))]
         rest = rest[match.end() :].lstrip()
+        if not rest and nodes:
+            return ClusterView(tuple(nodes))
         if not rest:
-            break
+            raise PlacementError("--nodes describes no node", where=text, remedy=EXAMPLE)
         if not rest.startswith(","):
             raise PlacementError(f"--nodes: a comma is missing before {rest!r}", where=text, remedy=EXAMPLE)
         rest = rest[1:].lstrip()
-    if not nodes:
-        raise PlacementError("--nodes describes no node", where=text, remedy=EXAMPLE)
-    return ClusterView(tuple(nodes))
+    raise PlacementError(f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE)
 
 
 def _node(name: str, text: str, where: str) -> NodeView:

@@ -14,8 +14,6 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.constraints import Constraint
 
-__all__ = ["Assignment", "Flow", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Strategy", "Unplaced"]
-
 
 class RoleRequest(msgspec.Struct, frozen=True):
     """What one role asks for; `cpu`, `gpu` and `custom` are per rank."""
@@ -56,10 +54,7 @@ class PlacementRequest(msgspec.Struct, frozen=True):
 
     def role(self, name: str) -> RoleRequest:
         """The request of role `name`; `KeyError` if there is none."""
-        for request in self.roles:
-            if request.role == name:
-                return request
-        raise KeyError(name)
+        return {request.role: request for request in self.roles}[name]
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -116,18 +111,7 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
     def node_of(self, role: str, rank: int) -> str:
         """The node of a placed rank; `KeyError` if it has none."""
-        for a in self.assignments:
-            if a.role == role and a.rank == rank:
-                return self.slots[a.slot].node
-        raise KeyError((role, rank))
-
-    def turns(self) -> dict[int, tuple[tuple[str, int], ...]]:
-        """Of each slot on which several ranks take turns, who they are."""
-        members: dict[int, list[tuple[str, int]]] = {}
-        for a in self.assignments:
-            if self.slots[a.slot].turns:
-                members.setdefault(a.slot, []).append((a.role, a.rank))
-        return {slot: tuple(ranks) for slot, ranks in members.items() if len(ranks) > 1}
+        return self.slots[{(a.role, a.rank): a.slot for a in self.assignments}[role, rank]].node
 
     def placed(self) -> set[tuple[str, int]]:
         """The ranks that have a place."""
@@ -152,27 +136,13 @@ class PlacementPlan(msgspec.Struct, frozen=True):
                 bundle[name] = bundle.get(name, 0.0) + amount
         return result
 
-    def held(self, node: str) -> dict[str, float]:
-        """What the agent on `node` holds: its bundle, with whole GPUs where the plan touches more than one.
-
-        A share can be reserved of a single device only: two halves of two devices would be granted as one device.
-        """
-        held = dict(self.bundles()[node])
-        devices = {index for slot in self.slots if slot.node == node for index, _ in slot.gpus}
-        if len(devices) > 1:
-            held["gpu"] = float(len(devices))
-        return held
-
     def free(self, cluster: ClusterView) -> Mapping[str, dict[str, float]]:
         """Per node what the cluster has and this plan has not taken."""
-        taken = self.bundles()
-        return {
-            node.id: {
-                name: amount - taken.get(node.id, {}).get(name, 0.0)
-                for name, amount in {"cpu": node.cpu, "gpu": node.gpu, **node.custom}.items()
-            }
-            for node in cluster.nodes
-        }
+        bundles, free = self.bundles(), dict[str, dict[str, float]]()
+        for node in cluster.nodes:
+            taken, has = bundles.get(node.id, {}), {"cpu": node.cpu, "gpu": node.gpu, **node.custom}
+            free[node.id] = {name: amount - taken.get(name, 0.0) for name, amount in has.items()}
+        return free
 
 
 class Strategy(NamedTuple):

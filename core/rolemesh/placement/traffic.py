@@ -9,8 +9,6 @@ import msgspec
 
 from rolemesh.placement.plan import Flow, PlacementPlan, PlacementRequest
 
-__all__ = ["Traffic", "crossing", "pairs"]
-
 
 class Traffic(msgspec.Struct, frozen=True):
     """Bytes per step: `total` between different ranks, of which `crossing` go from node to node. `unknown` flows have

@@ -1,16 +1,17 @@
-"""What makes a plan impossible, whoever made it: the checks that every strategy's answer goes through. Pure."""
+"""What makes a plan impossible, whoever made it: each strategy is asked, and held to what was decided before. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 
+import msgspec
+
 from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import PlacementError
 from rolemesh.placement.builder import broken
 from rolemesh.placement.constraints import describe
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
-
-__all__ = ["forbidden", "misplaced", "overcommitted", "problems", "undone"]
 
 TOLERANCE = 1e-6
 
@@ -99,3 +100,41 @@ def forbidden(cluster: ClusterView, before: PlacementPlan, after: PlacementPlan)
 
 def _rank(a: Assignment) -> str:
     return f"{a.role}/{a.rank}"
+
+
+def ask(
+    name: str,
+    place: Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None],
+    request: PlacementRequest,
+    cluster: ClusterView,
+    before: PlacementPlan,
+) -> PlacementPlan:
+    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless another places them.
+
+    Raises `PlacementError`, naming the strategy, if its plan is not possible or undoes what was decided before.
+    """
+    after = place(request, cluster, before)
+    return checked(name, request, cluster, before, before if after is None else after)
+
+
+def checked(
+    name: str, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
+) -> PlacementPlan:
+    """`after` with the verdicts of `before` that it does not overrule. Raises `PlacementError` as `ask` does."""
+    if not isinstance(after, PlacementPlan):
+        raise impossible(name, f"returned a {type(after).__name__}, not a PlacementPlan")
+    try:
+        problem = next(problems(request, cluster, before, after), None)
+    except Exception as error:
+        raise impossible(name, f"returned a plan that cannot be read: {type(error).__name__}: {error}") from error
+    if problem is not None:
+        raise impossible(name, problem)
+    placed = after.placed()
+    verdicts = {(u.role, u.rank): u for u in (*before.unplaced, *after.unplaced) if (u.role, u.rank) not in placed}
+    return msgspec.structs.replace(after, unplaced=tuple(verdicts.values()))
+
+
+def impossible(name: str, problem: str) -> PlacementError:
+    """The error for a strategy's answer that is no possible plan."""
+    remedy = "use another strategy, or report it to the plugin's author"
+    return PlacementError(f"the placement strategy {name!r} {problem}", where="placement", remedy=remedy)

@@ -1,4 +1,4 @@
-"""A plugin's class held against the base class of its kind: class attributes and overridden methods."""
+"""A plugin's class held against its kind: base class, attributes, hooks, overridden methods."""
 
 from __future__ import annotations
 
@@ -6,23 +6,74 @@ import inspect
 import types
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-__all__ = ["Breach", "breaches"]
+from rolemesh import hookspecs
+from rolemesh.errors import nearest
+from rolemesh.kinds import kind_named
+from rolemesh.plugins.discovery import PluginRecord
 
-Breach = tuple[str, str]
-"""What is wrong with the class, and what to do about it."""
+Breach: TypeAlias = tuple[str, str]
+"""What is wrong with a class, after its name, and what to do about it."""
 
 MISSPELLED = 0.86
 """How alike a name must be to that of a method that the kernel calls to be taken for it."""
 
 
-def breaches(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
-    """What of `cls` is not as its `base` declares it."""
-    yield from _attributes(cls, base)
-    yield from _methods(cls, base)
+def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
+    """What of `found` is not as its kind demands. The first counts: what comes after may follow from it, or raise."""
+    kind = kind_named(record.kind)
+    base = kind.base_class()
+    if not isinstance(found, type):
+        yield f"is not a class: {record.target} is a {type(found).__name__}", "let the entry point name a class"
+    newest, version = getattr(base, "api_version", 1), getattr(found, "api_version", None)
+    if isinstance(version, int) and version > newest:
+        why = f"needs version {version} of the {record.kind} API; this kernel has {newest}"
+        yield why, f"pip install --upgrade rolemesh, or an older {record.distribution}"
+    if not issubclass(found, base):
+        name = base.__name__
+        remedy = f"write class {found.__name__}({name}), from rolemesh import {name}"
+        yield f"does not derive from {name}", remedy
+    if not isinstance(version, int):
+        yield f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class"
+    options = getattr(found, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, BaseModel)):
+        yield "has no Options that is a pydantic model", 'add class Options(BaseModel, extra="forbid")'
+    for hook in kind.required:
+        if not hasattr(getattr(found, hook, None), "rolemesh_impl"):
+            yield f"does not implement the hook {hook!r}", f"mark def {hook}(self, …) with @hookimpl"
+    yield from _attributes(found, base)
+    yield from _methods(found, base)
+    yield from hook_breaches(record, found)
+
+
+def hooks_of(cls: type[Any]) -> dict[str, str]:
+    """The hooks that a plugin class implements, and the signature of each implementation."""
+    found = {}
+    for name in dir(cls):
+        value = inspect.getattr_static(cls, name)
+        if (options := getattr(value, "rolemesh_impl", None)) is not None:
+            found[options.get("specname") or name] = f"{name}{inspect.signature(value)}"
+    return found
+
+
+def hook_breaches(record: PluginRecord, cls: type[Any]) -> Iterator[Breach]:
+    """Hooks of the class that there are not, or that take what their specification does not give."""
+    known = kind_named(record.kind).hooks
+    for hook, signature in hooks_of(cls).items():
+        spec = getattr(hookspecs, hook, None)
+        method = getattr(cls, signature.partition("(")[0])
+        if hook not in known or spec is None:
+            if not method.rolemesh_impl.get("optionalhook"):
+                yield f"implements {hook!r}, which is no hook of its kind", nearest(hook, known)
+            continue
+        allowed = list(inspect.signature(spec).parameters)
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        if extra := [repr(p.name) for p in parameters if p.name not in allowed and p.default is p.empty]:
+            why = f"implements the hook {hook!r} as {signature}, but the hook has no argument {', '.join(extra)}"
+            yield why, f"write it as {hook}(self, {', '.join(allowed)}), or with fewer arguments"
 
 
 def _attributes(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
@@ -44,32 +95,25 @@ def _attributes(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
 
 
 def _methods(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
-    called = {name: value for name, value in vars(base).items() if _function(value) and not name.startswith("_")}
+    public = {name: _function(value) for name, value in vars(base).items() if not name.startswith("_")}
+    called = {name: function for name, function in public.items() if function is not None}
     for name, theirs in called.items():
-        ours = inspect.getattr_static(cls, name)
-        if ours is theirs:
-            continue
-        function = _function(ours)
-        if function is None:
-            yield f"has {name} that is no method", f"write def {name}{inspect.signature(_function(theirs))}"  # type: ignore[arg-type]
-            continue
-        wanted = inspect.signature(_function(theirs))  # type: ignore[arg-type]
-        try:
+        ours, wanted = _function(inspect.getattr_static(cls, name)), inspect.signature(theirs)
+        if ours is None:
+            yield f"has {name} that is no method", f"write def {name}{wanted}"
+        elif ours is not theirs:
             named = [p.name for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY]
-            inspect.signature(function).bind(*(n for n in wanted.parameters if n not in named), **dict.fromkeys(named))
-        except TypeError as error:
-            yield f"has {name}{_plain(inspect.signature(function))}: {error}", f"write def {name}{_plain(wanted)}"
-    own = [
-        name
-        for each in cls.__mro__[: cls.__mro__.index(base)]
-        for name, value in vars(each).items()
-        if _function(value)
-    ]
-    for name in own:
-        if name.startswith("_") or name in called or _marked(inspect.getattr_static(cls, name)):
+            try:
+                inspect.signature(ours).bind(*(n for n in wanted.parameters if n not in named), **dict.fromkeys(named))
+            except TypeError as error:
+                yield f"has {name}{_plain(inspect.signature(ours))}: {error}", f"write def {name}{_plain(wanted)}"
+    for name in (name for each in cls.__mro__[: cls.__mro__.index(base)] for name in vars(each)):
+        value = inspect.getattr_static(cls, name)
+        marked = hasattr(value, "__rolemesh_operator__") or hasattr(value, "rolemesh_impl")
+        if name.startswith("_") or name in called or marked or _function(value) is None:
             continue
         close = get_close_matches(name, called, n=1, cutoff=MISSPELLED)
-        if close and inspect.getattr_static(cls, close[0]) is called[close[0]]:
+        if close and _function(inspect.getattr_static(cls, close[0])) is called[close[0]]:
             yield f"has a method {name!r}, which nobody calls", f"did you mean {close[0]!r}?"
 
 
@@ -77,11 +121,6 @@ def _function(value: Any) -> types.FunctionType | None:
     """The function behind a method, whatever sort it is."""
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     return value if isinstance(value, types.FunctionType) else None
-
-
-def _marked(value: Any) -> bool:
-    """Whether it is an operator or a hook: others call it."""
-    return hasattr(value, "__rolemesh_operator__") or hasattr(value, "rolemesh_impl")
 
 
 def _plain(signature: inspect.Signature) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from rolemesh.errors import PluginError, nearest
-from rolemesh.kinds import kind_named, kinds
-
-__all__ = ["ALLOWED", "DISABLED", "PluginRecord", "discover", "find", "normalized"]
+from rolemesh.kinds import kind_named, kind_names
 
 DISABLED = "ROLEMESH_DISABLED_PLUGINS"
 ALLOWED = "ROLEMESH_PLUGINS"
@@ -26,7 +25,8 @@ class PluginRecord(msgspec.Struct, frozen=True):
 
     `sha256` is what its content must be (see `rolemesh.plugins.lock`), "" if nobody says.
 
-    It is plain data: the driver resolves a name to it once, and every other process imports exactly this.
+    It is plain data: the driver resolves a name to it once, and every other process imports exactly this. A class of
+    the job's own has no distribution, and `target` is its file and name (see `own_class`).
     """
 
     kind: str
@@ -48,8 +48,26 @@ class PluginRecord(msgspec.Struct, frozen=True):
         """As it is called in messages: ``the workload 'fsdp' (rolemesh-fsdp 0.1.0)``."""
         return f"the {kind_named(self.kind).singular} {self}"
 
+    def is_called(self, reference: str) -> bool:
+        """Whether ``name`` or ``distribution:name`` means this one."""
+        distribution, _, name = reference.rpartition(":")
+        return name == self.name and normalized(distribution) in ("", normalized(self.distribution))
+
+    @property
+    def author(self) -> str:
+        """Whom its mistakes are reported to."""
+        return f"the author of {self.distribution}" if self.distribution else "whoever wrote it"
+
     def __str__(self) -> str:
-        return f"{self.name!r} ({self.distribution} {self.version})"
+        return f"{self.name!r} ({self.distribution} {self.version})" if self.distribution else repr(self.name)
+
+
+def own_class(kind: str, reference: str, base: str | Path) -> PluginRecord | None:
+    """``file.py:Class`` as a plugin, the file relative to the folder `base`; None if `reference` is no such thing."""
+    file, _, name = reference.partition(":")
+    if not file.endswith(".py") or not name:
+        return None
+    return PluginRecord(kind, reference, "", "", f"{Path(base, file).resolve()}:{name}")
 
 
 def normalized(distribution: str) -> str:
@@ -65,70 +83,48 @@ def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | Non
     """
     environ = os.environ if environ is None else environ
     disabled, allowed = _names(environ.get(DISABLED, "")), _names(environ.get(ALLOWED, ""))
-    records = [_judged(record, disabled, allowed) for record in _installed(kinds() if only is None else only)]
+    records = [_judged(record, disabled, allowed) for record in _installed(kind_names() if only is None else only)]
     offers: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available":
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            who = " and ".join(f"{record.distribution} {record.version}" for record in sorted(same, key=str))
+            error = "offered by " + " and ".join(
+                f"{each.distribution} {each.version}" for each in sorted(same, key=str)
+            )
             for record in same:
-                error = f"offered by {who}"
                 records[records.index(record)] = msgspec.structs.replace(record, status="duplicate", error=error)
-    order = list(kinds())
+    order = kind_names()
     return tuple(sorted(records, key=lambda record: (order.index(record.kind), record.name, record.distribution)))
 
 
 def _installed(only: Iterable[str]) -> Iterator[PluginRecord]:
-    groups = {kind_named(name).group: name for name in only}
-    seen: set[str] = set()
-    for distribution in distributions():
-        points = [point for point in distribution.entry_points if point.group in groups]
-        name = _name(distribution) if points else None
-        if name is None or normalized(name) in seen:
-            continue
-        seen.add(normalized(name))
-        for point in points:
+    installed = entry_points()
+    for kind in only:
+        for point in installed.select(group=f"rolemesh.{kind}"):
+            if not (metadata := point.dist and point.dist.metadata) or "Name" not in metadata:
+                continue  # what is left of an interrupted installation
             target = point.value.partition("[")[0].strip()  # what follows are extras that it needs
-            error = (
-                ""
-                if target.count(":") == 1 and all(target.split(":"))
-                else (f"the entry point {point.name} = {point.value!r} is not module:attribute")
-            )
-            yield PluginRecord(
-                groups[point.group],
-                point.name,
-                name,
-                distribution.version,
-                target,
-                error,
-                "broken" if error else "available",
-            )
-
-
-def _name(distribution: Distribution) -> str | None:
-    """None for what is left of an interrupted installation."""
-    metadata = distribution.metadata
-    return metadata["Name"] if metadata is not None else None
+            record = PluginRecord(kind, point.name, metadata["Name"], metadata["Version"], target)
+            if target.count(":") != 1 or not all(target.split(":")):
+                error = f"the entry point {point.name} = {point.value!r} is not module:attribute"
+                record = msgspec.structs.replace(record, status="broken", error=error)
+            yield record
 
 
 def _names(text: str) -> set[str]:
     return {name.strip() for name in text.split(",") if name.strip()}
 
 
-def _matches(record: PluginRecord, names: set[str]) -> bool:
-    distribution = normalized(record.distribution)
-    return record.name in names or any(
-        normalized(head) == distribution and tail in ("", record.name)
-        for head, _, tail in (name.partition(":") for name in names)
-    )
-
-
 def _judged(record: PluginRecord, disabled: set[str], allowed: set[str]) -> PluginRecord:
-    if _matches(record, disabled):
+    def among(names: set[str]) -> bool:
+        return any(record.is_called(name) or normalized(name.removesuffix(":")) == distribution for name in names)
+
+    distribution = normalized(record.distribution)
+    if among(disabled):
         return msgspec.structs.replace(record, status="disabled", error=f"switched off by {DISABLED}")
-    if allowed and not _matches(record, allowed):
+    if allowed and not among(allowed):
         return msgspec.structs.replace(record, status="disabled", error=f"not in the allow-list {ALLOWED}")
     return record
 
@@ -138,52 +134,35 @@ def find(kind: str, reference: str, records: Sequence[PluginRecord], where: str 
 
     Raises `PluginError` for an unknown, ambiguous, disabled or broken one, with what is installed and what to install.
     """
-    singular = kind_named(kind).singular
-    distribution, _, name = reference.rpartition(":")
-    named = [
-        record
-        for record in records
-        if record.kind == kind
-        and record.name == name
-        and (not distribution or normalized(record.distribution) == normalized(distribution))
-    ]
-    usable = [record for record in named if record.status != "disabled"]
+    name = reference.rpartition(":")[2]
+    named = [record for record in records if record.kind == kind and record.is_called(reference)]
     if not named:
         raise _unknown(kind, reference, records, where)
+    usable = [record for record in named if record.status != "disabled"]
+    record = (usable or named)[0]
+    if len(usable) == 1 and record.status != "broken":
+        return msgspec.structs.replace(record, status="available", error="")
     if not usable:
-        record = named[0]
-        raise PluginError(
-            f"the {singular} {record} is disabled: {record.error}",
-            where=where,
-            remedy=f"remove {name!r} from {DISABLED}" if DISABLED in record.error else f"add {name!r} to {ALLOWED}",
-        )
+        remedy = f"remove {name!r} from {DISABLED}" if DISABLED in record.error else f"add {name!r} to {ALLOWED}"
+        raise PluginError(f"{record.what} is disabled: {record.error}", where=where, remedy=remedy)
     if len(usable) > 1:
-        choices = " or ".join(repr(f"{record.distribution}:{name}") for record in usable)
-        raise PluginError(
-            f"two distributions offer the {singular} {name!r}: {usable[0].error.removeprefix('offered by ')}",
-            where=where,
-            remedy=f"write {choices}, or uninstall one of them",
-        )
-    if usable[0].status == "broken":
-        remedy = f"report it to the author of {usable[0].distribution}"
-        raise PluginError(f"the {singular} {usable[0]}: {usable[0].error}", where=where, remedy=remedy)
-    return msgspec.structs.replace(usable[0], status="available", error="")
+        offered = record.error.removeprefix("offered by ")
+        what = f"two distributions offer the {kind_named(kind).singular} {name!r}: {offered}"
+        choices = " or ".join(repr(f"{each.distribution}:{name}") for each in usable)
+        raise PluginError(what, where=where, remedy=f"write {choices}, or uninstall one of them")
+    raise PluginError(f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}")
 
 
 def _unknown(kind: str, reference: str, records: Sequence[PluginRecord], where: str | None) -> PluginError:
     name, singular, known = reference.rpartition(":")[2], kind_named(kind).singular, kind_named(kind).known
     installed = sorted({record.name for record in records if record.kind == kind and record.status != "disabled"})
-    hints = []
     if other := next((record for record in records if record.name == name and record.kind != kind), None):
-        hints.append(f"{name!r} is a {kind_named(other.kind).singular}")
+        hint = f"{name!r} is a {kind_named(other.kind).singular}"
     elif distribution := known.get(name):
-        hints.append(f"pip install {distribution}")
-    elif name in installed:
-        offering = [record.distribution for record in records if record.kind == kind and record.name == name]
-        hints.append(f"{name!r} is offered by {', '.join(offering)}")
-    elif (close := nearest(name, {*installed, *known})).startswith("did"):
-        hints.append(close)
-    if not hints:
-        hints.append("pip install the distribution that offers it")
-    hints.append(f"installed: {', '.join(installed) or 'none'}")
-    return PluginError(f"there is no {singular} {reference!r}", where=where, remedy="; ".join(hints))
+        hint = f"pip install {distribution}"
+    elif offering := [each.distribution for each in records if (each.kind, each.name) == (kind, name)]:
+        hint = f"{name!r} is offered by {', '.join(offering)}"
+    elif not (hint := nearest(name, {*installed, *known})).startswith("did"):
+        hint = "pip install the distribution that offers it"
+    remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
+    return PluginError(f"there is no {singular} {reference!r}", where=where, remedy=remedy)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
-from typing import Any, NoReturn
+from typing import Any
 
-from pydantic import BaseModel
 from stevedore.driver import DriverManager
 
+from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import PluginError
+from rolemesh.graph.flow import place_of_error
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.contract import breaches
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.lock import check_content
-from rolemesh.plugins.manager import check_hooks
-
-__all__ = ["check_before_forks", "load", "load_exact"]
 
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _checked: set[PluginRecord] = set()
@@ -33,12 +29,12 @@ class _OneEntryPoint(DriverManager):  # type: ignore[misc]
     the distributions' names; the record's own entry point leaves it nothing to choose.
     """
 
-    def __init__(self, record: PluginRecord, failed: Callable[..., None]) -> None:
-        self._record = record
-        super().__init__(record.entry_point.group, record.name, on_load_failure_callback=failed)
+    def __init__(self, point: EntryPoint) -> None:
+        self._point = point
+        super().__init__(point.group, point.name)
 
     def list_entry_points(self) -> list[EntryPoint]:
-        return [self._record.entry_point]
+        return [self._point]
 
 
 def load(record: PluginRecord, where: str | None = None) -> type[Any]:
@@ -47,31 +43,26 @@ def load(record: PluginRecord, where: str | None = None) -> type[Any]:
     Raises `PluginError` naming distribution, version, cause and remedy: it does not import, is not what the
     distribution declares now, was written for a newer API, has the wrong base class or no pydantic `Options`.
     """
-    _check_installed(record, where)
-
-    def failed(manager: Any, entry_point: EntryPoint, error: BaseException) -> NoReturn:
-        raise _import_failed(record, error, where) from error
-
-    try:
-        found = _OneEntryPoint(record, failed).extensions[0].plugin
-    except (SystemExit, AssertionError) as error:
-        raise _import_failed(record, error, where) from error
-    _check_class(record, found, where)
-    return found  # type: ignore[no-any-return]
+    found = load_exact(record, where)
+    for why, remedy in breaches(record, found):
+        raise PluginError(f"{record.what} {why}", where=where, remedy=remedy)
+    return found
 
 
-def load_exact(record: PluginRecord) -> type[Any]:
-    """Import exactly the record's class, for processes that resolve nothing themselves (agents, ranks, a new master).
+def load_exact(record: PluginRecord, where: str | None = None) -> type[Any]:
+    """Import exactly the record's class: enough where the driver has checked it (agents, ranks, a new master).
 
     Raises `PluginError` if another version is installed here than the driver resolved, or if the import fails.
     """
     if record not in _checked:
-        _check_installed(record, None)
+        _check_installed(record, where)
     try:
-        found: type[Any] = record.entry_point.load()
-    except Exception as error:
-        raise _import_failed(record, error, None) from error
-    return found
+        if not record.distribution:
+            (code := ImportRef(record.target)).check()
+            return code.resolve()  # type: ignore[no-any-return]
+        return _OneEntryPoint(record.entry_point).extensions[0].plugin  # type: ignore[no-any-return]
+    except (Exception, SystemExit) as error:
+        raise _import_failed(record, error, where) from error
 
 
 def check_before_forks(record: PluginRecord) -> None:
@@ -83,31 +74,24 @@ def check_before_forks(record: PluginRecord) -> None:
 
 
 def _check_installed(record: PluginRecord, where: str | None) -> None:
+    point, remedy = record.entry_point, f"pip install {record.distribution}=={record.version} on every node"
+    if not record.distribution:
+        check_content(record, where)
+        return
     try:
         installed = distribution(record.distribution)
     except PackageNotFoundError:
-        raise PluginError(
-            f"{record.what} is not installed here",
-            where=where,
-            remedy=f"pip install {record.distribution}=={record.version} on every node",
-        ) from None
-    version = _version(installed)
-    if version != record.version:
-        raise PluginError(
-            f"the {kind_named(record.kind).singular} {record.name!r} was resolved to {record.distribution} "
-            f"{record.version}, but {version} is installed here",
-            where=where,
-            remedy=f"pip install {record.distribution}=={record.version} on every node",
-        )
+        raise PluginError(f"{record.what} is not installed here", where=where, remedy=remedy) from None
+    resolved = f"{record.distribution} {record.version}"
+    if (version := _version(installed)) != record.version:
+        who = f"the {kind_named(record.kind).singular} {record.name!r}"
+        what = f"{who} was resolved to {resolved}, but {version} is installed here"
+        raise PluginError(what, where=where, remedy=remedy)
     check_content(record, where)
-    declared = {(point.group, point.name, point.value.partition("[")[0].strip()) for point in installed.entry_points}
-    if (record.entry_point.group, record.name, record.target) not in declared:
-        raise PluginError(
-            f"{record.distribution} {record.version} does not declare {record.name} = {record.target} "
-            f"in {record.entry_point.group} any more",
-            where=where,
-            remedy=f"pip install --force-reinstall {record.distribution}",
-        )
+    declared = {(each.group, each.name, each.value.partition("[")[0].strip()) for each in installed.entry_points}
+    if (point.group, record.name, record.target) not in declared:
+        what = f"{resolved} does not declare {record.name} = {record.target} in {point.group} any more"
+        raise PluginError(what, where=where, remedy=f"pip install --force-reinstall {record.distribution}")
 
 
 def _version(installed: Distribution) -> str:
@@ -119,51 +103,12 @@ def _version(installed: Distribution) -> str:
 def _import_failed(record: PluginRecord, error: BaseException, where: str | None) -> PluginError:
     module = record.target.partition(":")[0]
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _outside(f.filename)]
-    at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    at = f" ({place})" if (place := place_of_error(error)) else ""
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    remedy = f"pip install --force-reinstall {record.distribution}, or use another {kind_named(record.kind).singular}"
+    if not record.distribution:
+        remedy = "correct the file; its path is relative to the job file"
+    elif missing and missing.partition(".")[0] != module.partition(".")[0]:
+        remedy = f"install what provides {missing!r}, or reinstall {record.distribution} with its dependencies"
     what = f"{record.what} cannot be imported from {record.target}: {cause}{at}"
-    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != module.split(".")[0]:
-        remedy = f"install what provides {error.name!r}, or reinstall {record.distribution} with its dependencies"
-    else:
-        remedy = (
-            f"pip install --force-reinstall {record.distribution}, or use another {kind_named(record.kind).singular}"
-        )
     return PluginError(what, where=where, remedy=remedy)
-
-
-def _outside(filename: str) -> bool:
-    hidden = ("/rolemesh/plugins/", "/stevedore/", "/importlib/", "<frozen importlib")
-    return not any(part in filename for part in hidden)
-
-
-def _check_class(record: PluginRecord, found: Any, where: str | None) -> None:
-    who = record.what
-    kind = kind_named(record.kind)
-    base = kind.base_class()
-
-    def refuse(why: str, remedy: str) -> NoReturn:
-        raise PluginError(f"{who} {why}", where=where, remedy=remedy)
-
-    if not isinstance(found, type):
-        refuse(f"is not a class: {record.target} is a {type(found).__name__}", "let the entry point name a class")
-    newest = getattr(base, "api_version", 1)
-    version = getattr(found, "api_version", None)
-    if isinstance(version, int) and version > newest:
-        refuse(
-            f"needs version {version} of the {record.kind} API; this kernel has {newest}",
-            f"pip install --upgrade rolemesh, or an older {record.distribution}",
-        )
-    if not issubclass(found, base):
-        name = base.__name__
-        refuse(f"does not derive from {name}", f"write class {found.__name__}({name}), from rolemesh import {name}")
-    if not isinstance(version, int):
-        refuse(f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class")
-    options = getattr(found, "Options", None)
-    if not (isinstance(options, type) and issubclass(options, BaseModel)):
-        refuse("has no Options that is a pydantic model", 'add class Options(BaseModel, extra="forbid")')
-    for hook in kind.required:
-        if not hasattr(getattr(found, hook, None), "rolemesh_impl"):
-            refuse(f"does not implement the hook {hook!r}", f"mark def {hook}(self, …) with @hookimpl")
-    for why, remedy in breaches(found, base):
-        refuse(why, remedy)
-    check_hooks(record, found, where)

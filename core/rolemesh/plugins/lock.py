@@ -17,8 +17,6 @@ import yaml
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
 
-__all__ = ["Lock", "check_content", "content_hash", "lock_file", "locked", "read_lock"]
-
 _HEAD = "# What {job} runs with. Made by `rolemesh plugins lock {job}`, for `rolemesh run --locked`.\n"
 _AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
 
@@ -42,16 +40,14 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises `PluginError` if the plugin is not in the lock, or is another one.
         """
-        what = f"{record.what}"
-        same = [entry for entry in self.plugins if (entry.kind, entry.name) == (record.kind, record.name)]
-        if not same:
-            raise PluginError(f"{what} is not in the lock", where=where, remedy=_AGAIN)
-        entry = same[0]
+        same = (entry for entry in self.plugins if (entry.kind, entry.name) == (record.kind, record.name))
+        if (entry := next(same, None)) is None:
+            raise PluginError(f"{record.what} is not in the lock", where=where, remedy=_AGAIN)
         if (entry.distribution, entry.version) != (record.distribution, record.version):
             remedy = f"pip install {entry.distribution}=={entry.version}, or {_AGAIN}"
-            raise PluginError(f"{what} is locked to {entry.distribution} {entry.version}", where=where, remedy=remedy)
-        found = msgspec.structs.replace(record, sha256=entry.sha256)
-        check_content(found, where)
+            what = f"{record.what} is locked to {entry.distribution} {entry.version}"
+            raise PluginError(what, where=where, remedy=remedy)
+        check_content(found := msgspec.structs.replace(record, sha256=entry.sha256), where)
         return found
 
     def check_kernel(self, where: str) -> None:
@@ -68,10 +64,8 @@ def lock_file(job: Path) -> Path:
 
 def locked(job: str, records: Iterable[PluginRecord]) -> str:
     """The text of a lock for these plugins, of the job file named `job`."""
-    entries = [
-        _Entry(record.kind, record.name, record.distribution, record.version, content_hash(record))
-        for record in sorted(records, key=lambda record: (record.kind, record.name))
-    ]
+    ordered = sorted(records, key=lambda record: (record.kind, record.name))
+    entries = [_Entry(each.kind, each.name, each.distribution, each.version, content_hash(each)) for each in ordered]
     data = msgspec.to_builtins(Lock(version("rolemesh"), tuple(entries)))
     return _HEAD.format(job=job) + yaml.safe_dump(data, sort_keys=False, width=120)
 
@@ -95,27 +89,27 @@ def check_content(record: PluginRecord, where: str | None = None) -> None:
 
 
 def content_hash(record: PluginRecord) -> str:
-    """sha256 over the names and contents of all files of the top-level package (or module) that the plugin is in.
+    """sha256 over the names and contents of all files of the top-level package (or module) that the plugin is in; of a
+    class of the job's own, of its file.
 
     Nothing is imported. Raises `PluginError` if there is no such package.
     """
-    name = record.target.partition(":")[0].partition(".")[0]
-    spec = importlib.util.find_spec(name)
-    digest = hashlib.sha256()
-    if spec is not None and spec.submodule_search_locations:
-        for folder in map(Path, spec.submodule_search_locations):
-            for path in sorted(folder.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    _add(digest, path.relative_to(folder).as_posix(), path)
-    elif spec is not None and spec.origin and Path(spec.origin).is_file():
-        _add(digest, Path(spec.origin).name, Path(spec.origin))
-    else:
+    file, _, _ = record.target.rpartition(":")
+    name = file.partition(".")[0]
+    spec = importlib.util.find_spec(name) if record.distribution else None
+    single = Path((spec.origin or "") if spec is not None else file)
+    files: list[tuple[Path, Path]] = []
+    for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+        files += [(path.relative_to(folder), path) for path in found]
+    if not files and single.is_file() and (spec is not None or not record.distribution):
+        files = [(Path(single.name), single)]
+    if not files:
         remedy = f"pip install --force-reinstall {record.distribution}"
         raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=remedy)
+    digest = hashlib.sha256()
+    for inside, path in files:
+        name, content = inside.as_posix(), path.read_bytes()
+        digest.update(f"{len(name)} {name} {len(content)} ".encode())
+        digest.update(content)
     return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, name: str, path: Path) -> None:
-    content = path.read_bytes()
-    digest.update(f"{len(name)} {name} {len(content)} ".encode())
-    digest.update(content)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from rolemesh.api.import_ref import import_paths
-from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, raise_all
-from rolemesh.kinds import job_keys
-from rolemesh.plugins.discovery import PluginRecord, discover, find
+from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, nearest, raise_all
+from rolemesh.kinds import KERNEL, job_keys, kind_names
+from rolemesh.plugins.discovery import PluginRecord, discover, find, own_class
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Use
 from rolemesh.spec.places import Path
-from rolemesh.spec.world_size import WorldSize
 
-__all__ = ["Selected", "Selection", "select", "validate_options"]
+VERSION = ("kind", "distribution", "version")
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,20 @@ class Selection:
     observers: tuple[Selected, ...]
     transports: Mapping[str, Selected]
     """By where an edge runs: ``local`` or ``remote``."""
+    declared: Mapping[str, tuple[Selected, ...]]
+    """Those of kinds that the kernel does not know, by kind."""
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Each plugin once, in the order of first use."""
         decides = [*self.placement, *self.failover, *self.diagnosers]
-        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers]
+        others = [selected for listed in self.declared.values() for selected in listed]
+        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers, *others]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
     def versions(self) -> dict[str, dict[str, str]]:
         """The plugins for ``result.json``: name → kind, distribution, version."""
-        return {
-            record.name: {"kind": record.kind, "distribution": record.distribution, "version": record.version}
-            for record in self.records
-        }
+        return {each.name: {name: getattr(each, name) for name in VERSION} for each in self.records}
 
 
 def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | None = None) -> Selection:
@@ -66,20 +67,22 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
     Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the job file.
     """
     import_paths(job.base)
-    chooser = _Chooser(job, discover(environ=environ), lock)
-    spec = job.spec
-    roles = {
-        name: chooser.choose("workloads", role.use, role.options, ("roles", name)) for name, role in spec.roles.items()
-    }
+    chooser, spec = _Chooser(job, discover(environ=environ), lock), job.spec
+    choose = partial(chooser.choose, "workloads")
+    roles = {name: choose(role.use, role.options, ("roles", name)) for name, role in spec.roles.items()}
     lists = {
         key: [chooser.choose(kind, use.use, use.options, (key, i)) for i, use in enumerate(chooser.uses(key, kind))]
         for key, kind in job_keys().items()
     }
+    declared = {kind: chooser.declared(kind, uses) for kind, uses in spec.plugins.items()}
     transports = {
-        side: chooser.choose("transports", getattr(spec.edges, side), {}, ("edges", side))
-        for side in ("local", "remote")
-        if side in spec.edges.model_fields_set or chooser.installed("transports", getattr(spec.edges, side))
+        side: chooser.choose("transports", use.use, use.options, ("edges", side))
+        for side, use in (("local", spec.edges.local), ("remote", spec.edges.remote))
+        if side in spec.edges.model_fields_set or chooser.installed("transports", use.use)
     }
+    if (remote := transports.get("remote")) is not None and remote.cls.reach == "node":
+        what, remedy = f"{remote.record.what} reaches ranks of its own node only", "name it in edges.local"
+        chooser.errors.append(JobFileError(what, where=remote.where, remedy=remedy))
     for name, selected in roles.items():
         if selected is not None:
             chooser.check_workload(name, selected, spec.roles[name].world_size)
@@ -87,6 +90,7 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
     return Selection(
         roles={name: selected for name, selected in roles.items() if selected},
         transports={side: selected for side, selected in transports.items() if selected},
+        declared=declared,
         **{key: tuple(filter(None, chosen)) for key, chosen in lists.items()},
     )
 
@@ -95,18 +99,25 @@ class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
     def __init__(self, job: JobFile, records: Sequence[PluginRecord], lock: Lock | None) -> None:
-        self.job = job
-        self.records = records
-        self.lock = lock
+        self.job, self.records, self.lock = job, records, lock
         self.errors: list[RolemeshError] = []
         self._failed: set[tuple[str, str]] = set()
 
     def uses(self, key: str, kind: str) -> list[Use]:
         """What stands under `key`; of a default, what is installed."""
         written: list[Use] = getattr(self.job.spec, key)
-        if key in self.job.spec.model_fields_set:
-            return written
-        return [use for use in written if self.installed(kind, use.use)]
+        said = key in self.job.spec.model_fields_set
+        return [use for use in written if said or self.installed(kind, use.use)]
+
+    def declared(self, kind: str, uses: Sequence[Use]) -> tuple[Selected, ...]:
+        """What stands under ``plugins.<kind>``, of a kind that some distribution declares."""
+        known = [name for name in kind_names() if name not in KERNEL]
+        if kind not in known:
+            what, where = f"there is no kind {kind!r} of plugins that jobs list here", self.job.where(("plugins", kind))
+            self.errors.append(JobFileError(what, where=where, remedy=nearest(kind, known)))
+            return ()
+        chosen = [self.choose(kind, use.use, use.options, ("plugins", kind, i)) for i, use in enumerate(uses)]
+        return tuple(filter(None, chosen))
 
     def installed(self, kind: str, name: str) -> bool:
         """Whether there is such a plugin. Not every engine needs what is a default."""
@@ -114,55 +125,38 @@ class _Chooser:
 
     def choose(self, kind: str, reference: str, options: dict[str, Any], path: Path) -> Selected | None:
         """None if there was an error, which is in `errors`; the same plugin is complained about once."""
-        use = path if kind == "transports" else (*path, "use")
-        where = self.job.where(use)
+        where = self.job.where(path if kind == "transports" else (*path, "use"))
         if (kind, reference) in self._failed:
             return None
         try:
-            record = find(kind, reference, self.records, where)
+            record = own_class(kind, reference, self.job.base) or find(kind, reference, self.records, where)
             record = self.lock.checked(record, where) if self.lock is not None else record
             cls = load(record, where)
+            return Selected(record, cls, validate_options(self.job, cls, options, (*path, "options")), where)
         except PluginError as error:
             self.errors.append(error)
             self._failed.add((kind, reference))
-            return None
-        try:
-            checked = validate_options(self.job, cls, options, (*path, "options"))
         except RolemeshError as error:
             self.errors += getattr(error, "errors", (error,))
-            return None
-        return Selected(record, cls, checked, where)
+        return None
 
     def check_workload(self, role: str, selected: Selected, world_size: int) -> None:
         options: Path = ("roles", role, "options")
-        if isinstance(world_size, WorldSize) and selected.cls.group == "collective":
-            self.errors.append(
-                JobFileError(
-                    f"role {role} is elastic, but its ranks are a collective group, which needs all of them",
-                    where=self.job.where(("roles", role, "world_size")),
-                    remedy=f"give it a number of ranks, e.g. roles.{role}.world_size={int(world_size)}",
-                )
-            )
         try:
-            selected.cls.check(selected.options, world_size)
+            told = {"base": self.job.base} if "base" in inspect.signature(selected.cls.check).parameters else {}
+            selected.cls.check(selected.options, world_size, **told)
         except RolemeshError as error:
             self.errors.append(self._placed(error, options))
         except Exception as error:
-            self.errors.append(
-                PluginError(
-                    f"the workload {selected.record} failed in check(): {type(error).__name__}: {error}",
-                    where=self.job.where(options),
-                    remedy=f"check its options, or report it to the author of {selected.record.distribution}",
-                )
-            )
+            what = f"{selected.record.what} failed in check(): {type(error).__name__}: {error}"
+            remedy = f"check its options, or report it to {selected.record.author}"
+            self.errors.append(PluginError(what, where=self.job.where(options), remedy=remedy))
 
     def _placed(self, error: RolemeshError, options: Path) -> RolemeshError:
         """The error with its place in the job file: a workload knows only the option's name, if that."""
         path = (*options, *error.where.split(".")) if error.where else options
-        if not error.where or not self.job.places.resolve(path)[1]:
-            where = self.job.where(path)
-        else:
-            where = f"{self.job.where(options)}: {error.where}"
+        known = not self.job.places.resolve(path)[1]
+        where = self.job.where(path) if known or not error.where else f"{self.job.where(options)}: {error.where}"
         return type(error)(error.what, where=where, remedy=error.remedy)
 
 

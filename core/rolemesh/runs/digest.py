@@ -11,8 +11,6 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 
-__all__ = ["digest"]
-
 
 def digest(state: Mapping[str, Any]) -> str:
     """The hex digest of numpy arrays, torch tensors (a DTensor: its local block), scalars, bytes and nestings of them.
@@ -32,7 +30,12 @@ def _feed(sha: Any, value: Any, path: str) -> None:
         sha.update(f"bytes:{len(value)}:".encode())
         sha.update(value)
     elif isinstance(value, (np.ndarray, np.generic)):
-        _array(sha, np.asarray(value), path)
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        if array.dtype.hasobject:
+            raise TypeError(f"{path} is an array of objects, which has no canonical bytes; store arrays of numbers")
+        sha.update(f"array:{array.dtype.str}:{array.shape}:".encode())
+        if array.size:
+            sha.update(array.reshape(-1).view(np.uint8).data)
     elif torch is not None and isinstance(value, torch.Tensor):
         local = value.to_local() if hasattr(value, "to_local") else value
         flat = local.detach().cpu().contiguous()
@@ -57,11 +60,3 @@ def _feed(sha: Any, value: Any, path: str) -> None:
             _feed(sha, item, f"{path}[{index}]")
     else:
         raise TypeError(f"{path} is a {type(value).__qualname__}, which has no canonical bytes; store arrays or bytes")
-
-
-def _array(sha: Any, array: np.ndarray[Any, Any], path: str) -> None:
-    if array.dtype.hasobject:
-        raise TypeError(f"{path} is an array of objects, which has no canonical bytes; store arrays of numbers")
-    sha.update(f"array:{array.dtype.str}:{array.shape}:".encode())
-    if array.size:
-        sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

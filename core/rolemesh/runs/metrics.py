@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import add
 from typing import Any
 
 import msgspec
 
 from rolemesh.api.observer import RoleTimes, StepMetrics
+from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph
-
-__all__ = ["LineBuilder", "Metrics", "RankMetrics", "joined"]
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -30,30 +30,17 @@ class Metrics(msgspec.Struct, frozen=True):
     records: dict[str, Any] = {}
 
 
-class RankMetrics(msgspec.Struct, frozen=True, tag=True):
-    """Lines of metrics of one rank."""
-
-    role: str
-    rank: int
-    generation: int
-    lines: tuple[Metrics, ...]
-
-
-def _add_into(total: Metrics, part: Metrics) -> None:
-    """Add `part` (same role and step) to `total`, in place."""
-    for i, seconds in enumerate(part.times):
-        total.times[i] += seconds
-    for label, values in part.means.items():
-        mine = total.means.setdefault(label, {})
-        for name, (amount, count) in values.items():
-            slot = mine.setdefault(name, [0.0, 0.0])
-            slot[0] += amount
-            slot[1] += count
-    for label, sums in part.sums.items():
-        mine_sums = total.sums.setdefault(label, {})
-        for name, amount in sums.items():
-            mine_sums[name] = mine_sums.get(name, 0.0) + amount
-    total.records.update({name: value for name, value in part.records.items() if name not in total.records})
+def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
+    """Move what a rank's workload has reported since the last call into `line`, as operator call `label`'s."""
+    if ctx._means:
+        _add_means(line.means.setdefault(label, {}), ctx._means)
+        ctx._means = {}
+    if ctx._sums:
+        _add_sums(line.sums.setdefault(label, {}), ctx._sums)
+        ctx._sums = {}
+    if ctx._records:
+        line.records.update(ctx._records)
+        ctx._records = {}
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:
@@ -61,9 +48,26 @@ def joined(parts: Sequence[Metrics]) -> Metrics:
     first, *others = parts
     if others:
         first = msgspec.convert(msgspec.to_builtins(first), Metrics)
-    for other in others:
-        _add_into(first, other)
+    for part in others:
+        first.times[:] = map(add, first.times, part.times)
+        for label, means in part.means.items():
+            _add_means(first.means.setdefault(label, {}), means)
+        for label, sums in part.sums.items():
+            _add_sums(first.sums.setdefault(label, {}), sums)
+        first.records.update({name: value for name, value in part.records.items() if name not in first.records})
     return msgspec.structs.replace(first, ranks=sum(part.ranks for part in parts))
+
+
+def _add_means(total: dict[str, list[float]], part: Mapping[str, list[float]]) -> None:
+    for name, (amount, count) in part.items():
+        slot = total.setdefault(name, [0.0, 0.0])
+        slot[0] += amount
+        slot[1] += count
+
+
+def _add_sums(total: dict[str, float], part: Mapping[str, float]) -> None:
+    for name, amount in part.items():
+        total[name] = total.get(name, 0.0) + amount
 
 
 class LineBuilder:
@@ -71,36 +75,28 @@ class LineBuilder:
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._world_sizes = dict(world_sizes)
-        labels = [op.label for op in graph.ops]
-        self._calls = {op.label: f"{op.role}.{op.operator}" for op in graph.ops}
-        """The operator of each call, in the flow's order."""
-        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.lag}
+        self._labels = labels = [op.label for op in graph.ops]
+        self._calls: dict[tuple[str, str], list[str]] = {}
+        """The calls of each operator, in the flow's order."""
+        for op in graph.ops:
+            self._calls.setdefault((op.role, op.operator), []).append(op.label)
+        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.soonest}
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
         """The line of one step from each role's parts, together of all its ranks; `wall` is seconds since 1970."""
         parts = {role: joined(each) for role, each in found.items()}
-        means: dict[str, dict[str, list[float]]] = {}
-        sums: dict[str, dict[str, float]] = {}
-        records: dict[str, object] = {}
-        roles: dict[str, RoleTimes] = {}
-        for role, part in parts.items():
-            means |= part.means
-            sums |= part.sums
-            n = self._world_sizes[role]
-            roles[role] = RoleTimes(*(round(seconds / n, 6) for seconds in part.times))
-            records |= part.records
-        operators = {label: numbers for label in self._calls if (numbers := _numbers([label], means, sums))}
-        calls: dict[str, list[str]] = {}
-        for label, operator in self._calls.items():
-            calls.setdefault(operator, []).append(label)
+        means = {label: numbers for part in parts.values() for label, numbers in part.means.items()}
+        sums = {label: numbers for part in parts.values() for label, numbers in part.sums.items()}
+        records = {name: record for part in parts.values() for name, record in part.records.items()}
+        sizes, first = self._world_sizes, next(iter(parts.values()))
+        times = {role: [round(seconds / sizes[role], 6) for seconds in part.times] for role, part in parts.items()}
+        operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
         values: dict[str, float] = {}
-        for labels in calls.values():
+        for labels in self._calls.values():
             values = _numbers(labels, means, sums) | values
-        first = next(iter(parts.values()))
-        staleness: dict[str, float] = {label: float(lag) for label, lag in self._lags.items()}
-        for label, metrics in operators.items():
-            if "staleness" in metrics:
-                staleness[label] = metrics["staleness"]
+        roles = {role: RoleTimes(*seconds) for role, seconds in times.items()}
+        said = {label: metrics["staleness"] for label, metrics in operators.items() if "staleness" in metrics}
+        staleness = {label: float(lag) for label, lag in self._lags.items()} | said
         return StepMetrics(first.step, first.steps, wall, values, operators, roles, staleness, records)
 
 
@@ -111,10 +107,6 @@ def _numbers(
     amounts: dict[str, list[float]] = {}
     totals: dict[str, float] = {}
     for label in labels:
-        for name, (amount, count) in means.get(label, {}).items():
-            slot = amounts.setdefault(name, [0.0, 0.0])
-            slot[0] += amount
-            slot[1] += count
-        for name, amount in sums.get(label, {}).items():
-            totals[name] = totals.get(name, 0.0) + amount
+        _add_means(amounts, means.get(label, {}))
+        _add_sums(totals, sums.get(label, {}))
     return {name: amount / count for name, (amount, count) in amounts.items() if count} | totals

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rolemesh.errors import RolemeshError
 
-__all__ = ["OperatorFailed", "summarize", "user_traceback"]
-
 _KERNEL = str(Path(__file__).parents[1]) + "/"
 
 
@@ -17,10 +15,7 @@ class OperatorFailed(Exception):
 
     def __init__(self, label: str, step: int, error: BaseException, rank: int = -1) -> None:
         super().__init__(f"{label} at step {step}: {summarize(error)}")
-        self.label = label
-        self.step = step
-        self.error = error
-        self.rank = rank
+        self.label, self.step, self.error, self.rank = label, step, error, rank
 
 
 def summarize(error: BaseException) -> str:
@@ -43,9 +38,8 @@ def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
-        part.stack = traceback.StackSummary.from_list(
-            f for f in part.stack if not f.filename.startswith((_KERNEL, engine))
-        )
+        theirs = (frame for frame in part.stack if not frame.filename.startswith((_KERNEL, engine)))
+        part.stack = traceback.StackSummary.from_list(theirs)
         found = found or bool(part.stack)
         todo += [part.__cause__, part.__context__]
     return "".join(formatted.format()) if found else ""

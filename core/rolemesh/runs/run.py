@@ -1,47 +1,19 @@
-"""The runs folder: which runs there are, and what their files say.
+"""A run's folder: where it is, what its files are called, how they are written.
 
-A run is a folder ``<runs>/<job's name>/``. The master writes ``run.json`` and ``control.json`` when it begins, and
-``result.json`` before it exits; whoever wants to know how a job is reads these and asks the master.
+A run is a folder ``<runs>/<job's name>/``. An engine writes ``job.yaml`` and ``run.json`` when the job begins, and
+``result.json`` when it has ended.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from rolemesh.api.observer import RunInfo
-from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, nearest, raise_all
-from rolemesh.runs.paging import open_regular
-
-__all__ = [
-    "CONTROL_FILE",
-    "EVENTS_FILE",
-    "JOB_FILE",
-    "LOGS_DIR",
-    "METRICS_FILE",
-    "PLAN_FILE",
-    "RESULT_FILE",
-    "RUNS_ENV",
-    "RUN_FILE",
-    "Control",
-    "ForeignRunError",
-    "Run",
-    "UnknownRunError",
-    "find_run",
-    "list_runs",
-    "runs_folder",
-    "write_job_file",
-    "write_json",
-]
-
 RUNS_ENV = "ROLEMESH_RUNS"
 JOB_FILE = "job.yaml"
-PLAN_FILE = "plan.json"
 RUN_FILE = "run.json"
 CONTROL_FILE = "control.json"
 RESULT_FILE = "result.json"
@@ -49,200 +21,20 @@ EVENTS_FILE = "events.jsonl"
 METRICS_FILE = "metrics.jsonl"
 LOGS_DIR = "logs"
 
-ENDED = ("done", "failed", "interrupted")
-"""The states of a job that is over: `status` in ``result.json``."""
-
-T = TypeVar("T")
-
-
-class UnknownRunError(RolemeshError):
-    """There is no run of this name."""
-
-    exit_code = EXIT_NOT_STARTED
-
-
-class ForeignRunError(RolemeshError):
-    """What another user may have written into a job file is not done in this user's name."""
-
-    exit_code = EXIT_FAILED
-
-
-class Control(msgspec.Struct, frozen=True):
-    """Content of ``control.json``: which job runs in this folder, and where its master listens.
-
-    `ray_address` and `namespace` are those of the Ray that it runs on, "" on the local backend. `pid` is the master's,
-    `started` seconds since 1970.
-    """
-
-    job: str
-    job_id: str
-    backend: str
-    endpoint: str
-    pid: int
-    started: float
-    ray_address: str = ""
-    namespace: str = ""
-
-
-class Run:
-    """One run's folder. Every method reads the files again."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.name = os.path.basename(os.path.realpath(self.path))
-
-    def control(self) -> Control | None:
-        """Where the master listens, or None: it has not begun, or has ended in good order."""
-        return _read(self.path / CONTROL_FILE, Control)
-
-    def info(self) -> RunInfo | None:
-        """What the job is: roles, steps, operators. None before the master has begun."""
-        return _read(self.path / RUN_FILE, RunInfo)
-
-    def result(self) -> dict[str, Any] | None:
-        """How the job ended, or None if it has not; a result of an earlier job in this folder does not count."""
-        result = _read(self.path / RESULT_FILE, dict[str, Any])
-        control = self.control()
-        if result is not None and control is not None and result.get("job_id") != control.job_id:
-            return None
-        return result
-
-    def job_value(self, key: str, default: Any = None) -> Any:
-        """What the run's ``job.yaml`` has at its top-level `key`, with ``${VAR}`` from the environment.
-
-        Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's, and
-        `ForeignRunError` for variables in a run that is not this user's alone: where their values go, another user
-        may have written.
-        """
-        from rolemesh.spec.environment import Expansion
-        from rolemesh.spec.places import parse_yaml
-
-        path = self.path / JOB_FILE
-        try:
-            data, places = parse_yaml(_content(path).decode(errors="replace"), str(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return default
-        expansion = Expansion(os.environ, places)
-        value = expansion.expand((data or {}).get(key, default), (key,))
-        if expansion.used:
-            names = ", ".join(f"${{{name}}}" for name in sorted(expansion.used))
-            self.require_own(f"{names} is not taken from the environment")
-        raise_all(expansion.errors)
-        return value
-
-    def require_own(self, refused: str) -> None:
-        """Raise `ForeignRunError`, beginning with `refused`, if others may have written the run's ``job.yaml``."""
-        for path in (self.path, self.path / JOB_FILE):
-            try:
-                at = path.stat()
-            except FileNotFoundError:
-                continue
-            if at.st_uid != os.geteuid():
-                raise ForeignRunError(
-                    f"{refused}: user {at.st_uid} owns the run, not user {os.geteuid()}",
-                    where=str(path),
-                    remedy=f"run this as user {at.st_uid}; events.jsonl and result.json in the folder need no database",
-                )
-            if at.st_mode & 0o022:
-                raise ForeignRunError(
-                    f"{refused}: other users may write there (mode {at.st_mode & 0o777:o})",
-                    where=str(path),
-                    remedy=f"see that job.yaml is as it was, then: chmod go-w {path}",
-                )
-
 
 def runs_folder(path: str | Path | None = None) -> Path:
     """`path`, or ``$ROLEMESH_RUNS``, or ``./runs``."""
     return Path(path or os.environ.get(RUNS_ENV) or "runs")
 
 
-def list_runs(folder: Path) -> list[Run]:
-    """The runs in `folder`, the latest first. Empty if there is no such folder."""
-    found = [run for run in map(Run, folder.iterdir()) if _is_run(run.path)] if folder.is_dir() else []
-    return sorted(found, key=lambda run: (-_changed(run.path), run.name))
-
-
-def find_run(job: str, folder: Path) -> Run:
-    """The run of the job named `job` in `folder`; `job` may also be the path of a run's folder.
-
-    Raises `UnknownRunError` with the runs that there are.
-    """
-    for path in (folder / job, Path(job)):
-        if job and _is_run(path):
-            return Run(path)
-    known = [run.name for run in list_runs(folder)]
-    raise UnknownRunError(
-        f"there is no run of a job {job!r} in {folder}{os.sep}",
-        remedy=nearest(job, known) if known else f"no runs there at all; point --runs-dir or {RUNS_ENV} at theirs",
-    )
-
-
 def write_job_file(run_dir: Path, text: str) -> None:
     """Write ``job.yaml`` so that, whatever the umask, nobody else may change which database its variables go to."""
-    path = run_dir / JOB_FILE
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+    with open(run_dir / JOB_FILE, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
         file.write(text)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it or the old file."""
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    for left in path.parent.glob(f".{path.name}.*"):
-        # A writer was killed in the middle of it, or was stopped and must not go on where this one has written.
-        left.unlink(missing_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)  # or a power cut may take the new name back
-        finally:
-            os.close(folder)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def _is_run(path: Path) -> bool:
-    try:
-        return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
-    except OSError:  # somebody else's, or a broken disk: not for us
-        return False
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it has just been removed, or moved away
-        return 0.0
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(_content(path), type=kind)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise RolemeshError(
-            f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
-        ) from error
-
-
-def _content(path: Path) -> bytes:
-    """What is in the file. Raises `FileNotFoundError`, `NotADirectoryError`, or `RolemeshError` with a remedy."""
-    try:
-        with open_regular(path) as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        raise RolemeshError(
-            f"the file cannot be read: {error.strerror or error}",
-            where=str(path),
-            remedy="look at its permissions, or remove the run's folder if it is of no use",
-        ) from error
+    whole = path.with_name(f".{path.name}.new")
+    whole.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    whole.replace(path)

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
-from rolemesh.spec.places import Path, Places, parse_scalar
-
-__all__ = ["Expansion"]
+from rolemesh.spec.places import Path, Places, Quoted, parse_scalar
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 
@@ -22,8 +20,7 @@ class Expansion:
     """
 
     def __init__(self, environ: Mapping[str, str], places: Places) -> None:
-        self.environ = environ
-        self.places = places
+        self.environ, self.places = environ, places
         self.used: dict[str, str] = {}
         self.expanded: set[Path] = set()
         self.errors: list[RolemeshError] = []
@@ -37,11 +34,10 @@ class Expansion:
         if not isinstance(value, str) or "${" not in value:
             return value
         text = _REFERENCE.sub(lambda match: self._one(match, path), value)
-        match = _REFERENCE.fullmatch(value)
-        whole = match is not None and match["name"] is not None
+        whole = (match := _REFERENCE.fullmatch(value)) is not None and match["name"] is not None
         if _REFERENCE.sub("", value) != value:
             self.expanded.add(path)
-        keep = path in self.places.quoted or (path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars"))
+        keep = isinstance(value, Quoted) or (path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars"))
         return parse_scalar(text) if whole and not keep else text
 
     def _one(self, match: re.Match[str], path: Path) -> str:
@@ -49,24 +45,15 @@ class Expansion:
             return "${"
         where = self.places.where(path)
         if (name := match["name"]) is None:
-            self.errors.append(
-                JobFileError(
-                    f"{match[0]!r} is not a variable", where=where, remedy="write ${NAME}, or $${ for the characters ${"
-                )
-            )
+            remedy = "write ${NAME}, or $${ for the characters ${"
+            self.errors.append(JobFileError(f"{match[0]!r} is not a variable", where=where, remedy=remedy))
             return ""
-        value = self.environ.get(name, "")
-        if not value and match["default"] is not None:
-            value = match["default"]
-        elif name not in self.environ:
+        value = self.environ.get(name) or match["default"] or ""
+        if name not in self.environ and match["default"] is None:
             close = nearest(name, self.environ)
             hint = f"; {close}" if close.startswith("did you mean") else ""
-            self.errors.append(
-                JobFileError(
-                    f"the environment variable {name} is not set{hint}",
-                    where=where,
-                    remedy=f"export {name}=…, or give a default: ${{{name}:-value}}",
-                )
-            )
+            what = f"the environment variable {name} is not set{hint}"
+            remedy = f"export {name}=…, or give a default: ${{{name}:-value}}"
+            self.errors.append(JobFileError(what, where=where, remedy=remedy))
         self.used[name] = value
         return value

@@ -16,10 +16,8 @@ from rolemesh.spec.environment import Expansion
 from rolemesh.spec.model import JobSpec
 from rolemesh.spec.overrides import apply_overrides
 from rolemesh.spec.places import Path as Keys
-from rolemesh.spec.places import Places, Quoted, dump_yaml, parse_yaml
+from rolemesh.spec.places import Places, dump_yaml, parse_yaml
 from rolemesh.spec.problems import problems
-
-__all__ = ["JobFile", "Written", "load"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class JobFile:
         self, error: ValidationError, model: type[BaseModel], base: Sequence[str | int], kind: type[RolemeshError]
     ) -> list[RolemeshError]:
         """pydantic's errors about the value at `base` as errors of `kind`, with their places in this file."""
-        return problems(error, model, self.places, base=tuple(base), secret=self.is_secret, kind=kind)
+        return problems(error, model, self, tuple(base), kind)
 
     def placed(self, error: RolemeshError) -> RolemeshError:
         """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``)."""
@@ -67,16 +65,7 @@ class JobFile:
 
     def dump(self) -> str:
         """The resolved job file as YAML: overrides and defaults in it, variables not."""
-        return dump_yaml(self._quoted(self.raw, ()))
-
-    def _quoted(self, value: Any, path: Keys) -> Any:
-        """`value` with the quotes that keep a variable a string when the file is read again."""
-        if isinstance(value, dict):
-            return {key: self._quoted(item, (*path, key)) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self._quoted(item, (*path, index)) for index, item in enumerate(value)]
-        quoted = isinstance(value, str) and "${" in value and self.places.resolve(path)[0] in self.places.quoted
-        return Quoted(value) if quoted else value
+        return dump_yaml(self.raw)
 
 
 class Written(NamedTuple):
@@ -95,28 +84,28 @@ def load(
     Raises `JobFileError`, or `Problems` with all that were found.
     """
     if isinstance(source, Written):
-        text, path = source.text, source.base / source.name
-        data, places = parse_yaml(text, source.name)
+        path = source.base / source.name
+        data, places = parse_yaml(source.text, source.name)
     else:
         path = Path(source)
         data, places = parse_yaml(_read(path), str(path))
     if not isinstance(data, dict):
         found = "is empty" if data is None else "is not a mapping"
         raise JobFileError(f"the job file {found}", where=str(path), remedy="begin with 'name:', 'flow:' and 'roles:'")
-    errors = apply_overrides(data, places, overrides, JobSpec)
+    errors = apply_overrides(data, places, overrides)
     expansion = Expansion(os.environ if environ is None else environ, places)
     expanded = expansion.expand(data)
     errors += expansion.errors
     raise_all(errors)
-    from_env = frozenset(expansion.expanded)
+    from_env, base = frozenset(expansion.expanded), path.resolve().parent
     try:
-        spec = JobSpec.model_validate(expanded)
+        spec = JobSpec.model_validate(expanded, context={"base": base})
     except ValidationError as error:
-        hidden = JobFile(path, path.parent, JobSpec.model_construct(), {}, {}, places, from_env)
+        hidden = JobFile(path, base, JobSpec.model_construct(), {}, {}, places, from_env)
         raise_all(hidden.problems(error, JobSpec, (), JobFileError))
         raise
     raw = _with_defaults(data, spec.model_dump(mode="json"))
-    return JobFile(path, path.resolve().parent, spec, raw, expansion.used, places, from_env)
+    return JobFile(path, base, spec, raw, expansion.used, places, from_env)
 
 
 def _read(path: Path) -> str:

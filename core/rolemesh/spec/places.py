@@ -16,29 +16,75 @@ import yaml
 
 from rolemesh.errors import JobFileError, RolemeshError, raise_all
 
-__all__ = ["COMMAND_LINE", "Path", "Places", "Quoted", "dotted", "dump_yaml", "parse_scalar", "parse_yaml"]
-
 COMMAND_LINE = "command line"
 """How the places of overrides begin."""
 
 Path: TypeAlias = tuple[str | int, ...]
 """The way to a value: ``("failover", 0, "use")``."""
 
-_RESOLVERS = (
-    ("null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
-    ("bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    ("int", re.compile(r"^(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
-    (
-        "float",
-        re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan)$"),
+_RESOLVERS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
         list("-+0123456789."),
     ),
-    ("merge", re.compile(r"^<<$"), ["<"]),
-)
+    "merge": (r"<<", ["<"]),
+}
+"""What a plain scalar is: the whole of it, and the characters that it may begin with."""
+
+
+class Quoted(str):
+    """A string with variables that was written in quotes, and stays so: its variables do not become numbers."""
 
 
 class _Loader(yaml.SafeLoader):
+    """Reads nodes before it makes data of them: where they stand, and what is wrong with their keys."""
+
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._seen: set[yaml.Node] = set()
+
+    def read(
+        self, node: yaml.Node, path: Path, line: int, places: Places, inside: tuple[yaml.Node, ...] = ()
+    ) -> Iterator[RolemeshError]:
+        """Note the places of `node` and all below it, and show the variables. An alias is read wherever it stands."""
+        if node in inside:
+            where = f"{places.file}:{node.start_mark.line + 1}: {dotted(path)}"
+            raise JobFileError("an anchor contains itself", where=where, remedy="write it out")
+        inside = (*inside, node)
+        places.lines[path] = f"{places.file}:{line}"
+        if isinstance(node, yaml.ScalarNode):
+            node.value = node.value.translate(_SHOW)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                yield from self.read(item, (*path, index), item.start_mark.line + 1, places, inside)
+        elif isinstance(node, yaml.MappingNode):
+            if node not in self._seen:
+                self._seen.add(node)
+                yield from self._wrong_keys(node, path, places.file)
+                self.flatten_mapping(node)
+            for key, value in node.value:
+                name = parse_scalar(key.value) if key.style is None else key.value
+                yield from self.read(value, (*path, name), key.start_mark.line + 1, places, inside)
+
+    def _wrong_keys(self, node: yaml.MappingNode, path: Path, file: str) -> Iterator[RolemeshError]:
+        lines: dict[str, int] = {}
+        for key, _ in list(node.value):
+            place = f"{file}:{key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                yield JobFileError("a key must be a plain word", where=f"{place}: {dotted(path)}")
+                node.value = [pair for pair in node.value if pair[0] is not key]
+                continue
+            key.value = key.value.translate(_SHOW)
+            if key.value in lines and key.tag != "tag:yaml.org,2002:merge":
+                what = f"duplicate key {key.value!r}, first given on line {lines[key.value]}"
+                where = f"{place}: {dotted((*path, key.value))}"
+                yield JobFileError(what, where=where, remedy="remove one of the two")
+            lines.setdefault(key.value, key.start_mark.line + 1)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -52,8 +98,8 @@ def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return float(node.value.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-class Quoted(str):
-    """A string that `dump_yaml` writes in quotes."""
+def _string(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    return Quoted(node.value) if node.style is not None and "${" in node.value else str(node.value)
 
 
 _Dumper.add_representer(
@@ -61,11 +107,18 @@ _Dumper.add_representer(
 )
 
 for _kind in (_Loader, _Dumper):
-    for _tag, _pattern, _first in _RESOLVERS:
-        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, _first)
+    for _tag, (_pattern, _first) in _RESOLVERS.items():
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
+_Loader.add_constructor("tag:yaml.org,2002:str", _string)
 
 
+_REMEDIES = {
+    "\\t": "indent with spaces; YAML does not allow tabs",
+    "mapping values are not allowed": "put a value that contains ': ' in quotes",
+    "alias": "define the anchor before it is used",
+}
+"""By what PyYAML says."""
 _VARIABLE = re.compile(r"\$\{[^}\n]*\}")
 _HIDE = {ord(char): 0x10FF00 + ord(char) for char in "{}[],:#"}
 _SHOW = {hidden: char for char, hidden in _HIDE.items()}
@@ -78,12 +131,10 @@ def dotted(path: Path) -> str:
 
 @dataclass
 class Places:
-    """Where each value of a document was written. `lists` are the paths that hold a list."""
+    """Where each value of a document was written."""
 
     file: str
     lines: dict[Path, str] = field(default_factory=dict)
-    lists: set[Path] = field(default_factory=set)
-    quoted: set[Path] = field(default_factory=set)
 
     def resolve(self, path: Path) -> tuple[Path, Path]:
         """The longest part of `path` that was written, and the rest.
@@ -95,7 +146,7 @@ class Places:
         for position, part in enumerate(path):
             if (*known, part) in self.lines:
                 known = (*known, part)
-            elif not (isinstance(part, int) and known not in self.lists):
+            elif not isinstance(part, int) or (*known, 0) in self.lines:
                 return known, path[position:]
         return known, ()
 
@@ -110,19 +161,14 @@ class Places:
         """Forget what was below `path`; everything in `value` now comes from `place`."""
         for known in [p for p in self.lines if p[: len(path)] == path]:
             del self.lines[known]
-            self.lists.discard(known)
-            self.quoted.discard(known)
-        for below, item in _walk(value, path):
-            self.lines[below] = place
-            if isinstance(item, list):
-                self.lists.add(below)
+        self.lines |= dict.fromkeys(_paths(value, path), place)
 
 
-def _walk(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    yield path, value
+def _paths(value: Any, path: Path) -> Iterator[Path]:
+    yield path
     items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from _walk(item, (*path, key))
+        yield from _paths(item, (*path, key))
 
 
 def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
@@ -133,16 +179,15 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
         places = Places(file)
         if node is None:
             return None, places
-        _show_variables(node, set())
-        errors = list(_duplicates(node, file, ()))
-        raise_all(errors)
+        raise_all(list(loader.read(node, (), node.start_mark.line + 1, places)))
         data = loader.construct_document(node)
-        _record(node, (), places, node.start_mark.line + 1)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         parts = [part for part in (error.context, error.problem) if part]
-        raise JobFileError(f"not valid YAML: {', '.join(parts)}", where=place, remedy=_yaml_remedy(error)) from None
+        known = (remedy for sign, remedy in _REMEDIES.items() if sign in (error.problem or ""))
+        remedy = next(known, "check the indentation, brackets and quotes around this line")
+        raise JobFileError(f"not valid YAML: {', '.join(parts)}", where=place, remedy=remedy) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"not valid YAML: the character #x{ord(str(error.character)):04x} is not allowed"
@@ -150,72 +195,6 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
     finally:
         loader.dispose()
     return data, places
-
-
-def _show_variables(node: yaml.Node, seen: set[int]) -> None:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        node.value = node.value.translate(_SHOW)
-    elif isinstance(node, yaml.CollectionNode):
-        for item in node.value:
-            for part in item if isinstance(item, tuple) else (item,):
-                _show_variables(part, seen)
-
-
-def _yaml_remedy(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or ""
-    if "\\t" in problem:
-        return "indent with spaces; YAML does not allow tabs"
-    if "mapping values are not allowed" in problem:
-        return "put a value that contains ': ' in quotes"
-    if "alias" in problem:
-        return "define the anchor before it is used"
-    return "check the indentation, brackets and quotes around this line"
-
-
-def _duplicates(node: yaml.Node, file: str, path: Path, inside: tuple[yaml.Node, ...] = ()) -> Iterator[RolemeshError]:
-    if node in inside:
-        line = node.start_mark.line + 1
-        raise JobFileError("an anchor contains itself", where=f"{file}:{line}: {dotted(path)}", remedy="write it out")
-    inside = (*inside, node)
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                yield JobFileError("a key must be a plain word", where=f"{file}:{line}: {dotted(path)}")
-                continue
-            here = (*path, key.value)
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                yield JobFileError(
-                    f"duplicate key {key.value!r}, first given on line {seen[key.value]}",
-                    where=f"{file}:{line}: {dotted(here)}",
-                    remedy="remove one of the two",
-                )
-            seen.setdefault(key.value, line)
-            yield from _duplicates(value, file, here, inside)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _duplicates(item, file, (*path, index), inside)
-
-
-def _record(node: yaml.Node, path: Path, places: Places, line: int) -> None:
-    places.lines[path] = f"{places.file}:{line}"
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            _record(value, (*path, _key(key)), places, key.start_mark.line + 1)
-    elif isinstance(node, yaml.SequenceNode):
-        places.lists.add(path)
-        for index, item in enumerate(node.value):
-            _record(item, (*path, index), places, item.start_mark.line + 1)
-    elif isinstance(node, yaml.ScalarNode) and node.style is not None:
-        places.quoted.add(path)
-
-
-def _key(node: yaml.ScalarNode) -> Any:
-    return parse_scalar(node.value) if node.style is None else node.value
 
 
 def parse_scalar(text: str) -> Any:

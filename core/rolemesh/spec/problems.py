@@ -2,62 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import types
+from collections.abc import Collection, Iterable
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolemesh.errors import RolemeshError, nearest
-from rolemesh.spec.keys import known_keys
 from rolemesh.spec.places import Path, Places
 
-__all__ = ["problems"]
+if TYPE_CHECKING:
+    from rolemesh.spec.job_file import JobFile
 
-_EXPECTED = {
-    "int": "an integer",
-    "float": "a number",
-    "decimal": "a number",
-    "string": "a string",
-    "bool": "true or false",
-    "dict": "a mapping",
-    "model": "a mapping",
-    "mapping": "a mapping",
-    "dataclass": "a mapping",
-    "list": "a list",
-    "tuple": "a list",
-    "set": "a list",
-    "none": "null",
-    "path": "a path",
-}
+
+_EXPECTED = (
+    {"int": "an integer", "string": "a string", "bool": "true or false", "none": "null", "path": "a path"}
+    | dict.fromkeys(("float", "decimal"), "a number")
+    | dict.fromkeys(("dict", "model", "mapping", "dataclass"), "a mapping")
+    | dict.fromkeys(("list", "tuple", "set"), "a list")
+)
+"""By how the types of pydantic's errors begin."""
+_NAMES: dict[type, str] = {bool: "a boolean", str: "a string", int: "an integer", float: "a number"}
+_NAMES |= {dict: "a mapping", list: "a list", NoneType: "nothing"}
+_SHOWN = 60
 
 
 def problems(
-    error: ValidationError,
-    model: type[BaseModel],
-    places: Places,
-    *,
-    base: Path = (),
-    secret: Callable[[Path], bool] = lambda path: False,
-    kind: type[RolemeshError],
+    error: ValidationError, model: type[BaseModel], job: JobFile, base: Path, kind: type[RolemeshError]
 ) -> list[RolemeshError]:
-    """One error of `kind` per place, in the document's order.
-
-    `base` is the path of the validated value in the document; `secret(path)` says whether a value came from the
-    environment and must not be shown.
-    """
+    """One error of `kind` per place, in the document's order. `base` is the path of the validated value in it."""
     grouped: dict[tuple[Path, bool], list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
-        path = _path(details, places, base)
-        expected = _expected(details)
-        grouped.setdefault((path, expected is not None), []).append(details)
-    order = {path: position for position, path in enumerate(places.lines)}
+        wrong_type = _expected(details) is not None
+        grouped.setdefault((_path(details, job.places, base), wrong_type), []).append(details)
+    order = {path: position for position, path in enumerate(job.places.lines)}
     result: list[RolemeshError] = []
-    for (path, _), group in sorted(grouped.items(), key=lambda item: order[places.resolve(item[0][0])[0]]):
-        if (wanted := list(dict.fromkeys(filter(None, map(_expected, group))))) and len(wanted) == len(group):
-            result.append(_wrong_type(" or ".join(wanted), group[0], path, places, secret, kind))
+    for (path, wrong_type), group in sorted(grouped.items(), key=lambda item: order[job.places.resolve(item[0][0])[0]]):
+        if wrong_type:
+            expected = " or ".join(dict.fromkeys(filter(None, map(_expected, group))))
+            result.append(_wrong_type(expected, group[0]["input"], path, job, kind))
         else:
-            result += [_other(details, path, model, places, base, kind) for details in group]
+            result += [_other(details, path, model, job, kind) for details in group]
     return result
 
 
@@ -77,24 +64,19 @@ def _path(details: ErrorDetails, places: Places, base: Path) -> Path:
 def _expected(details: ErrorDetails) -> str | None:
     if details["type"] == "literal_error":
         return str(details["ctx"]["expected"])
-    if details["type"] == "none_required":
-        return "null"
-    if details["type"] == "bool_parsing":
-        return "true or false"
     head, _, tail = details["type"].partition("_")
-    return _EXPECTED.get(head) if tail in ("type", "parsing", "from_float", "attributes_type") else None
+    return _EXPECTED.get(head) if tail in ("type", "parsing", "from_float", "attributes_type", "required") else None
 
 
-def _wrong_type(
-    expected: str,
-    details: ErrorDetails,
-    path: Path,
-    places: Places,
-    secret: Callable[[Path], bool],
-    kind: type[RolemeshError],
-) -> RolemeshError:
-    found = details["input"]
-    got = f"the variable's value ({_name(found)})" if secret(path) else _describe(found)
+def _wrong_type(expected: str, found: Any, path: Path, job: JobFile, kind: type[RolemeshError]) -> RolemeshError:
+    name = _NAMES.get(type(found), type(found).__name__)
+    if job.is_secret(path):
+        got = f"the variable's value ({name})"
+    elif found is None or isinstance(found, dict | list):
+        got = name
+    else:
+        shown = str(found).lower() if isinstance(found, bool) else repr(found)
+        got = f"{shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + '…'} ({name})"
     remedy = None
     if expected == "a string" and isinstance(found, int | float):
         remedy = "put it in quotes"
@@ -102,41 +84,18 @@ def _wrong_type(
         remedy = "begin each entry with '- ', or write [ … ]"
     elif found is None:
         remedy = "give it a value, or leave the key out"
-    return kind(f"expected {expected}, got {got}", where=places.where(path), remedy=remedy)
-
-
-def _name(value: Any) -> str:
-    for types, name in (
-        (bool, "a boolean"),
-        (str, "a string"),
-        (int, "an integer"),
-        (float, "a number"),
-        (dict, "a mapping"),
-    ):
-        if isinstance(value, types):
-            return name
-    return "a list" if isinstance(value, Sequence) else "nothing" if value is None else type(value).__name__
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list):
-        return _name(value)
-    shown = str(value).lower() if isinstance(value, bool) else repr(value)
-    return f"{shown if len(shown) <= 60 else shown[:57] + '…'} ({_name(value)})"
+    return kind(f"expected {expected}, got {got}", where=job.where(path), remedy=remedy)
 
 
 def _other(
-    details: ErrorDetails, path: Path, model: type[BaseModel], places: Places, base: Path, kind: type[RolemeshError]
+    details: ErrorDetails, path: Path, model: type[BaseModel], job: JobFile, kind: type[RolemeshError]
 ) -> RolemeshError:
-    where = places.where(path)
+    where = job.where(path)
+    key, known = str(details["loc"][-1]) if details["loc"] else "", known_keys(model, details["loc"][:-1])
     if details["type"] == "extra_forbidden":
-        key = str(details["loc"][-1])
-        return kind(f"unknown key {key!r}", where=where, remedy=nearest(key, known_keys(model, details["loc"][:-1])))
+        return kind(f"unknown key {key!r}", where=where, remedy=nearest(key, known))
     if details["type"] == "missing":
-        fields = known_keys(model, details["loc"][:-1])
-        return kind(f"{details['loc'][-1]!r} is missing", where=where, remedy=_add(str(details["loc"][-1]), fields))
+        return kind(f"{key!r} is missing", where=where, remedy=f"add it: {key}: …" if key in known else "add it")
     cause = (details.get("ctx") or {}).get("error")
     if isinstance(cause, RolemeshError):
         return kind(cause.what, where=where, remedy=cause.remedy)
@@ -144,5 +103,47 @@ def _other(
     return kind(text, where=where)
 
 
-def _add(key: str, fields: list[str]) -> str:
-    return f"add it: {key}: …" if key in fields else "add it"
+def _branches(annotation: Any) -> Iterable[Any]:
+    """The types of a union, or the only one."""
+    args = get_args(annotation)
+    inside = {Annotated: args[:1], Union: args, types.UnionType: args}.get(get_origin(annotation))
+    return [annotation] if inside is None else [each for option in inside for each in _branches(option)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _below(annotation: Any, part: str | int) -> Iterable[Any]:
+    if _is_model(annotation):
+        fields = annotation.model_fields.items()
+        found = [info.annotation for name, info in fields if part in (name, info.alias, info.validation_alias)]
+    else:
+        origin = get_origin(annotation)
+        is_container = isinstance(origin, type) and issubclass(origin, Collection)
+        found = list(get_args(annotation)[-1:]) if is_container else []
+    return [branch for each in found for branch in _branches(each)]
+
+
+def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
+    """The types that may stand at `path` below `model`; parts that name no field (pydantic's union tags) are skipped.
+
+    A single mapping may stand for a list of one, so the field of a list's items is found without an index too.
+    """
+    found: list[Any] = [model]
+    for part in path:
+        deeper = [inner for annotation in found for inner in _below(annotation, part)]
+        if not deeper and isinstance(part, str):
+            items = [inner for a in found if get_origin(a) is list for inner in _below(a, 0)]
+            deeper = [inner for annotation in items for inner in _below(annotation, part)]
+        found = deeper or found
+    return found
+
+
+def known_keys(model: type[BaseModel], path: Path) -> list[str]:
+    """The names of the fields that a mapping at `path` may have; empty where any name goes."""
+    keys: dict[str, None] = {}
+    for annotation in annotations_at(model, path):
+        if _is_model(annotation):
+            keys |= dict.fromkeys(info.alias or name for name, info in annotation.model_fields.items())
+    return list(keys)

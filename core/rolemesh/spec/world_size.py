@@ -8,8 +8,6 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
-__all__ = ["WorldSize", "WorldSizeField"]
-
 
 class WorldSize(int):
     """How many ranks an elastic role may have: the most, as a number; `least` is what it can do with."""
@@ -24,7 +22,7 @@ class WorldSize(int):
 
 def _parse(value: Any) -> int:
     """A plain number of a role with a fixed size, a `WorldSize` of an elastic one."""
-    if isinstance(value, WorldSize) or not isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
         return value if isinstance(value, WorldSize) else _count(value)
     if set(value) != {"min", "max"}:
         raise ValueError(f"an elastic role has min and max, as in {{min: 1, max: 8}}, not {', '.join(value)}")

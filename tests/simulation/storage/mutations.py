@@ -28,9 +28,9 @@ __all__ = ["MUTATIONS"]
 def _only_two_on_their_way(original: Any) -> Any:
     def prune(run_dir: Path, keep: int, job_id: str | None = None) -> list[int]:
         gone: list[int] = original(run_dir, keep, job_id)
-        sets = disk.find_sets(run_dir)
-        newest = max((each.step for each in sets if each.manifest is not None), default=-1)
-        for each in [each for each in sets if each.manifest is None and each.step > newest][2:]:
+        found = disk.find_checkpoints(run_dir)
+        newest = max((each.step for each in found if each.manifest is not None), default=-1)
+        for each in [each for each in found if each.manifest is None and each.step > newest][2:]:
             shutil.rmtree(each.path, ignore_errors=True)
         return gone
 
@@ -102,12 +102,12 @@ def _unfenced_message(original: Any) -> Any:
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    Mutation("all but two sets on their way are removed", ("nothing wedges", "a complete set is intact"),
+    Mutation("all but two checkpoints on their way are removed", ("nothing wedges", "a complete checkpoint is intact"),
              method(disk, "prune", _only_two_on_their_way)),
-    Mutation("attempts write under the names of the set",
-             ("a complete set is intact", "a complete set is of one history"),
+    Mutation("attempts write under the names of the checkpoint",
+             ("a complete checkpoint is intact", "a complete checkpoint is of one history"),
              lambda: patch.object(disk, "attempt_file", lambda name, attempt: name)),
-    Mutation("an attempt that began before its rank went back counts", ("a complete set is of one history",),
+    Mutation("an attempt that began before its rank went back counts", ("a complete checkpoint is of one history",),
              method(Persister, "restarted", _keeps_what_is_void)),
     Mutation("a copy of the step is acknowledged, whichever it is", ("what is claimed to be replicated is there",),
              lambda: all_of(method(Replication, "_be_offered", _any_copy_of_the_step_will_do)(),
@@ -120,9 +120,9 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Offers, "uncopyable", _offered_once)),
     Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
              method(Persister, "_give_up", _gives_up_its_thread)),
-    Mutation("parts are not synced", ("a set that was completed survives", "a complete set is intact"),
+    Mutation("parts are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              method(part._Writer, "__exit__", _no_sync)),
-    Mutation("folders are not synced", ("a set that was completed survives", "a complete set is intact"),
+    Mutation("folders are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              lambda: patch.object(disk, "sync_folder", lambda folder: None)),
     Mutation("parts are reported as of another generation", ("nothing wedges",),
              method(Persister, "results", _unfenced_message)),

@@ -2,7 +2,7 @@
 
 A rank's state is a number that no other rank, step, generation or timeline has. The threads of the persister and of the
 replicas are steps here, their sockets a link that loses, repeats and reorders; the master is what `MasterMachine` and
-`BackgroundTasks` do with the parts of sets, in short.
+`BackgroundTasks` do with the parts of checkpoints, in short.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rolemesh_durable.protocol.messages import Persisted
 __all__ = ["INVARIANTS", "Storage", "Violation"]
 
 INVARIANTS = (
-    "a complete set is intact",
-    "a complete set is of one history",
-    "a set that was completed survives",
+    "a complete checkpoint is intact",
+    "a complete checkpoint is of one history",
+    "a checkpoint that was completed survives",
     "foreign files stay",
     "nothing ends a thread",
     "nothing wedges",
@@ -127,7 +127,7 @@ class Storage:
         self.parts: dict[int, dict[int, Persisted]] = {}
         self.covered = -1
         self.claimed: dict[int, dict[int, int]] = {}
-        """The sets that are complete: what each rank's state in them is."""
+        """The checkpoints that are complete: what each rank's state in them is."""
         self._history: dict[tuple[int, int], dict[int, tuple[Life, int]]] = {}
         self._working: set[int] = set()
 
@@ -196,7 +196,7 @@ class Storage:
                 self._nested -= 1
 
     def settle(self) -> None:
-        """No more faults: within some turns everything that has happened is copied, and a new set is complete."""
+        """No more faults: within some turns all that has happened is copied, and a new checkpoint is complete."""
         self.files.full.clear()
         self.files.refuses = self.files.slow = 0.0
         began = max(rank.step for rank in self.ranks)
@@ -206,7 +206,8 @@ class Storage:
                 break
         else:
             self.fail(
-                "nothing wedges", f"set {self.covered}, copies {[self._copied(r) for r in self.ranks]} of {began}"
+                "nothing wedges",
+                f"checkpoint {self.covered}, copies {[self._copied(r) for r in self.ranks]} of {began}",
             )
         for agent in self.agents.values():
             if why := agent.persister.warning:
@@ -399,20 +400,20 @@ class Storage:
         except SnapshotError as error:
             self.parts.pop(step, None)
             if not self._nested and not self.files.refuses and disk.newest_complete(self.run_dir) < step:
-                self.fail("nothing wedges", f"set {step}: {error}")
+                self.fail("nothing wedges", f"checkpoint {step}: {error}")
             return
         except OSError as error:
-            self.note(f"set {step} is not complete: {error}")
+            self.note(f"checkpoint {step} is not complete: {error}")
             self.parts.pop(step, None)
             return
-        self.note(f"set {step} is complete")
+        self.note(f"checkpoint {step} is complete")
         if timeline == self.timeline:
             self.covered = max(step, self.covered)
             self.claimed[step] = tokens
         self.parts = {at: known for at, known in self.parts.items() if at > step}
         with self.files.fair():
             if problems := disk.verify(folder):
-                self.fail("a complete set is intact", f"{step}: {problems}")
+                self.fail("a complete checkpoint is intact", f"{step}: {problems}")
             if timeline == self.timeline:
                 self._is_of_one_history(folder, step, tokens)
         with contextlib.suppress(OSError):
@@ -423,7 +424,7 @@ class Storage:
             found = disk.load(folder, ROLE, number, len(self.ranks), lambda: None).state
             if found is None or found["x"][0] != token:
                 was = None if found is None else self._history[number, step].get(int(found["x"][0]))
-                self.fail("a complete set is of one history", f"rank {number} at {step}: {was} is not {token}")
+                self.fail("a complete checkpoint is of one history", f"rank {number} at {step}: {was} is not {token}")
 
     def _go_back(self) -> None:
         """The whole job goes back to the disk; agents hear of it, and ranks start again from there."""
@@ -487,7 +488,9 @@ class Storage:
         found, passed_over = disk.newest_intact(self.run_dir)
         if self.covered in self.claimed and (found is None or found.step < expected):
             newest = found.step if found is not None else None
-            self.fail("a set that was completed survives", f"{expected} is complete, {newest} is there: {passed_over}")
+            self.fail(
+                "a checkpoint that was completed survives", f"{expected} is complete, {newest} is there: {passed_over}"
+            )
         for number in self.agents:
             self.agents[number].died()
             for path in self.agents[number].shm.iterdir():
@@ -503,9 +506,9 @@ class Storage:
         for path in self.foreign:
             if not path.exists() or path.read_text() != "theirs":
                 self.fail("foreign files stay", str(path.relative_to(self.root)))
-        for each in disk.find_sets(self.run_dir):
+        for each in disk.find_checkpoints(self.run_dir):
             if each.manifest is not None and (problems := disk.verify(each.path)):
-                self.fail("a complete set is intact", f"{each.step}: {problems}")
+                self.fail("a complete checkpoint is intact", f"{each.step}: {problems}")
 
 
 def _sync(path: Path) -> None:

@@ -14,8 +14,9 @@ from tests.simulation.seeds import Mutation
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.runs import jsonl
-from rolemesh.runs.jsonl import LineFile
+from rolemesh_durable.journal import line_file
 from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_durable.master import journal, writer
 from rolemesh_durable.master.journal import Journal
 from rolemesh_durable.master.publication import Publication
@@ -109,13 +110,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a line is appended to a torn one", ("each line once, in order and whole",),
              lambda: patch.object(LineFile, "_cut_torn", _does_nothing)),
     Mutation("a new master does not look which lines there are", ("each line once, in order and whole",),
-             lambda: patch.object(jsonl, "_last_line", lambda fd: {})),
+             lambda: patch.object(line_file, "_last_line", lambda fd: {})),
     Mutation("a line that cannot be written counts as written", ("what is told is durable",),
              method(LineFile, "append", _counts_as_written)),
     Mutation("lines are published before they are written", ("what is told is durable",),
              method(Publication, "attempt", _told_before)),
     Mutation("lines are not synced", ("what is told is durable",),
-             lambda: patch.object(jsonl, "_sync", _does_nothing)),
+             lambda: patch.object(line_file, "_sync", _does_nothing)),
     Mutation("a line waits for its parts by the time of day", ("each line once, in order and whole",),
              method(LineAssembler, "add", _by_the_time_of_day)),
     Mutation("a line waits while the store does not answer, too", ("each line once, in order and whole",),

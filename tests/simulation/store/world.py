@@ -22,7 +22,6 @@ from tests.simulation.storage.world import Violation
 from tests.simulation.store.database import Database
 from tests.simulation.store.master import Killed, Master, Report
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.runs import jsonl
@@ -33,6 +32,7 @@ from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 

@@ -22,11 +22,10 @@ import zmq
 
 from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import AgentConfig, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import AgentConfig, Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 
 PATIENCE_S = 40
@@ -77,7 +76,7 @@ class Node:
         job = JobConfig(
             "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
             dict.fromkeys(operators, settings.get("size", 1)), 1, True, 1 << 30, SHM, SHM, False, keys,
-            settings.get("snapshots", SnapshotPlan(enabled=True)), settings.get("stateful", ()),
+            settings.get("snapshots", SnapshotPlan(enabled=True)), *[settings.get("stateful", ())] * 2,
         )  # fmt: skip
         preload: dict[str, tuple[str, ...]] = dict.fromkeys(operators, settings.get("preload", ()))
         env: dict[str, dict[str, str]] = {role: settings.get("env", {}) for role in operators}

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.turns import Row
 
 FORKLESS = """
 import os
@@ -62,12 +64,73 @@ def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(nod
     first.fail_send = True
     first.thread.join(20)
     assert isinstance(first.error, OSError)
-    until(lambda: not alive(pid), "the ranks have ended with their agent")
+    assert alive(pid)
     kept = {path.name for path in first.shm.iterdir()}
     assert {"snap-work-0.index", "snap-work-0-0"} <= kept
+    os.kill(pid, signal.SIGKILL)
     second = node(COUNTS, {"work": "step"}, stateful=("work",), job_id=first.job_id, incarnation=1)
-    stored = second.until(lambda report: report.stored, "the next incarnation has found it")
-    assert stored[0].steps == (3, 4)
+    failed = second.rank("work", "failed")
+    assert failed.failure is not None
+    assert failed.failure.signal == signal.SIGKILL
+    second.deliver(m.Halt(second.epoch, (("work", 0, 0),)))
+    assert second.rank("work", "gone").snapshots == (3, 4)
+
+
+def orphaned(node: Callable[..., Node], **settings: Any) -> tuple[Node, int]:
+    """An agent that has died, and its rank, which has done five steps."""
+    first = node(COUNTS, {"work": "step"}, stateful=("work",), **settings)
+    first.launch("work")
+    first.run("work", granted=4)
+    pid = first.until(
+        lambda report: next((r.pid for r in report.ranks if r.durable == 4), 0), "five steps are in memory"
+    )
+    assert first.agent is not None
+    first.fail_send = True
+    first.thread.join(20)
+    first.agent._channels.close()  # as the system does for a process
+    return first, pid
+
+
+def test_the_next_incarnation_adopts_the_ranks_which_go_on_where_they_are(node: Callable[..., Node]) -> None:
+    first, pid = orphaned(node)
+    second = node(COUNTS, {"work": "step"}, stateful=("work",), job_id=first.job_id, incarnation=1)
+    reports: list[m.Report] = []
+    second.until(lambda report: reports.append(report) or len(reports) == 1, "a report")
+    (seen,) = reports[0].ranks
+    assert (seen.pid, seen.state, seen.addresses != {}) == (pid, "ready", True)
+    second.epoch = first.epoch + 1
+    second.advance(granted=9)
+    lines: dict[int, m.Metrics] = {}
+
+    def told(report: m.Report) -> bool:
+        lines.update((line.step, line) for line in report.metrics)
+        return sorted(lines) == list(range(10)) and report.ranks[0].durable == 9
+
+    second.until(told, "the rank goes on, and tells all lines again")
+    second.launch("work", generation=1, restore="memory", resume=9)
+    assert second.rank("work", "up", generation=1).pid != pid
+    assert not alive(pid)
+    second.stop(0.0)
+    second.thread.join(20)
+    assert not second.shm.exists()
+
+
+def test_ranks_that_take_turns_look_at_the_page_that_they_had(node: Callable[..., Node]) -> None:
+    members = (("work", 0), ("work", 1))
+    first = node(COUNTS, {"work": "step"}, stateful=("work",), size=2)
+    first.launch("work", 0, turns=members)
+    first.rank("work", "up")
+    assert first.agent is not None
+    before = first.agent._turns._pages[members].read()
+    first.fail_send = True
+    first.thread.join(20)
+    first.agent._channels.close()
+    second = node(COUNTS, {"work": "step"}, stateful=("work",), size=2, job_id=first.job_id, incarnation=1)
+    assert second.agent is not None
+    page = second.agent._turns._pages[members]
+    assert page.read()[0] == before[0]
+    first.agent._turns._pages[members].write(members[1], Row(7))
+    assert page.read()[1] == Row(7)
 
 
 def test_a_rank_whose_zygote_is_dead_fails_and_the_agent_lives_on(node: Callable[..., Node]) -> None:

@@ -14,8 +14,8 @@ from tests.wheels import write_wheel
 
 from rolemesh.errors import BackendError
 from rolemesh.plugins.discovery import discover, find
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent.environment import cache_folder, interpreter
+from rolemesh_durable.protocol.job import Environment
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from rolemesh_durable.agent.resource_guard import (
     remove_orphans,
     shm_folder,
 )
+from rolemesh_durable.boot import boot_id
 
 OWNER = """
 import os, subprocess, sys, time
@@ -37,6 +38,14 @@ keeper = AgentGuard(job, "node0", incarnation, hold_s)
 child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark}, start_new_session=True)
 print(keeper.shm, keeper.tmp, child.pid, flush=True)
 time.sleep(600)
+"""
+
+PARENT = """
+import ctypes, os, signal, sys
+if not os.fork():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], sys.argv[2], "0", "600"])
+os.wait()
 """
 
 
@@ -94,37 +103,49 @@ def test_the_next_incarnation_takes_the_files_over_and_the_dead_ones_janitor_lea
     owner = Process(job, incarnation=3, hold_s=1.0)
     (owner.shm / "snapshot").write_bytes(b"state")
     owner.kill()
-    until(lambda: not owner.tmp.exists() and gone(owner.child), "ranks and sockets are gone at once")
-    assert (owner.shm / "snapshot").read_bytes() == b"state"
     guard = AgentGuard(job, "node0", 4, 0.0)
     try:
-        assert guard.shm == owner.shm
-        time.sleep(1.3)  # longer than the dead one's janitor waits: that it leaves the files alone is the point
+        assert (guard.shm, guard.tmp) == (owner.shm, owner.tmp)
+        time.sleep(1.3)  # longer than the dead one's janitor waits: that it leaves all alone is the point
         assert (guard.shm / "snapshot").read_bytes() == b"state"
+        assert not gone(owner.child)
     finally:
         guard.close()
     assert not guard.shm.exists()
+    assert not guard.tmp.exists()
+    assert gone(owner.child)
 
 
 def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: str) -> None:
     owner = Process(job, hold_s=0.5)
     before = time.monotonic()
     owner.kill()
-    until(lambda: not owner.shm.exists(), "the janitor gives up waiting")
+    until(lambda: not owner.shm.exists() and not owner.tmp.exists(), "the janitor gives up waiting")
     assert time.monotonic() - before >= 0.5
+    assert gone(owner.child)
 
 
-def test_an_incarnation_kills_what_is_left_of_earlier_ones_before_it_runs(job: str) -> None:
+def test_an_incarnation_kills_earlier_ones_before_it_runs_and_what_they_had_started_with_itself(job: str) -> None:
     stopped = Process(job, incarnation=1, hold_s=60.0)
     os.kill(stopped.process.pid, 19)
     guard = AgentGuard(job, "node0", 2, 0.0)
     try:
         assert stopped.process.wait(10) == -9
-        until(lambda: gone(stopped.child), "its child has been killed")
-        until(lambda: not stopped.tmp.exists(), "its janitor has done its part")
         assert guard.shm.exists()
+        assert not gone(stopped.child)
     finally:
         guard.close()
+    assert gone(stopped.child)
+
+
+def test_nobody_waits_for_the_next_incarnation_when_whoever_starts_it_is_gone(job: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, OWNER, job], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    shm, tmp, child = parent.stdout.readline().split()
+    with parent.stdout:
+        parent.kill()
+        parent.wait()
+    until(lambda: gone(int(child)) and not Path(shm).exists() and not Path(tmp).exists(), "all is gone at once")
 
 
 def test_an_incarnation_that_has_been_replaced_is_refused(job: str) -> None:
@@ -149,7 +170,7 @@ def test_the_owner_that_was_replaced_does_not_remove_what_it_no_longer_owns(job:
 def test_closing_cleans_up_at_once_and_spares_processes_of_others(job: str) -> None:
     guard = AgentGuard(job, "node0", 1)
     mine = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark})
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark + "2"})
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: f"{job}/node01/1"})
     try:
         (guard.shm / "slot").write_bytes(b"x" * 10)
         guard.close()
@@ -214,7 +235,7 @@ def age(folder: Path, owner: Owner | None = None) -> None:
 
 def dead(job_id: str, part: str = "node0") -> Owner:
     """An owner that lives no more, and that nobody looked after for long."""
-    return Owner(job_id, part, "token", 1, 999999999, 1, ownership.boot_id(), 10.0, LONG_AGO)
+    return Owner(job_id, part, "token", 1, 999999999, 1, boot_id(), 10.0, LONG_AGO)
 
 
 def folder_of(owner: Owner) -> Path:
@@ -235,7 +256,6 @@ def test_the_next_agent_removes_files_of_jobs_that_no_longer_live_and_no_others(
         assert fresh.exists(), "its owner may have died a moment ago"
         assert owner.shm.exists()
         owner.kill()
-        until(lambda: gone(owner.child), "the janitor of the dead owner is at work")
         age(owner.shm)
         remove_orphans()
         assert owner.shm.exists(), "its janitor waits for the next incarnation"

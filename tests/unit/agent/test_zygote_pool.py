@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent.zygote import Fork
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
+from rolemesh_durable.protocol.job import Environment
 
 
 @pytest.fixture

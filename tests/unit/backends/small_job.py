@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from rolemesh.api.cluster import AgentPlace, AgentStart, ClusterView, NodeView
+from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh_durable.agent.resource_guard import AgentGuard
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh_local.relay import Relay

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +16,8 @@ from typing import Any
 import pytest
 import ray
 
-from rolemesh.api.cluster import AgentPlace, AgentStart
 from rolemesh.errors import BackendError
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_ray import launcher as launchers
 from rolemesh_ray.actors import MasterWatch
 from rolemesh_ray.launcher import RayLauncher
@@ -264,3 +266,40 @@ def heard_last(hands: Hands) -> bool:
     except ray.exceptions.RayError:
         return False
     return any("are you there?" in text for _, text in said)
+
+
+DRIVER = """
+import os, ray, sys
+from rolemesh_ray.actors import in_parts, joined
+from rolemesh_ray.names import NAMESPACE
+
+class Keeper:
+    def __init__(self, *parts):
+        self.bytes = len(joined(parts))
+    def about(self):
+        return os.getpid(), self.bytes
+
+ray.init(address=sys.argv[1], namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+options = dict(name=sys.argv[2], lifetime="detached", max_restarts=-1, num_cpus=0)
+print(*ray.get(ray.remote(Keeper).options(**options).remote(*in_parts(os.urandom(1 << 20))).about.remote()))
+"""
+
+
+def test_what_a_master_is_started_with_is_there_after_the_command_has_left(ray_cluster: Any) -> None:
+    name = f"keeper-{secrets.token_hex(4)}"
+    command = [sys.executable, "-c", DRIVER, ray_cluster.address, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    pid, size = map(int, done.stdout.split())
+    keeper = ray.get_actor(name, namespace=NAMESPACE)
+    os.kill(pid, signal.SIGKILL)
+
+    def again() -> Any:
+        try:
+            about = ray.get(keeper.about.remote(), timeout=30)
+        except ray.exceptions.ActorUnavailableError:
+            return None  # Ray is about to start it
+        return about if about[0] != pid else None
+
+    assert until(again, "another process of it")[1] == size == 1 << 20
+    ray.kill(keeper)

@@ -130,17 +130,6 @@ def test_a_place_where_nothing_can_be_written_is_an_error_without_a_traceback(
     assert capsys.readouterr().err.startswith("error: file: no folder can be made here: ")
 
 
-def test_without_cookiecutter_it_names_the_extra_that_brings_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in [name for name in sys.modules if name.split(".")[0] == "cookiecutter"]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "cookiecutter", None)
-    assert cli.main(["new", "workload", "x"]) == 2
-    assert "pip install 'rolemesh[new]'" in capsys.readouterr().err
-    assert list(here.iterdir()) == []
-
-
 def test_author_and_email_come_from_git(here: Path, tmp_path: Path) -> None:
     (tmp_path / "gitconfig").write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.com\n")
     assert cli.main(["new", "workload", "x", "--email", "countess@example.com"]) == 0

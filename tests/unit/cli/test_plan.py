@@ -87,7 +87,8 @@ def test_the_plan_as_json_has_every_rank_edge_and_bundle(rolemesh: Rolemesh) -> 
         "route": "identity 2→2",
         "messages": 2,
         "lag": 1,
-        "credits": 2,
+        "newest": False,
+        "credits": None,
         "window": 3,
     }
     assert plan["unplaced"] == []

@@ -18,7 +18,7 @@ from rolemesh.cli.new import KINDS
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATES = ROOT / "cookiecutter"
 SHARED = TEMPLATES / "_shared"
-OWN = {"workload": {"flow.py"}}
+OWN = {"workload": {"flow.py", "job.yaml", "conformance.py"}}
 """Files of a template that take the place of those that all share."""
 
 

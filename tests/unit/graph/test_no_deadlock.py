@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Route, route
-from rolemesh.graph.schedule import Activity, role_schedule, zero_lag_cycle
+from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh.graph.values import combine, select
 
 ROWS = 12
@@ -94,7 +94,7 @@ class Simulation:
         """Yields why it cannot go on, or None after an action."""
         me = (role, rank)
         for step in range(self.steps):
-            for call in role_schedule(self.graph, role):
+            for call in self.graph.of_role(role):
                 if not self.activity.active(call.id, step):
                     continue
                 for edge in self.graph.inputs(call.id):

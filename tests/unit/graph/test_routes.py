@@ -188,8 +188,8 @@ def test_equal_payloads_are_encoded_once_and_consumers_ascend(m: int, n: int) ->
 
 def test_the_overlap_of_two_and_three_ranks_is_exact_thirds() -> None:
     path = route(Split(), 2, Split(), 3)
-    assert path.sends_to(0, 0) == Part(0, 0, 1, 2, 3)
-    assert path.sends_to(0, 1) == Part(0, 2, 3, 1, 1)
+    assert path.sends_to(0, 0) == Part(0, 0, 2, 3)
+    assert path.sends_to(0, 1) == Part(0, 2, 3, 3)
     assert path.sends_to(0, 2) is None
     assert [list(path.sources(consumer)) for consumer in range(3)] == [[0], [0, 1], [1]]
     assert not path.whole
@@ -215,8 +215,10 @@ def test_between_two_single_ranks_every_row_partition_is_the_identity() -> None:
         (Split(), 2, Sharded(), 2, "not named tensors"),
         (Sharded(), 2, Split(), 2, "no rows"),
         (Partial(), 2, Sharded(), 2, "not sharded"),
-        (Balanced(), 2, Split(), 2, "reserved"),
-        (Split(), 2, Balanced(), 2, "reserved"),
+        (Balanced(), 2, Split(1), 2, "items are whole rows"),
+        (Balanced(), 2, Partial(), 2, "items are whole rows"),
+        (Sharded(), 2, Balanced(), 2, "no rows to share out"),
+        (Split(-1), 2, Balanced(), 2, "negative axes"),
         (Split(-1), 2, Split(), 2, "negative axes"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity, Period, role_schedule, zero_lag_cycle
+from rolemesh.graph.schedule import Activity, Period, zero_lag_cycle
 
 SPLIT = Broadcast()
 
@@ -106,7 +106,7 @@ def test_a_long_chain_of_coprime_beats_needs_no_table() -> None:
 
 def test_a_roles_schedule_is_its_calls_in_the_flows_order() -> None:
     graph = graph_of([("a", 1, 0), ("b", 1, 0), ("a", 1, 0)], [])
-    assert [call.id for call in role_schedule(graph, "a")] == [0, 2]
+    assert [call.id for call in graph.of_role("a")] == [0, 2]
 
 
 def test_a_cycle_may_go_through_the_order_of_calls_on_one_role() -> None:

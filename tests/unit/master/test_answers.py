@@ -17,10 +17,13 @@ import pytest
 import zmq
 
 from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
-from rolemesh.runs.run import CONTROL_FILE, Control, write_json
-from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, RefusedError, Watch
+from rolemesh.runs.run import CONTROL_FILE
+from rolemesh_durable.boot import boot_id
+from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, MasterGoneError, RefusedError, Watch
+from rolemesh_durable.dataplane.curve import new_keys
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.runs import Control, write_json
 
 GARBAGE: list[list[bytes]] = [
     [],
@@ -41,7 +44,7 @@ GARBAGE: list[list[bytes]] = [
 class Served:
     """Real answers, served by a thread as the master's loop does."""
 
-    def __init__(self, folder: Path, events: int = 0, lines: int = 0, values: int = 1) -> None:
+    def __init__(self, folder: Path, events: int = 0, lines: int = 0, values: int = 1, host: str = "") -> None:
         self.asked: list[e.Event] = []
         self.injected: list[tuple[str, str]] = []
         self.events = deque((Event(n + 1, 1, 0.0, "noise", {"n": n}) for n in range(events)), maxlen=4096)
@@ -52,13 +55,21 @@ class Served:
         self._answers = Answers(
             self._context,
             self.endpoint,
+            host,
             status=lambda: JobStatus("j", "running", 1, 0, 9, 0.0, 1, "", ranks=(RankStatus("a", 0, "", 1, "", 0),)),
             events=lambda: self.events,
             lines=lambda: self.lines,
             put=self.asked.append,
             inject=lambda kind, target: self.injected.append((kind, target)),
+            refuse=lambda sizes: "there is no room" if sizes == {"a": 9} else "",
         )
-        write_json(folder / CONTROL_FILE, Control("j", "j-1", "local", self.endpoint, 1, 0.0))
+        self._poller = zmq.Poller()
+        for socket in self._answers.sockets:
+            self._poller.register(socket, zmq.POLLIN)
+        self.control = Control(
+            "j", "j-1", "local", self.endpoint, 1, 0.0, "", "", boot_id(), self._answers.remote, self._answers.keys
+        )
+        write_json(folder / CONTROL_FILE, self.control)
         self.longest_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve)
@@ -66,7 +77,7 @@ class Served:
 
     def _serve(self) -> None:
         while not self._over.is_set():
-            if self._answers.socket.poll(10):
+            if self._poller.poll(10):
                 began = time.thread_time()
                 self._answers.serve()
                 self.longest_s = max(self.longest_s, time.thread_time() - began)
@@ -89,7 +100,7 @@ def folder() -> Iterator[Path]:
 def serve(folder: Path) -> Iterator[Any]:
     made: list[Served] = []
 
-    def start(**remembered: int) -> Served:
+    def start(**remembered: Any) -> Served:
         made.append(Served(folder, **remembered))
         return made[-1]
 
@@ -170,3 +181,29 @@ def test_pages_follow_each_other_without_gap_to_the_end(serve: Any, folder: Path
                 break
     assert events == list(range(1, 1301))
     assert steps == list(range(-1, 2500))
+
+
+def test_from_another_machine_a_master_is_asked_over_tcp_with_the_keys_in_the_runs_folder(
+    serve: Any, folder: Path
+) -> None:
+    served = serve(events=3, host="127.0.0.1")
+    elsewhere = msgspec.structs.replace(served.control, boot="another machine's", endpoint="ipc:///nowhere/master")
+    write_json(folder / CONTROL_FILE, elsewhere)
+    assert os.stat(folder / CONTROL_FILE).st_mode & 0o077 == 0
+    with ControlClient(folder, 20) as client:
+        assert [event.seq for event in client.watch().events] == [1, 2, 3]
+    keys = served.control.keys
+    strangers = new_keys()
+    wrong = msgspec.structs.replace(strangers, server_public=keys.server_public, server_secret="")
+    write_json(folder / CONTROL_FILE, msgspec.structs.replace(elsewhere, keys=wrong))
+    with ControlClient(folder, 0.5) as client, pytest.raises(MasterGoneError):
+        client.status()
+    write_json(folder / CONTROL_FILE, served.control)
+    with ControlClient(folder, 20) as client:
+        client.status()
+
+
+def test_a_master_that_nobody_asks_from_elsewhere_listens_on_no_port(serve: Any) -> None:
+    served = serve()
+    assert served.control.remote == ""
+    assert len(served._answers.sockets) == 1

@@ -1,4 +1,4 @@
-"""Sets of snapshots become whole beside the master's loop, several at a time where a job is fast."""
+"""Checkpoints become whole beside the master's loop, several at a time where a job is fast."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 
 
-class Sets:
-    """A run's folder, and the task that completes the sets in it. `keep` is 2."""
+class Checkpoints:
+    """A run's folder, and the task that completes the checkpoints in it. `keep` is 2."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self._answers: SimpleQueue[Any] = SimpleQueue()
         config = SimpleNamespace(
             name="job", job_id="job-1", steps=100, world_sizes={"sink": 1}, base="", run_dir=str(run_dir),
-            graph=SimpleNamespace(lines=()), snapshots=SimpleNamespace(keep=2),
+            graph=LogicalGraph("flow", (), ()), snapshots=SimpleNamespace(keep=2),
         )  # fmt: skip
         bundle: Any = SimpleNamespace(
             config=config,
             plan=None,
+            request=None,
             hosts={},
             plugins={},
             outline=SimpleNamespace(origin="", origin_step=-1),
@@ -46,59 +48,59 @@ class Sets:
         path.write_bytes(data)
         return m.Persisted("sink", 0, step, {name: (len(data), hashlib.sha256(data).hexdigest())}, attempt=attempt)
 
-    def complete(self, part: m.Persisted) -> e.SetCompleted:
-        """Make the set of this part whole."""
-        self._tasks.complete(e.CompleteSet(part.step, (part,)))
-        answer: e.SetCompleted = self._answers.get(timeout=10)
+    def complete(self, part: m.Persisted) -> e.CheckpointCommitted:
+        """Make the checkpoint of this part whole."""
+        self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
+        answer: e.CheckpointCommitted = self._answers.get(timeout=10)
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
-        """Both answers, where an origin is asked for while a set waits for being made whole."""
+        """Both answers, where an origin is asked for while a checkpoint waits for being made whole."""
         with self._tasks._completing:
-            self._tasks.complete(e.CompleteSet(part.step, (part,)))
+            self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
             self._tasks.find_origin()
         return {self._answers.get(timeout=10) for _ in range(2)}
 
 
 @pytest.fixture
-def sets(tmp_path: Path) -> Sets:
-    return Sets(tmp_path)
+def sets(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path)
 
 
-def test_sets_on_their_way_stay_however_far_a_role_runs_ahead(sets: Sets) -> None:
+def test_sets_on_their_way_stay_however_far_a_role_runs_ahead(sets: Checkpoints) -> None:
     parts = {step: sets.write(step) for step in (9, 19, 29, 39)}
     for step in parts:
-        assert sets.complete(parts[step]) == e.SetCompleted(step)
-    assert [each.step for each in disk.find_sets(sets.run_dir)] == [39, 29]
+        assert sets.complete(parts[step]) == e.CheckpointCommitted(step)
+    assert [each.step for each in disk.find_checkpoints(sets.run_dir)] == [39, 29]
 
 
-def test_a_set_of_before_the_job_went_back_to_the_disk_is_not_completed_after(sets: Sets) -> None:
+def test_a_set_of_before_the_job_went_back_to_the_disk_is_not_completed_after(sets: Checkpoints) -> None:
     parts = {step: sets.write(step) for step in (9, 19)}
-    assert sets.complete(parts[9]) == e.SetCompleted(9)
+    assert sets.complete(parts[9]) == e.CheckpointCommitted(9)
     found = sets.go_back_while_completing(parts[19])
-    assert found == {e.SetCompleted(-1), e.OriginFound(str(disk.step_folder(sets.run_dir, 9)), 9)}
+    assert found == {e.CheckpointCommitted(-1), e.OriginFound(str(disk.step_folder(sets.run_dir, 9)), 9)}
 
 
-def test_files_of_an_attempt_get_their_names_with_the_set_also_for_the_second_time(sets: Sets) -> None:
+def test_files_of_an_attempt_get_their_names_with_the_set_also_for_the_second_time(sets: Checkpoints) -> None:
     part = sets.write(9, attempt="0-a")
-    assert sets.complete(part) == e.SetCompleted(9)
+    assert sets.complete(part) == e.CheckpointCommitted(9)
     (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()  # as if the master had died before it
     late = sets.write(9, attempt="0-b")
-    assert sets.complete(part) == e.SetCompleted(9)
+    assert sets.complete(part) == e.CheckpointCommitted(9)
     assert disk.verify(disk.step_folder(sets.run_dir, 9)) == []
     (disk.step_folder(sets.run_dir, 9) / disk.MANIFEST).unlink()
     assert "is not where the master is" in sets.complete(msgspec.structs.replace(late, attempt="0-c")).error
 
 
-def test_a_set_that_a_later_one_has_overtaken_is_no_trouble_whatever_is_still_written_of_it(sets: Sets) -> None:
+def test_a_set_that_a_later_one_has_overtaken_is_no_trouble_whatever_is_still_written_of_it(sets: Checkpoints) -> None:
     parts = {step: sets.write(step) for step in (9, 19)}
-    assert sets.complete(parts[19]) == e.SetCompleted(19)
+    assert sets.complete(parts[19]) == e.CheckpointCommitted(19)
     disk.step_folder(sets.run_dir, 9).mkdir()
-    assert sets.complete(parts[9]) == e.SetCompleted(19)
+    assert sets.complete(parts[9]) == e.CheckpointCommitted(19)
     assert disk.newest_intact(sets.run_dir)[0] is not None
 
 
-def test_files_that_are_not_where_the_master_is_are_trouble(sets: Sets) -> None:
+def test_files_that_are_not_where_the_master_is_are_trouble(sets: Checkpoints) -> None:
     part = sets.write(9)
     (disk.step_folder(sets.run_dir, 9) / disk.attempt_file(next(iter(part.files)), part.attempt)).unlink()
     answer = sets.complete(part)

@@ -13,8 +13,8 @@ from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Strategy, Unplaced
-from rolemesh.placement.chain import replan
 from rolemesh.placement.nodes import parse_nodes
+from rolemesh_durable.protocol.replan import replan
 
 pack = PackScheduler(NoOptions())
 PACK = Strategy("pack", pack.place, pack.replace)

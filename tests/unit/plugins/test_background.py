@@ -11,7 +11,7 @@ import pytest
 
 from rolemesh.api.observer import Event, Missed, StepMetrics
 from rolemesh_durable.control import background
-from rolemesh_durable.control.background import Background
+from rolemesh_durable.control.background import Background, Teller
 
 
 class Recorder:
@@ -28,8 +28,8 @@ class Recorder:
         assert self.go_on.wait(30)
         self.seen.append((hook, next(iter(arguments.values()))))
 
-    def each(self) -> Mapping[str, Recorder]:
-        return {"slow": self}
+    def each(self) -> Mapping[str, Teller]:
+        return {"slow": self.broadcast}
 
     @property
     def steps(self) -> list[int]:
@@ -40,9 +40,9 @@ class Both:
     """Two observers."""
 
     def __init__(self, slow: Recorder, quick: Recorder) -> None:
-        self._both = {"slow": slow, "quick": quick}
+        self._both = {"slow": slow.broadcast, "quick": quick.broadcast}
 
-    def each(self) -> Mapping[str, Recorder]:
+    def each(self) -> Mapping[str, Teller]:
         return self._both
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from rolemesh import FailoverLevel, Observer, Scheduler, hookimpl
 from rolemesh.errors import PlacementError, PluginError
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh.plugins.manager import JobPlugins
 
 SCHEDULER = PluginRecord("schedulers", "mine", "my-dist", "1.0", "m:S")
 OBSERVER = PluginRecord("observers", "eye", "eye-dist", "2.0", "m:O")

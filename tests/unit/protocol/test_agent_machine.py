@@ -163,9 +163,36 @@ def test_what_a_former_generation_says_is_not_heard() -> None:
 
 def test_a_new_timeline_forgets_what_is_in_memory_once_and_older_orders_are_void() -> None:
     machine = started()
-    assert of(machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.1), ae.Forget) == [ae.Forget(1)]
+    ended = machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.1)
+    assert of(ended, ae.Kill) == [ae.Kill("work", 0, 0)], "not before nobody uses it"
+    assert of(ended, ae.Forget) == []
+    machine.handle(ae.RankExited("work", 0, 0, signal=9), 0.1)
+    assert of(machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.15), ae.Forget) == [ae.Forget(1)]
     assert of(machine.handle(ae.FromMaster(m.Launch(1, 1, ())), 0.2), ae.Forget) == []
     assert of(machine.handle(ae.FromMaster(m.Launch(1, 0, (order("other"),))), 0.3), ae.Fork) == []
+
+
+def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_said_and_ended() -> None:
+    hello, ready = m.RankHello("work", 0, 2, 100, {"control": "here"}), m.RankReady("work", 0, 2, 1.5)
+    found = (
+        ae.Found(order(generation=2), (hello, ready)),
+        ae.Found(order("other"), (), ae.RankExited("other", 0, 0, signal=11, snapshots=(3, 4))),
+    )
+    machine = AgentMachine(Identity("a", "n", 7), 5.0, NOBODY, ae.Left(3, found))
+    effects = machine.handle(ae.Sampled(), 0.0)
+    assert of(effects, ae.ToRank) == [ae.ToRank("work", 0, m.Adopted(7))]
+    assert of(effects, ae.RankDied) == [ae.RankDied("other", 0)]
+    (report,) = reports(effects)
+    assert report.timeline == 3
+    living, dead = report.ranks
+    assert (living.generation, living.state, living.pid, living.setup_s) == (2, "ready", 100, 1.5)
+    assert (dead.state, dead.snapshots) == ("failed", (3, 4))
+    assert dead.failure is not None
+    assert dead.failure.signal == 11
+    machine.handle(ae.FromMaster(m.Halt(1, (("work", 0, 2),))), 0.1)
+    machine.handle(ae.RankExited("work", 0, 2, signal=9, snapshots=(5,)), 0.2)
+    (report,) = reports(machine.handle(ae.Sampled(), 2.0))
+    assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (5,))
 
 
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:

@@ -10,7 +10,7 @@ from rolemesh.api.partition import Split
 from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.edge import SMALL, InEdgeState, OutEdgeState, first_needed, hold_of, last_call
 
 
 def put(out, step, *, consumers=(0,)):
@@ -23,6 +23,40 @@ def heard(consumers, window, **options):
     for consumer in consumers:
         assert out.ask(consumer, 0, 0, -1) == []
     return out
+
+
+def test_small_values_may_be_many_steps_ahead_and_large_ones_as_many_as_the_window_has():
+    out = heard([0], 2, budget=1000)
+    for step in range(4):
+        assert out.credit
+        out.sent(step, 0, True, (0,), f"v{step}", 0, 300)
+    assert not out.credit, "1,200 bytes are under way"
+    out.acked(0, 0, 0)
+    assert out.credit
+    out.sent(4, 0, False, (0,), "large", 0, 600)
+    out.sent(4, 1, True, (0,), "and more", 0, 5000)
+    assert not out.credit
+    out.acked(0, 0, 3)
+    assert out.credit, "one value is under way, whatever its size"
+    out.sent(5, 0, True, (0,), "v5", 0, 5000)
+    assert not out.credit
+    out.acked(0, 0, 5)
+    for step in range(6, 6 + SMALL):
+        assert out.credit
+        put(out, step)
+    assert not out.credit, "their number is bounded, too"
+
+
+def test_what_is_sent_again_counts_again():
+    out = heard([0], 1, retain=True, budget=1000)
+    for step in range(3):
+        out.sent(step, 0, True, (0,), f"v{step}", 300, 300)
+    out.acked(0, 0, 2)
+    assert out.credit
+    assert len(out.ask(0, 1, 0, -1)) == 3
+    assert out.credit
+    out.sent(3, 0, True, (0,), "v3", 300, 300)
+    assert not out.credit
 
 
 def test_nothing_is_sent_before_the_consumer_asks_and_all_of_it_then():
@@ -398,3 +432,31 @@ def test_whoever_is_killed_every_value_is_delivered_once_in_order_and_none_that_
         sides.commit()
     assert all(step == sides.steps for step in sides.next.values()), "it ends"
     assert sides.out.under_way == 0
+
+
+def test_what_a_producer_that_varies_has_sent_is_taken_back_unless_it_has_been_used():
+    taker = InEdgeState([0, 1])
+    taker.revocable = True
+    for step in range(3):
+        for source in (0, 1):
+            assert taker.accept(source, 0, step, 0, True, f"{source}: {step}")
+    assert taker.accept(0, 0, 3, 0, False, "half")
+    taker.take(0)
+    taker.use(1)
+    assert taker.restart_source(0, 1) == 2
+    assert taker.ready(1)
+    assert not taker.ready(2)
+    assert taker.restart_source(1, 0) == 3
+    assert taker.accept(0, 1, 2, 0, True, "again")
+    assert taker.take(2) == [["again"], ["1: 2"]]
+
+
+def test_a_stream_of_a_producer_that_varies_is_not_used_before_it_is_whole():
+    taker = InEdgeState([0])
+    taker.revocable = True
+    taker.accept(0, 0, 0, 0, False, "first")
+    assert taker.chunk(0, 0, 0) is None
+    assert taker.restart_source(0, 1) == 0
+    taker.accept(0, 1, 0, 0, False, "other")
+    taker.accept(0, 1, 0, 1, True, None)
+    assert taker.chunk(0, 0, 0) == "other"

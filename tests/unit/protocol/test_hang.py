@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
-from rolemesh.graph.schedule import Activity, role_schedule, zero_lag_cycle
+from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.rank.status_page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
@@ -43,6 +43,29 @@ def at(role: str, rank: int, phase: int, step: int, op: int, **more: Any) -> tup
 
 def blame(*reports: tuple[Key, RankReport], graph: LogicalGraph = GRPO) -> HangVerdict:
     return culprit(graph, dict(reports), SIZES, collective=("trainer",))
+
+
+SHARED = LogicalGraph(
+    "shared",
+    (OpCall(0, "reward", "next", "reward.next", Split()), OpCall(1, "rollout", "make", "rollout.make", Balanced())),
+    (Edge(0, 0, 1, "rows", Split(), Balanced()),),
+)
+
+
+def test_who_does_not_tell_a_mate_what_it_has_taken_is_named() -> None:
+    verdict = culprit(
+        SHARED,
+        dict(
+            [
+                at("reward", 0, BLOCKED, 9, 0, finished=8, edge=0),
+                at("rollout", 0, WAITING, 7, 1, finished=6, edge=0),
+                at("rollout", 1, COMPUTING, 7, 1, finished=6, since_s=40.0),
+            ]
+        ),
+        {"reward": 1, "rollout": 2},
+    )
+    assert verdict[:4] == ("rollout", 1, "rollout.make", 7)
+    assert "rollout/0 waits for rollout/1 to say what it has taken of rows" in verdict.chain
 
 
 def test_a_stopped_member_of_a_group_is_named_and_who_waits_for_whom_is_told() -> None:
@@ -200,7 +223,7 @@ class Ranks:
             while step > min(other["finished"] for other in self.at.values()) + self.GRANT:
                 yield from self.pause(me, IDLE, -1)
             here["step"] = step
-            for call in role_schedule(self.graph, me[0]):
+            for call in self.graph.of_role(me[0]):
                 if self.activity.active(call.id, step):
                     yield from self.call(me, call, step)
             here["finished"] = step
@@ -232,7 +255,9 @@ class Ranks:
             if self.activity.consumed(edge, step, self.STEPS):
                 takers = list(self.routes[edge.id].targets(me[1]))
                 pairs = [(edge.id, me, (self.graph.ops[edge.dst].role, taker)) for taker in takers]
-                while any(len(self.under_way.get(pair, ())) >= edge.window for pair in pairs):
+                # Without credits, small values may be further ahead than the least window.
+                window = edge.window if edge.credits else edge.window + 5 * edge.id % 4
+                while any(len(self.under_way.get(pair, ())) >= window for pair in pairs):
                     yield from self.pause(me, BLOCKED, edge.id)
                 for pair in pairs:
                     self.under_way.setdefault(pair, set()).add(step)
@@ -273,7 +298,7 @@ def jobs(draw: st.DrawFn) -> tuple[LogicalGraph, dict[str, int], tuple[str, ...]
     edges: list[Edge] = []
     for number in range(draw(st.integers(1, 7))):
         src, dst = draw(st.integers(0, len(ops) - 1)), draw(st.integers(0, len(ops) - 1))
-        lag, credits = draw(st.integers(0, 2)), draw(st.integers(1, 2))
+        lag, credits = draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, None]))
         returns = ops[src].returns
         assert returns is not None
         edge = Edge(len(edges), src, dst, f"p{number}", returns, draw(partition), lag=lag, credits=credits)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from rolemesh.api.failures import Attempt, Failure, JobView, RankView, RecoveryPlan
+from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
 from rolemesh_durable.protocol.master.ladder import MAX_DELAY_S, SOON_S, LadderLevel, Proposal, backoff, propose
 
 WORK, OTHER = ("work", 0), ("other", 0)
@@ -98,3 +98,32 @@ def test_the_next_level_after_a_plan_that_could_not_be_carried_out_is_immediate(
     ranks = (RankView(*WORK, "n", "failed", 7, 0),)
     view = JobView("job", 1, -1, ranks, (), attempts=tuple(tried), now=11.0)
     assert delay(propose([DIED], view, LADDER, [], floor=1)) == 0.0
+
+
+def test_a_level_sees_the_verdict_and_may_pass_with_a_reason() -> None:
+    seen: list[Verdict | None] = []
+
+    def passes(failure: Failure, view: JobView) -> Pass:
+        seen.append(view.verdict)
+        return Pass("not on a night like this")
+
+    verdict = Verdict("software", "it looks like it")
+    ladder = [LadderLevel("shy", "process", 5, 300.0, passes), level("job")]
+    view = JobView("job", 1, -1, (RankView(*WORK, "n", "failed", 3, 0),), ())
+    proposal = propose([DIED], view, ladder, [lambda failure, view: verdict])
+    assert seen == [verdict]
+    assert proposal.plan is not None
+    assert proposal.plan.level == "job"
+    assert "  shy: not on a night like this" in proposal.trail
+
+
+def test_what_others_have_used_of_a_lost_log_comes_back_from_the_disk_only() -> None:
+    lost = Failure("log_lost", *WORK)
+    disk = LadderLevel(
+        "disk", "job", 5, 300.0, lambda failure, view: RecoveryPlan("disk", (WORK, OTHER), source="disk")
+    )
+    view = JobView("job", 1, -1, tuple(RankView(*key, "n", "failed", 3, 0) for key in (WORK, OTHER)), ())
+    assert propose([lost], view, LADDER, []).plan is None
+    found = propose([DIED, lost], view, (*LADDER, disk), [])
+    assert found.plan is not None
+    assert (found.plan.level, found.plan.source, found.plan.restart) == ("disk", "disk", (WORK, OTHER))

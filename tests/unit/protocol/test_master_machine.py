@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh.api.cluster import AgentPlace
-from rolemesh.api.failures import RecoveryPlan
+from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.adoption import MOST_DEATHS
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
+from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
 from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
+from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
 
@@ -116,7 +119,7 @@ def test_a_master_that_has_stood_still_takes_nobody_for_dead_late_or_hung() -> N
     assert "hang" in idle(machine, 106.5, 113.0)
     machine = job(ranks=2)
     assert alone(machine, 0.5, 5.0) == {}
-    assert "agent_lost" in alone(machine, 70.0, 70.5), "what was heard before, and after, counts"
+    assert "agent_died" in alone(machine, 70.0, 70.5), "what was heard before, and after, counts"
 
 
 def test_a_detached_job_outlives_its_owner() -> None:
@@ -171,6 +174,46 @@ def test_reports_that_come_late_or_twice_change_nothing() -> None:
     tell(machine, "a0", 3.0, m.RankReport("work", 0, 0, "ready", 100, finished=5))
     assert tell(machine, "a0", 2.0, m.RankReport("work", 0, 0, "failed", 100)) == []
     assert machine.state.ranks["work", 0].state == "running"
+
+
+def test_an_agents_death_is_no_failure_and_ranks_that_its_next_incarnation_does_not_know_are() -> None:
+    machine = job(ranks=2)
+    running(machine)
+    died = machine.handle(me.AgentLost("a0", 1, "killed", node_lost=False), 2.0)
+    assert set(records(died)) == {"agent_died", "agent_started"}
+    assert [e.agents[0].incarnation for e in died if isinstance(e, me.StartAgents)] == [2]
+    assert {rank.state for rank in machine.state.ranks.values()} == {"running"}
+    lives = m.RankReport("work", 0, 0, "ready", 100)
+    report = m.Report("a0", 2, 1, "n0", "host", 4, "", 1, -1, (lives,))
+    found = records(machine.handle(me.FromAgent("a0", report), 2.5))
+    assert (found["failure"]["failure"]["role"], found["failure"]["failure"]["rank"]) == ("work", 1)
+    assert machine.state.ranks["work", 0].state == "running"
+
+
+def test_ranks_whose_agent_does_not_come_back_within_the_lease_have_failed() -> None:
+    machine = job(ranks=2)
+    running(machine)
+    machine.handle(me.AgentLost("a0", 1, "killed", node_lost=False), 2.0)
+    at = 2.0
+    while "agent_lost" not in (found := records(machine.handle(me.Tick(), at))):
+        assert "failure" not in found
+        at += 0.5
+        assert at < 30.0
+    assert at > 2.0 + machine.outline.lease_s
+    assert "failure" in found
+
+
+def test_an_agent_that_dies_again_and_again_while_nothing_is_committed_is_lost() -> None:
+    machine = job(ranks=2)
+    running(machine)
+    ready = tuple(m.RankReport("work", n, 0, "ready", 100) for n in (0, 1))
+    for incarnation in range(1, 30):
+        found = records(machine.handle(me.AgentLost("a0", incarnation, "killed", node_lost=False), 2.0))
+        if "agent_lost" in found:
+            break
+        report = m.Report("a0", incarnation + 1, 1, "n0", "host", 4, "", 1, -1, ready)
+        machine.handle(me.FromAgent("a0", report), 2.0)
+    assert incarnation == MOST_DEATHS + 1
 
 
 def test_an_agent_without_ranks_may_be_lost() -> None:
@@ -241,8 +284,8 @@ def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_h
 
     told = []
     for now in (3.0, 4.0, 5.0):
-        assert any(isinstance(effect, me.CompleteSet) for effect in reported(now)), "it is tried again"
-        told += [*records(machine.handle(me.SetCompleted(9, "not here"), now + 0.5))]
+        assert any(isinstance(effect, me.CommitCheckpoint) for effect in reported(now)), "it is tried again"
+        told += [*records(machine.handle(me.CheckpointCommitted(9, "not here"), now + 0.5))]
     assert told == ["snapshot_warning"]
     assert machine.state.phase == "running"
     found = alone(machine, 6.0, 3.0 + WARNED_S + 0.1)
@@ -266,7 +309,7 @@ def test_no_set_becomes_whole_while_it_is_looked_for_where_the_job_goes_back_to(
     gone = m.Report("a0", 1, 2200, "n0", "h", 1, "", 1, -1, (m.RankReport("work", 0, 0, "gone"),))
     effects = machine.handle(me.FromAgent("a0", gone), 2.2)
     assert me.FindOrigin() in effects
-    assert not any(isinstance(effect, me.CompleteSet) for effect in reported(2.3, "gone"))
+    assert not any(isinstance(effect, me.CommitCheckpoint) for effect in reported(2.3, "gone"))
 
 
 def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> None:
@@ -283,8 +326,38 @@ def test_a_part_of_a_set_that_its_agent_has_given_up_is_no_part_any_more() -> No
     told("a0", 2.0, m.Persisted("work", 0, 9, {}, attempt="first"))
     told("a0", 3.0)
     assert not [
-        e for e in told("a1", 4.0, m.Persisted("work", 1, 9, {}, attempt="only")) if isinstance(e, me.CompleteSet)
+        e for e in told("a1", 4.0, m.Persisted("work", 1, 9, {}, attempt="only")) if isinstance(e, me.CommitCheckpoint)
     ]
     again = told("a0", 5.0, m.Persisted("work", 0, 9, {}, attempt="second"))
-    (complete,) = [effect for effect in again if isinstance(effect, me.CompleteSet)]
+    (complete,) = [effect for effect in again if isinstance(effect, me.CommitCheckpoint)]
     assert [part.attempt for part in complete.parts] == ["second", "only"]
+
+
+def test_a_level_is_told_when_failures_were_what_was_avoided_and_which_nodes_are_spare() -> None:
+    seen: list[JobView] = []
+
+    def recover(failure: Failure, view: JobView) -> RecoveryPlan:
+        seen.append(view)
+        return RecoveryPlan("avoids", (("work", 0),), avoid=("n1",))
+
+    machine = job(agents=2, ladder=(LadderLevel("avoids", "process", 9, 300.0, recover),))
+    machine.handle(me.NodesSeen(("n0", "n1", "n2")), 0.5)
+    running(machine)
+    for generation, now in enumerate((1.6, 2.5)):
+        failed = m.RankReport("work", 0, generation, "failed", 100, failure=Failure("exit", "work", 0, exit_code=1))
+        tell(machine, "a0", now, failed)
+        tell(machine, "a0", now + 0.2, m.RankReport("work", 0, generation, "gone"))
+        again = m.RankReport("work", 0, generation + 1, "ready", 100)
+        for later in (0.4, 0.6, 0.8):
+            tell(machine, "a1", now + later)
+            tell(machine, "a0", now + later, again)
+    first, second = seen
+    assert (first.failures, first.failed_at, first.spares) == ((), (), ("n1", "n2"))
+    assert [failure.cause for failure in second.failures] == ["exit"]
+    assert second.failed_at == (1.6,)
+    assert [attempt.avoid for attempt in second.attempts] == [("n1",)]
+
+
+def test_a_checkpoint_of_the_journal_has_all_of_the_state_but_what_the_job_file_says() -> None:
+    of_the_job = {"steps", "snapshots"}
+    assert set(Head.__struct_fields__) == set(JobState.__struct_fields__) - of_the_job

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity, role_schedule
+from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
 from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, Barrier
-from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free
+from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free, taking_turns
 
 STEPS = 3
 ROLES = ("a", "b", "c", "d")
@@ -73,7 +73,7 @@ class Play:
         number = {old: new for new, old in enumerate(sorted(set(place.values())))}
         slots = tuple(Slot(new, "node", 1, turns=True) for new in number.values())
         plan = PlacementPlan(slots, tuple(Assignment(*key, number[place[key]]) for key in keys))
-        shared = {slot: dict.fromkeys(ranks, Row(STARTING)) for slot, ranks in plan.turns().items()}
+        shared = {slot: dict.fromkeys(ranks, Row(STARTING)) for slot, ranks in taking_turns(plan).items()}
         self.ranks = {
             key: Rank(key, number[place[key]], shared.get(number[place[key]], {key: Row(STARTING)})) for key in keys
         }
@@ -109,7 +109,7 @@ class Play:
         rank.agenda = [
             (op.id, step)
             for step in range(rank.resume + 1, STEPS)
-            for op in role_schedule(self.graph, rank.key[0])
+            for op in self.graph.of_role(rank.key[0])
             if self.activity.active(op.id, step)
         ]
         rank.publish(STARTING)

@@ -21,17 +21,18 @@ from rolemesh.api.transport import Site, TransportKeys
 from rolemesh.api.workload import NoOptions, RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh.runs.meter import Meter
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
 
 PATIENCE_S = 30
@@ -243,6 +244,7 @@ class Fleet:
             activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
             ports = Ports(flow, activity, sizes, endpoint, status_page, meter, steps=steps, **options)
+            calls = Calls(flow, activity, sizes, workload, ctx, endpoint=endpoint, status_page=status_page, meter=meter)
             loop = Loop(
                 workload,
                 ctx,
@@ -254,9 +256,11 @@ class Fleet:
                 meter=meter,
                 control=control,
                 steps=steps,
+                calls=calls,
             )
             control.on_advance = lambda advance: ports.commit(advance.committed)
             ports.open(peers)
+            calls.open(-1)
             while any(way.state.unheard for way in ports.ways):
                 endpoint.pump(PATIENCE_S)
             outcome.seen = workload.seen
@@ -264,6 +268,7 @@ class Fleet:
             if after is not None:
                 outcome.seen = [*workload.seen, after(ports, endpoint)]
             outcome.refused = endpoint.refused()
+            calls.close()
         finally:
             endpoint.close()
 

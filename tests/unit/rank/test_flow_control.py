@@ -131,7 +131,7 @@ def test_a_producer_over_its_retention_budget_waits_for_a_commit(fleet, flow, ro
         steps=8,
         retention=True,
         retention_bytes=2 * capacity_of(LARGE) + 4096,
-        stateful=("b",),
+        unrepeated=("b",),
         drive=drive,
     )
     assert out["a", 0].finished == 7

@@ -1,5 +1,7 @@
 """The inline engine gives what processes give, in one process."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,12 @@ def inline(flow_graph, roles, steps, every=1):
             workloads[name, rank] = factory()
             workloads[name, rank].setup(contexts[name, rank])
     engine = InlineSteps(
-        flow_graph, workloads, contexts, steps=steps, metrics_every=every, report=lambda r: lines.extend(r.lines)
+        flow_graph,
+        workloads,
+        contexts,
+        steps=steps,
+        metrics_every=every,
+        report=lambda parts: lines.extend(chain(*parts.values())),
     )
     assert engine.run() == steps - 1
     return {key: workload.seen for key, workload in workloads.items()}, lines

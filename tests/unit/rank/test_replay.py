@@ -6,11 +6,11 @@ import pytest
 from rolemesh.api.transport import Site
 from rolemesh.api.workload import NoOptions, RankContext
 from rolemesh.graph.schedule import Activity
-from rolemesh.runs.meter import Meter
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
 
 
@@ -41,7 +41,7 @@ def start(fleet, flow, tmp_path):
             meter,
             steps=9,
             retention=True,
-            stateful={"b"},
+            unrepeated={"b"},
             resume=resume,
         )
         return ports[role]

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
-from rolemesh.errors import RehearsalError
-from rolemesh_rehearsal.injector import Injector
+from rolemesh_rehearsal.injector import Injector, RehearsalError
 from rolemesh_rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 

@@ -81,7 +81,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifest(run_dir: Path) -> Callable[..., Path]:
-    """``manifest(step, world_sizes, parts)`` makes a set complete, as the master does.
+    """``manifest(step, world_sizes, parts)`` makes a checkpoint complete, as the master does.
 
     A part is what an agent has persisted, or the files of a rank under their final names.
     """
@@ -98,7 +98,8 @@ def manifest(run_dir: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def persisted(shm: Path, run_dir: Path, manifest: Callable[..., Path]) -> Callable[..., Path]:
-    """``persisted(step, world_sizes, state of (rank, world size, step))`` writes a whole set; returns its folder."""
+    """``persisted(step, world_sizes, state of (rank, world size, step))`` writes a whole checkpoint; returns its
+    folder."""
 
     def make(step: int, world_sizes: dict[str, int], state: Callable[[int, int, int], Any]) -> Path:
         files = []

@@ -1,4 +1,4 @@
-"""Persisted snapshots: damage is found, the set before is used, and another world size gets the same tensors."""
+"""Persisted snapshots: damage is found, the checkpoint before is used, and another world size gets the same tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def state(rank, size, step):
 def test_an_intact_set_is_found_by_its_manifest(run_dir, persisted):
     for step in (9, 19):
         persisted(step, {"trainer": 2}, state)
-    assert [(each.step, each.warning) for each in disk.find_sets(run_dir)] == [(19, ""), (9, "")]
+    assert [(each.step, each.warning) for each in disk.find_checkpoints(run_dir)] == [(19, ""), (9, "")]
     assert disk.verify(disk.step_folder(run_dir, 19)) == []
     newest, passed_over = disk.newest_intact(run_dir)
     assert (newest.step, passed_over) == (19, [])
@@ -58,7 +58,7 @@ def test_a_set_without_a_manifest_does_not_exist(run_dir, persisted):
     (persisted(19, {"trainer": 2}, state) / disk.MANIFEST).unlink()
     newest, passed_over = disk.newest_intact(run_dir)
     assert (newest.step, passed_over) == (9, [])
-    reason = "the snapshot of step 19 does not count: the set has no manifest: it was never finished"
+    reason = "the snapshot of step 19 does not count: the checkpoint has no manifest: it was never finished"
     assert disk.newest_intact(run_dir, 19) == (None, [reason])
     with pytest.raises(SnapshotError, match="never finished"):
         disk.load(disk.step_folder(run_dir, 19), "trainer", 0, 2, dict)
@@ -142,8 +142,9 @@ def test_pruning_keeps_the_newest_and_drops_what_was_never_finished(run_dir, per
         persisted(step, {"trainer": 1}, state)
     (disk.step_folder(run_dir, 29) / disk.MANIFEST).unlink()
     disk.step_folder(run_dir, 49).mkdir()
-    assert disk.prune(run_dir, keep=2) == [9, 29]
-    assert [each.step for each in disk.find_sets(run_dir)] == [49, 39, 19]
+    assert disk.prune(run_dir, keep=2, needed=9) == [29]
+    assert disk.prune(run_dir, keep=2) == [9]
+    assert [each.step for each in disk.find_checkpoints(run_dir)] == [49, 39, 19]
 
 
 def test_a_manifest_removes_what_another_world_size_left(run_dir, persisted):

@@ -60,7 +60,7 @@ class Producer:
 
 
 def written(run_dir, part):
-    """Where the one file of what had been sent is before its set is complete."""
+    """Where the one file of what had been sent is before its checkpoint is complete."""
     (name,) = [name for name in part.files if name.endswith(".edges")]
     return disk.step_folder(run_dir, part.step) / disk.attempt_file(name, part.attempt)
 

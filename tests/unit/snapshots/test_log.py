@@ -114,3 +114,61 @@ def test_a_record_larger_than_a_segment_gets_one_of_its_own(shm, pool):
     send(log, pool, 1, [1])
     assert [(r.step, r.hlen > 3 << 20) for r in SendLog.read(shm, "a", 0)] == [(0, True), (1, False)]
     log.close()
+
+
+def made(log, pool, step, *, whole):
+    first = log.position
+    send(log, pool, step, [step], edge=1)
+    send(log, pool, step, [step], edge=2)
+    if whole:
+        log.whole(0, step, first, 0)
+
+
+def steps_of(log):
+    return {record.step for record in log.found if log.is_whole(record) and not log.is_orphan(record)}
+
+
+def test_what_is_whole_is_no_orphan_after_any_number_of_restarts(shm, pool):
+    log = SendLog(shm, "a", 0)
+    for step in range(4):
+        made(log, pool, step, whole=step < 3)
+    log.line(2, b"a line")
+    second = SendLog(shm, "a", 0, generation=1, resume=0)
+    assert steps_of(second) == {0, 1, 2}
+    assert [second.is_orphan(r) for r in second.found if r.step == 3] == [True, True]
+    assert [second.is_orphan(r) for r in second.found if r.kind == LINE] == [True]
+    third = SendLog(shm, "a", 0, generation=2, resume=1)
+    assert steps_of(third) == {0, 1, 2}
+    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK} == {0, 1, 2}
+
+
+def test_what_is_whole_is_void_once_the_whole_job_has_gone_back(shm, pool):
+    log = SendLog(shm, "a", 0)
+    for step in range(3):
+        made(log, pool, step, whole=True)
+    back = SendLog(shm, "a", 0, generation=1, resume=0, timeline=1)
+    assert steps_of(back) == set()
+    made(back, pool, 1, whole=True)
+    assert steps_of(SendLog(shm, "a", 0, generation=2, resume=0, timeline=1)) == {1}
+    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK and r.generation == 0} == {0}
+
+
+def test_a_log_is_sure_if_every_generation_that_may_have_shown_something_has_written_to_it(shm, pool):
+    assert SendLog(shm, "a", 0).sure
+    assert SendLog(shm, "a", 0, generation=1, resume=0).sure
+    assert not SendLog(shm, "a", 0, generation=3, resume=0).sure  # the second one was elsewhere
+    copied = SendLog(shm, "a", 0, generation=4, resume=0, copied=True)
+    assert not copied.sure
+    again = SendLog(shm, "a", 0, generation=5, resume=0)
+    assert not again.sure  # the fourth has shown nothing, and has not asked either
+    made(again, pool, 1, whole=True)
+    assert again.sure
+    assert SendLog(shm, "a", 0, generation=6, resume=0).sure
+
+
+def test_what_a_copy_of_a_log_has_beyond_its_snapshot_is_void(shm, pool):
+    log = SendLog(shm, "a", 0)
+    for step in range(3):
+        made(log, pool, step, whole=True)
+    assert steps_of(SendLog(shm, "a", 0, generation=1, resume=1, copied=True)) == {0, 1}
+    assert steps_of(SendLog(shm, "a", 0, generation=2, resume=1)) == {0, 1}

@@ -96,7 +96,7 @@ def test_of_many_that_wait_for_a_slow_disk_two_stay(shm):
     memory = MemorySnapshots(shm, "role", 0)
     for step in range(20):
         memory.write(step, {"x": np.full(100, step)}, log=0, persist=True)
-    assert memory.pinned() == (18, 19)
+    assert memory.pinned() == (15, 19)  # see `rolemesh_durable.protocol.persisting`
     assert len(list(shm.glob("snap-role-0-*"))) <= 4
 
 

@@ -17,11 +17,13 @@ import pytest
 import zmq
 
 from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
-from rolemesh.runs.jsonl import LineFile, event_line, metrics_line
-from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, Control, write_json
+from rolemesh.runs.jsonl import event_line, metrics_line
+from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_durable.control.client import Request, StopJob
 from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_durable.master.answers import Answers
+from rolemesh_durable.runs import Control, write_json
 
 
 class _Recording(Answers):
@@ -76,6 +78,7 @@ class MasterOutside:
             lines=lambda: self._lines,
             put=lambda event: None,
             inject=lambda kind, target: None,
+            refuse=lambda sizes: "",
         )
         self._answers.requests = self.requests
         control = Control(self.name, self._job_id, "local", path, 4242, self._started)
@@ -157,7 +160,7 @@ class MasterOutside:
 
     def _serve(self, answers: Answers, ended: threading.Event) -> None:
         while not ended.is_set():
-            if not answers.socket.poll(10):
+            if not answers.sockets[0].poll(10):
                 continue
             at_once = None if self.answers.wait(0.01) else self._tokens.pop() if self._tokens else 0
             if at_once == 0:
@@ -168,7 +171,7 @@ class MasterOutside:
             if any(isinstance(request, StopJob) for request in self.requests[before:]):
                 self._state = "stopping"
                 self.on_stop()
-        answers.socket.close(linger=0)
+        answers.sockets[0].close(linger=0)
 
     def _status(self) -> JobStatus:
         step = self._steps

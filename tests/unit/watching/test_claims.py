@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from rolemesh.errors import NameInUseError
-from rolemesh.runs.claim import claim
-from rolemesh.runs.lock import RunLock, UnlockableError, hold, is_held, lock_file
+from rolemesh.runs.claim import lock_file
+from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.living import LivingRun, answers
+from rolemesh_durable.control.lock import RunLock, hold, is_held
 
 
 def test_a_folder_whose_job_does_not_answer_is_not_taken_from_it(start_master: Any) -> None:
@@ -113,10 +115,10 @@ def test_without_locks_the_masters_answer_decides_and_that_is_said(
 ) -> None:
     """No file system here refuses locks, so the system call is replaced."""
 
-    def refused(fd: int, kind: int) -> bool:
-        raise UnlockableError(95, os.strerror(95))
+    def refused(fd: int, kind: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "nothing of the kind")
 
-    monkeypatch.setattr("rolemesh.runs.lock._try", refused)
+    monkeypatch.setattr("fcntl.flock", refused)
     master = start_master()
     with pytest.raises(NameInUseError), claim(master.run_dir, answers=answers):
         pass

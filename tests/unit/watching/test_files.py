@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.jsonl import last_line, read_metrics
-from rolemesh.runs.paging import pages
-from rolemesh.runs.run import RESULT_FILE, Run, write_json
+from rolemesh.runs.jsonl import read_metrics
+from rolemesh.runs.run import RESULT_FILE
+from rolemesh_durable.journal.line_file import last_line
+from rolemesh_durable.journal.paging import pages
+from rolemesh_durable.runs import Run, write_json
 
 
 @pytest.fixture

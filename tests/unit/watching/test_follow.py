@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rolemesh_durable.control.background import Teller
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, Update, Watch
 from rolemesh_durable.control.watch import follow
 from rolemesh_durable.driver import stop_job
@@ -25,8 +26,8 @@ class Seen:
         self.calls: list[tuple[str, Any]] = []
         self._when = when
 
-    def each(self) -> dict[str, Seen]:
-        return {"seen": self}
+    def each(self) -> dict[str, Teller]:
+        return {"seen": self.broadcast}
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         self.calls.append((hook, next(iter(arguments.values()))))

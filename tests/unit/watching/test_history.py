@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from rolemesh.cli import main
-from rolemesh.runs.paging import BLOCK, pages
 from rolemesh_durable.control import history
+from rolemesh_durable.control.background import Teller
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.control.watch import follow
+from rolemesh_durable.journal.paging import BLOCK, pages
 
 LONG = 200_000
 
@@ -66,8 +67,8 @@ class Counting:
         self.steps: list[int] = []
         self.told = threading.Event()
 
-    def each(self) -> dict[str, Counting]:
-        return {"counting": self}
+    def each(self) -> dict[str, Teller]:
+        return {"counting": self.broadcast}
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         if hook == "event":

@@ -16,10 +16,11 @@ import pytest
 
 from rolemesh.api.failures import Failure
 from rolemesh.cli import main
-from rolemesh.runs.claim import claim
-from rolemesh.runs.run import Run, write_job_file
+from rolemesh.runs.run import write_job_file
 from rolemesh_durable.cli.logs import BLOCK, Tail
+from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import StopJob, Watch
+from rolemesh_durable.runs import Run
 
 
 @pytest.fixture(autouse=True)
@@ -396,11 +397,18 @@ def test_attach_shows_the_job_until_it_ends_and_exits_as_it_did(
 ) -> None:
     master = start_master()
     master.step(reward=0.25)
-    timer = threading.Timer(0.3, lambda: (master.step(reward=0.75), master.end("failed", 1, "out of luck")))
-    timer.start()
+
+    def end_once_watched() -> None:
+        while len(master.requests) < 2:
+            time.sleep(0.01)
+        master.step(reward=0.75)
+        master.end("failed", 1, "out of luck")
+
+    ending = threading.Thread(target=end_once_watched)
+    ending.start()
 
     assert main(["attach", "grpo"]) == 1
-    timer.join()
+    ending.join()
 
     shown = capsys.readouterr()
     assert "reward 0.25" in shown.out

@@ -12,7 +12,8 @@ from matplotlib.image import imread
 from pydantic import ValidationError
 
 from rolemesh.api.observer import RunInfo, StepMetrics
-from rolemesh.runs.jsonl import LineFile, metrics_line
+from rolemesh.runs.jsonl import metrics_line
+from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_plot import PlotObserver, PlotOptions
 from rolemesh_plot.figure import moving_average
 

@@ -15,9 +15,9 @@ from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Strategy, broken
-from rolemesh.placement.chain import replan
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
+from rolemesh_durable.protocol.replan import replan
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 
 ROLLOUT, TRAINER = RoleRequest("rollout", 3), RoleRequest("trainer", 2, group="collective")

@@ -86,12 +86,14 @@ class Village:
     origin_step: int = -1
     retention_bytes: int = 1 << 30
     metrics_every: int = 1
+    repeats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         pairs = [key.decode() for _ in range(2) for key in zmq.curve_keypair()]
         self.job = JobConfig(
             "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, self.metrics_every, True,
             self.retention_bytes, SHM, TCP, bool(self.nodes), TransportKeys(*pairs), self.snapshots, self.stateful,
+            tuple(role for role in self.stateful if role not in self.repeats),
         )  # fmt: skip
         self.context = zmq.Context()
         self.reports = self.context.socket(zmq.PULL)
@@ -252,7 +254,7 @@ class Village:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, "\n".join(
-                [f"{key}: {rank.board.read()} gen {rank.launch.generation}" for key, rank in self.ranks.items()]
+                [f"{key}: {rank.status_page.read()} gen {rank.launch.generation}" for key, rank in self.ranks.items()]
                 + [self.log(*key)[-1500:] for key in self.ranks]
             )
             self.tick()

@@ -29,10 +29,10 @@ def flow(
     return LogicalGraph("restarts", ops, edges)
 
 
-def classes(*, pause: float = 0.002, size: int = 4) -> dict[str, tuple[str, dict[str, Any]]]:
+def classes(*, pause: float = 0.002, size: int = 4, rollout: str = "Rollout") -> dict[str, tuple[str, dict[str, Any]]]:
     """By role its class in ``roles.py``, and what it is made with."""
     return {
         "data": ("Source", {"pause": pause, "size": size}),
-        "rollout": ("Rollout", {"pause": pause}),
+        "rollout": (rollout, {"pause": pause}),
         "trainer": ("Trainer", {"pause": pause, "size": size}),
     }

@@ -61,6 +61,22 @@ class Rollout:
         self.weights = np.array(weights)
 
 
+class Counting(Rollout):
+    """A state of its own, in which the weights are not: the last `load` is repeated."""
+
+    calls = 0
+
+    def generate(self, x):
+        self.calls += 1
+        return (super().generate(x) + self.calls) % P
+
+    def snapshot(self):
+        return {"calls": self.calls}
+
+    def restore(self, state):
+        self.calls = state["calls"]
+
+
 class Trainer:
     """Folds everything it gets into its state."""
 

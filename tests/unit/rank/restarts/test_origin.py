@@ -37,9 +37,9 @@ def test_it_goes_on_from_the_files(village, lag, size):
 def test_and_again_from_what_it_persists_itself(village):
     graph = lagging(3, every=4)
     want = ends(run(village, graph))
-    folder = run(village, graph, snapshots=EACH).persist(5)
-    folder = run(village, graph, snapshots=EACH, origin=folder, origin_step=5).persist(6)
-    folder = run(village, graph, snapshots=EACH, origin=folder, origin_step=6).persist(7)
+    folder = run(village, graph, snapshots=EACH).persist(3)
+    folder = run(village, graph, snapshots=EACH, origin=folder, origin_step=3).persist(5)
+    folder = run(village, graph, snapshots=EACH, origin=folder, origin_step=5).persist(7)
     assert ends(run(village, graph, origin=folder, origin_step=7)) == want
 
 

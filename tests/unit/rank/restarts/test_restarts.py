@@ -12,7 +12,7 @@ STEPS = 30
 
 
 def calm(village, graph, made, **options):
-    quiet = village(graph, made, stateful=STATEFUL, steps=STEPS, **options)
+    quiet = village(graph, made, **{"stateful": STATEFUL, "steps": STEPS} | options)
     quiet.start()
     return quiet.done(), quiet.metrics()
 
@@ -58,6 +58,12 @@ CASES = {
     "snapshots every fourth step": {"snapshots": SnapshotPlan(enabled=True, every=4)},
     "lines of four steps": {"metrics_every": 4, "snapshots": SnapshotPlan(enabled=True, every=3)},
     "a group": {"sizes": {"data": 1, "rollout": 2, "trainer": 2}, "collective": ("trainer",)},
+    "a state and repeated inputs": {
+        "made": {"rollout": "Counting"},
+        "flow": {"lag": 3, "every": 3},
+        "stateful": ("data", "rollout", "trainer"),
+        "repeats": ("rollout",),
+    },
     "two nodes": {"nodes": {("data", 0): "n0", ("rollout", 0): "n1", ("trainer", 0): "n0"}, "made": {"size": 9000}},
 }
 
@@ -68,7 +74,7 @@ def test_random_kills_change_nothing(village, dice, case, seed):
     options = dict(CASES[case])
     graph, made = flow(**options.pop("flow", {})), classes(**options.pop("made", {}))
     want = calm(village, graph, made, **options)
-    job = village(graph, made, stateful=STATEFUL, steps=STEPS, **options)
+    job = village(graph, made, **{"stateful": STATEFUL, "steps": STEPS} | options)
     job.start()
     disturb(job, dice(f"{case}/{seed}"), kills=6)
     assert (job.done(), job.metrics()) == want

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import zmq
 
-from rolemesh.api.cluster import AgentPlace, AgentStart, ClusterView, Lost, Received
+from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
 from rolemesh_durable.agent.resource_guard import remove_agent, remove_job
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart, Lost, Received
 from rolemesh_local.forking import how_it_ended
 from rolemesh_local.messages import Agents, AgentState, Beat, Exited, Kill, Link, Spawn, ToMaster
 from rolemesh_local.nodes import lose_node, lost_nodes, present
@@ -45,7 +46,7 @@ def parse_identity(identity: bytes) -> tuple[str, int]:
 
 
 class LocalLauncher:
-    """See `rolemesh.api.cluster.Launcher`. `link` leads to the supervisor, `folder` is the job's private one.
+    """See `rolemesh_durable.protocol.launcher`. `link` leads to the supervisor, `folder` is the job's private one.
 
     A zmq socket belongs to one thread, so `send` hands messages to the launcher's own thread.
     """
@@ -69,7 +70,7 @@ class LocalLauncher:
         self._thread: threading.Thread | None = None
 
     def open(self, received: Received, lost: Lost) -> None:
-        """See `rolemesh.api.cluster.Launcher`. Returns when the supervisor has told which agents there are."""
+        """See `Launcher`. Returns when the supervisor has told which agents there are."""
         self._received, self._lost = received, lost
         known = self._link.receive()
         if not known or not isinstance(known[0], Agents):
@@ -82,7 +83,7 @@ class LocalLauncher:
         bound.wait()
 
     def start(self, starts: Sequence[AgentStart]) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         known, lost = {node.id for node in self._nodes.nodes}, lost_nodes(self._folder)
         for start in starts:
             if start.place.node not in known:
@@ -99,8 +100,11 @@ class LocalLauncher:
                     self._agents[agent] = AgentState(agent, start.incarnation, node, 0)
                     self._link.send(Spawn(agent, start.incarnation, node, start.config))
 
+    def reserve(self, places: Sequence[AgentPlace]) -> None:
+        """See `Launcher`: this machine's resources are only counted."""
+
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """See `rolemesh.api.cluster.Launcher`: agents connect by themselves, the supervisor has told which live."""
+        """See `Launcher`: agents connect by themselves, the supervisor has told which live."""
         with self._lock:
             known = dict(self._agents)
         wanted = {(place.agent, incarnations[place.agent]) for place in places}
@@ -116,35 +120,35 @@ class LocalLauncher:
                 self._tell_lost(found, lost)
 
     def send(self, agent: str, incarnation: int, message: bytes) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with self._lock:
             if not self._stopped:
                 self._outbox.send_multipart([agent_identity(agent, incarnation), message])
 
     def kill(self, agent: str, incarnation: int) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with contextlib.suppress(OSError):
             self._link.send(Kill(agent, incarnation))
 
     def cluster(self) -> ClusterView:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         return present(self._nodes, self._folder)
 
     def beat(self) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         self._turns += 1
         if self._turns == 1:
             self._link.send(Beat(1))
 
     def lose(self, node: str) -> bool:
-        """See `rolemesh.api.cluster.Launcher`. The only node of a job is this machine, which cannot be taken away."""
+        """See `Launcher`. The only node of a job is this machine, which cannot be taken away."""
         if len(self._nodes.nodes) < 2 or node not in {n.id for n in self._nodes.nodes}:
             return False
         lose_node(self._folder, node)
         return True
 
     def stop(self) -> None:
-        """See `rolemesh.api.cluster.Launcher`. Agents that do not end by themselves are killed."""
+        """See `Launcher`. Agents that do not end by themselves are killed."""
         with self._lock:
             if self._stopped:
                 return

@@ -6,6 +6,8 @@ import os
 import threading
 import time
 import traceback
+import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ import ray
 
 from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import PluginError
-from rolemesh.runs.lock import hold
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.limits import raise_limits
 from rolemesh_durable.agent.resource_guard import ResourceGuard
+from rolemesh_durable.control.lock import hold
 from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.hosting.restarts import Restarts
 from rolemesh_durable.master.master import Master
@@ -28,7 +30,7 @@ from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
 
-__all__ = ["AgentActor", "MasterActor", "MasterWatch"]
+__all__ = ["AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
 
 CRASHES_FILE = ".master-crashes"
 LAST_WORD_S = 2.0
@@ -36,17 +38,42 @@ COME_UP_S = 15.0
 """How long a new master may be silent before an agent has it killed."""
 ANSWER_S = 2.0
 """How long an agent waits for a master to say that it is there."""
+PART_BYTES = 1 << 16
+"""Of an argument: Ray passes 100 KB and less along, up to 10 MB in all."""
 STUCK_S = 30.0
 """A master whose loop does not turn for this long hangs, and is killed."""
 
 
-class MasterActor:
-    """The master. Ray starts it again when its process dies, however it dies: the journal says where it was."""
+class ElsewhereError(Exception):
+    """Ray has started a job's first master on another node than the one that it was asked for."""
 
-    def __init__(self, bundle: bytes) -> None:
+
+def in_parts(data: bytes) -> list[bytes]:
+    """Arguments that travel with an actor, and are there whenever Ray starts it again: `joined` makes them `data`.
+
+    One large one would be kept by the process that gives it, and end with that.
+    """
+    packed = zlib.compress(data)
+    return [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """What `in_parts` was given."""
+    return zlib.decompress(b"".join(parts))
+
+
+class MasterActor:
+    """The master. Ray starts it again when its process dies, however it dies, and elsewhere when its node does: the
+    journal says where it was."""
+
+    def __init__(self, home: str, *bundle: bytes) -> None:
+        """It begins on the node `home`; raises `ElsewhereError` if it does not. `bundle`: see `in_parts`."""
+        here = ray.get_runtime_context()
+        self._again = bool(here.was_current_actor_reconstructed)
+        if here.get_node_id() != home and not self._again:
+            raise ElsewhereError(home)
         raise_limits()
-        self._job = msgspec.msgpack.decode(bundle, type=JobBundle)
-        self._again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._job = msgspec.msgpack.decode(joined(bundle), type=JobBundle)
         self._self = ray.get_runtime_context().current_actor
         self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
         self._crashes = Path(self._job.config.run_dir, CRASHES_FILE)
@@ -58,7 +85,7 @@ class MasterActor:
         guard = ResourceGuard(self._job.job_id, "master")
         started = time.monotonic()
         try:
-            Master(self._job, self._launcher, guard.tmp).run()
+            Master(self._job, self._launcher, guard.tmp, ray.util.get_node_ip_address()).run()
         except BaseException as error:
             self._failed(error, time.monotonic() - started)
         self._crashes.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from rolemesh.errors import BackendError, NameInUseError
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.hosting.start import await_master
 from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_ray.actors import MasterActor
+from rolemesh_ray.actors import ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
 from rolemesh_ray.nodes import free_nodes, living_nodes
@@ -29,6 +29,7 @@ from rolemesh_ray.queue import Line, jobs_with_bundles
 __all__ = ["RayConnection"]
 
 PROBE_TIMEOUT_S = 5.0
+COME_UP_S = 60.0
 PENDING_CALLS = 1000
 """More messages than this from an agent to a master that does not take them are dropped."""
 
@@ -125,13 +126,22 @@ class RayConnection:
         return master_actor(job) is not None
 
     def start(self, bundle: JobBundle) -> None:
-        """Start the master actor on this node, where the run's folder is, and return when it answers.
+        """Start the master actor on this node, and return when it answers. If this node dies it comes back on another.
 
         The lock of the run's folder is held by the driver until then; master and agents hold it themselves from then
         on.
         """
-        name = bundle.config.name
         run_dir = Path(bundle.config.run_dir)
+        deadline = time.monotonic() + COME_UP_S
+        while not self._come_up(bundle, deadline):
+            # A node that has just joined is not known everywhere on this Ray.
+            time.sleep(LOOK_S)
+        await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
+        self._await_reservation(run_dir)
+
+    def _come_up(self, bundle: JobBundle, deadline: float) -> bool:
+        """Start the master's actor; False if Ray has done so on another node, and that is to be tried again."""
+        name, home = bundle.config.name, ray.get_runtime_context().get_node_id()
         actor = ray.remote(MasterActor).options(
             name=master_name(name),
             namespace=NAMESPACE,
@@ -141,10 +151,10 @@ class RayConnection:
             # Agents say everything again until they are heard; what was under way when a master died need not be.
             max_task_retries=0,
             max_pending_calls=PENDING_CALLS,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=True),
         )
         try:
-            master = actor.remote(msgspec.msgpack.encode(bundle))
+            master = actor.remote(home, *in_parts(msgspec.msgpack.encode(bundle)))
         except ValueError as error:
             raise NameInUseError(
                 f"a job named {name!r} lives on this Ray",
@@ -153,12 +163,13 @@ class RayConnection:
         # From here on the name is this job's, and so is everything on Ray that carries it.
         self._name = name
         try:
-            ray.get(master.pid.remote(), timeout=60)
+            ray.get(master.pid.remote(), timeout=COME_UP_S)
         except Exception as error:
+            if ElsewhereError.__name__ in str(error) and time.monotonic() < deadline:
+                return False
             if self.alive():
                 raise BackendError(f"the master actor did not come up: {error}") from error
-        await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
-        self._await_reservation(run_dir)
+        return True
 
     def _await_reservation(self, run_dir: Path) -> None:
         """Stay in line until the job has what it was promised, and let its master know that its driver is here."""

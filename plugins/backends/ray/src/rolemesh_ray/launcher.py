@@ -12,9 +12,10 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rolemesh.api.cluster import AgentPlace, AgentStart, ClusterView, Lost, Received
+from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
 from rolemesh_durable.agent.resource_guard import remove_job
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart, Lost, Received
 from rolemesh_ray.names import (
     NAMESPACE,
     agent_actors,
@@ -45,7 +46,7 @@ class _Agent:
 
 
 class RayLauncher:
-    """See `rolemesh.api.cluster.Launcher`. Lives in the process of the job's master, whose actor is `master`.
+    """See `rolemesh_durable.protocol.launcher`. Lives in the process of the job's master, whose actor is `master`.
 
     `agent` is the class of the agents' actors, as `rolemesh_ray.actors.AgentActor`.
     """
@@ -64,7 +65,7 @@ class RayLauncher:
         self._turned = 0.0
 
     def open(self, received: Received, lost: Lost) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         self._lost = lost
         self._received = received
         threading.Thread(target=self._watch, name="agents", daemon=True).start()
@@ -75,7 +76,7 @@ class RayLauncher:
             self._received(agent, message)
 
     def start(self, starts: Sequence[AgentStart]) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         present = {node.id for node in self.cluster().nodes}
         here = [start for start in starts if start.place.node in present]
         for start in starts:
@@ -159,8 +160,12 @@ class RayLauncher:
                     remedy="something else took the resources after the plan was made; see `ray status`",
                 )
 
+    def reserve(self, places: Sequence[AgentPlace]) -> None:
+        """See `Launcher`."""
+        self._reserve(places)
+
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         found = agent_actors(self._job)
         for place in places:
             incarnation = incarnations[place.agent]
@@ -175,7 +180,7 @@ class RayLauncher:
             _end(handle)
 
     def send(self, agent: str, incarnation: int, message: bytes) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with self._lock:
             known = self._agents.get(agent)
         if known is not None and known.incarnation == incarnation:
@@ -183,20 +188,20 @@ class RayLauncher:
                 known.handle.deliver.remote(message)
 
     def kill(self, agent: str, incarnation: int) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with self._lock:
             known = self._agents.get(agent)
         if known is not None and known.incarnation == incarnation:
             threading.Thread(target=_end, args=(known.handle,), name="kill", daemon=True).start()
 
     def cluster(self) -> ClusterView:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with self._lock:
             gone = set(self._gone)
         return living_nodes(gone)
 
     def beat(self) -> None:
-        """See `rolemesh.api.cluster.Launcher`: here the agents notice a master that has fallen silent."""
+        """See `Launcher`: here the agents notice a master that has fallen silent."""
         self.turns += 1
         self._turned = time.monotonic()
 
@@ -205,11 +210,11 @@ class RayLauncher:
         return time.monotonic() - self._turned if self.turns else 0.0
 
     def lose(self, node: str) -> bool:
-        """See `rolemesh.api.cluster.Launcher`: Ray's nodes are not ours to take away."""
+        """See `Launcher`: Ray's nodes are not ours to take away."""
         return False
 
     def stop(self) -> None:
-        """See `rolemesh.api.cluster.Launcher`."""
+        """See `Launcher`."""
         with self._lock:
             if self._stopped.is_set():
                 return

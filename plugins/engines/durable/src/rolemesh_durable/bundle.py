@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace, ClusterView
-from rolemesh.api.transport import TransportKeys
+from rolemesh.api.cluster import ClusterView
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
-from rolemesh.spec.role_environments import environments
 from rolemesh_durable.journal.event_log import store_named
-from rolemesh_durable.protocol.job import JobBundle, JobConfig, PluginUse
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.fitness import Limits
+from rolemesh_durable.protocol.job import CheckUse, Environment, JobBundle, JobConfig, PluginUse
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.turns import taking_turns
 
 if TYPE_CHECKING:
     from rolemesh.plugins.select import Selected, Selection
 
-__all__ = ["bundle_job", "curve_keys", "job_config"]
-
-
-def curve_keys() -> TransportKeys:
-    """Fresh CurveZMQ key pairs for one job."""
-    import zmq
-
-    server_public, server_secret = zmq.curve_keypair()
-    client_public, client_secret = zmq.curve_keypair()
-    return TransportKeys(*(key.decode() for key in (server_public, server_secret, client_public, client_secret)))
+__all__ = ["bundle_job", "environment_of", "job_config"]
 
 
 def job_config(
@@ -50,12 +42,15 @@ def job_config(
 
     `resumes`: it starts from a persisted snapshot; `trust_pickles`: of which it may unpickle objects.
     """
+    from rolemesh_durable.dataplane.curve import new_keys
+
     spec = job.spec
     retention = spec.edges.retention
+    stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
         name=spec.name,
         job_id=job_id,
-        steps=spec.steps,
+        steps=spec.steps or ENDLESS,
         seed=spec.seed,
         run_dir=run_dir,
         base=str(job.base),
@@ -67,9 +62,11 @@ def job_config(
         local=plugin_use(selection.transports["local"]),
         remote=plugin_use(selection.transports["remote"]),
         several_nodes=several_nodes,
-        keys=curve_keys(),
+        keys=new_keys(),
         snapshots=snapshot_plan(job, resumes=resumes),
-        stateful=tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options)),
+        stateful=stateful,
+        varying=tuple(name for name, s in selection.roles.items() if s.cls.varies(s.options)),
+        unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
     )
 
@@ -97,10 +94,12 @@ def bundle_job(
     ray_address: str = "",
     origin: tuple[str, int] = ("", -1),
     trust_pickles: bool = False,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> JobBundle:
     """All that a master needs. `may_move`: its ranks may come to other nodes. `owned`: the job ends when nobody renews
     its lease. `rehearsed`: an injector of failures says how far its ranks may run.
 
+    `ranges`: the least and the most ranks of roles that have limits.
     `origin` is the folder and step of the persisted snapshot to start from, `trust_pickles` whether objects
     in it may be unpickled.
     """
@@ -108,8 +107,9 @@ def bundle_job(
     job_id = secrets.token_hex(4)
     nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
-    places = tuple(AgentPlace(agents[node], node, plan.held(node)) for node in nodes)
-    turns = plan.turns()
+    places = tuple(AgentPlace.of(agents[node], node, plan) for node in nodes)
+    turns = taking_turns(plan)
+    checks = list(_checks(selection))
     several = len(nodes) > 1 or (may_move and bool(spec.failover))
     config = job_config(
         job,
@@ -124,7 +124,7 @@ def bundle_job(
     outline = MasterConfig(
         name=spec.name,
         epoch=0,
-        steps=spec.steps,
+        steps=spec.steps or ENDLESS,
         grant=spec.grant,
         places=places,
         launches={agents[node]: tuple(_launches(job, selection, plan, node, origin, turns)) for node in nodes},
@@ -135,12 +135,15 @@ def bundle_job(
         lease_s=max(spec.lease_s, 5.0),
         snapshots=config.snapshots,
         stateful=config.stateful,
+        collective=tuple(name for name, s in selection.roles.items() if s.cls.group == "collective"),
+        ranges=dict(ranges or {}),
         origin=origin[0],
         origin_step=origin[1],
         hang_after_s=spec.hang.after_s,
         stacks=spec.hang.stacks,
         metrics_every=spec.metrics.every,
         rehearsed=rehearsed,
+        checks=tuple(limits for _, limits in checks),
     )
     return JobBundle(
         outline=outline,
@@ -158,11 +161,33 @@ def bundle_job(
         plugins=selection.versions(),
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
+        until=spec.until.model_dump(),
         preload={name: tuple(s.cls.preload) for name, s in selection.roles.items()},
         env={name: {**s.cls.env, **spec.roles[name].runtime_env.env_vars} for name, s in selection.roles.items()},
-        environments=environments(job),
+        environments={name: environment_of(job, name) for name in spec.roles},
         ray_address=ray_address,
+        checks=tuple(use for use, _ in checks),
     )
+
+
+def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:
+    """The job's checks; several of one name are told apart by numbers."""
+    chosen = selection.declared.get("checks", ())
+    names = [selected.record.name for selected in chosen]
+    for index, (selected, name) in enumerate(zip(chosen, names, strict=True)):
+        called = name if names.count(name) == 1 else f"{name}#{names[:index].count(name) + 1}"
+        options = selected.options
+        limits = Limits(called, dict(getattr(options, "at_least", {})), getattr(options, "slower", None))
+        yield CheckUse(called, plugin_use(selected)), limits
+
+
+def environment_of(job: JobFile, role: str) -> Environment:
+    """What the role's processes are started in; empty if it asks for nothing of its own."""
+    asked = job.spec.roles[role].runtime_env
+    if not (asked.pip or asked.working_dir):
+        return Environment()
+    where = job.where(("roles", role, "runtime_env", "pip" if asked.pip else "working_dir"))
+    return Environment(tuple(asked.pip), asked.working_dir or "", where)
 
 
 def _strategies(selection: Selection) -> tuple[PluginUse, ...]:

@@ -20,28 +20,29 @@ from rolemesh.errors import BackendError, JobFileError
 from rolemesh.job.engine import RunHandle, Say
 from rolemesh.job.explain import explain
 from rolemesh.job.planning import check_placed
-from rolemesh.job.prepared import Prepared
+from rolemesh.job.prepared import Prepared, instances
 from rolemesh.placement import PlacementPlan
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
-from rolemesh.runs.claim import claim
-from rolemesh.runs.run import LOGS_DIR, PLAN_FILE, write_job_file, write_json
+from rolemesh.runs.run import LOGS_DIR, write_job_file
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.resume import check_pickles, find_origin, find_source
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
+from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun, answers
-from rolemesh_durable.control.scale_up import Growth, with_own
+from rolemesh_durable.control.scale_up import Growth, held_by, with_own
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
 from rolemesh_durable.hosting.admission import Shared, find_room
+from rolemesh_durable.runs import PLAN_FILE, write_json
 
 __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 
 
 class Driver(RunHandle):
-    """One job, started as often as it takes: when its elastic roles can grow it goes on with more ranks, and when it
-    has lost nodes with fewer."""
+    """One job: when nodes join, its elastic roles get more ranks, and when it has failed because nodes were lost it is
+    started again with fewer."""
 
     def __init__(
         self,
@@ -65,7 +66,6 @@ class Driver(RunHandle):
         self._backend: Backend | None = None
         self._lost: frozenset[str] = frozenset()
         self._run = LivingRun(run_dir)
-        self._plan = PlacementPlan()
 
     def start(self) -> None:
         """Start the master, and return when it answers. Raises `RolemeshError`; nothing has been started then."""
@@ -95,9 +95,9 @@ class Driver(RunHandle):
             try:
                 result = self._follow(interrupted)
             finally:
-                grows = growth is not None and growth.stop()
-            stopped = result is not None and result["status"] == "interrupted"
-            if not (grows and stopped) and not self._loses(result):
+                if growth is not None:
+                    growth.stop()
+            if not self._loses(result):
                 return result
             self.close()
             # What this driver's own job has written a moment ago is no stranger's.
@@ -158,11 +158,11 @@ class Driver(RunHandle):
                 ray_address=backend.address,
                 origin=origin,
                 trust_pickles=self._trusted,
+                ranges=self._asked.elastic,
             )
             write_job_file(self.run_dir, job.job.dump())
-            write_json(self.run_dir / PLAN_FILE, explain(job.job, job.graph, plan, cluster, job.request))
+            write_json(self.run_dir / PLAN_FILE, explain(job, plan, cluster))
             backend.start(bundle, lock)
-        self._plan = plan
 
     def _origin(self, reference: str) -> tuple[str, int]:
         """Folder and step of the snapshot to start from."""
@@ -176,7 +176,7 @@ class Driver(RunHandle):
         roles = job.selection.roles
         stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
         source = find_source(reference, self.run_dir.parent)
-        found, damaged = find_origin(source, job.job.spec.steps, stateful, job.graph.lines)
+        found, damaged = find_origin(source, job.job.spec.steps, stateful, disk.flow_lines(job.graph))
         for text in damaged:
             self._say(f"warning: {text}")
         check_pickles(found, job.graph, trusted=self._trusted)
@@ -209,11 +209,15 @@ class Driver(RunHandle):
         if not snapshot_plan(self._job.job, resumes=False).enabled:
             self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")
             return None
-        growth = Growth(
-            self.run_dir, sizes, lambda: self._asked.largest(with_own(backend.free(), self._plan)), self._say
-        )
+        growth = Growth(self.run_dir, sizes, lambda: self._room(backend), self._say)
         growth.start()
         return growth
+
+    def _room(self, backend: Shared) -> dict[str, int]:
+        """How large the elastic roles could be. Raises `MasterGoneError`."""
+        with ControlClient(self.run_dir) as client:
+            own = held_by(client.status(), self._asked.request)
+        return self._asked.largest(with_own(backend.free(), own))
 
     def _loses(self, result: dict[str, Any] | None) -> bool:
         """Whether the job has failed because it has lost nodes, and can go on with fewer ranks on what is left."""
@@ -236,12 +240,7 @@ class Driver(RunHandle):
 
 def watchers(selection: Selection) -> JobPlugins:
     """The observers of a job that live where a person watches."""
-    observers = JobPlugins()
-    for index, selected in enumerate(selection.observers):
-        if selected.cls.side == "driver":
-            name = f"{selected.record.name}#{index}"
-            observers.create(name, selected.record, selected.cls, selected.options, selected.where)
-    return observers
+    return instances(each for each in selection.observers if each.cls.side == "driver")
 
 
 def stop_job(run_dir: Path, reason: str) -> None:

@@ -76,7 +76,8 @@ class ConsoleObserver(Observer):
             self._live.start()
         else:
             ranks = sum(run.roles.values())
-            self._say(f"{run.name}: {run.steps} steps, {ranks} ranks of {len(run.roles)} roles, in {run.run_dir}")
+            steps = f"{run.steps} steps" if run.steps else "steps without end"
+            self._say(f"{run.name}: {steps}, {ranks} ranks of {len(run.roles)} roles, in {run.run_dir}")
 
     @hookimpl
     def event(self, event: Event) -> None:
@@ -150,11 +151,14 @@ class ConsoleObserver(Observer):
     def _print_step(self) -> None:
         stats = self._stats
         total = stats.run.steps if stats.run else stats.finished
-        words = [f"step {stats.finished:>{len(str(total))}}/{total}", percent(stats.finished / total if total else 1.0)]
+        words = [f"step {stats.finished}"]
+        if total is not None:
+            words = [f"step {stats.finished:>{len(str(total))}}/{total}"]
+            words.append(percent(stats.finished / total if total else 1.0))
         words += [f"{name} {number(stats.series[name].latest)}" for name in stats.featured()]
         words += [f"{name}/s {number(rate)}" for name, rate in stats.rates().items()]
-        left = stats.seconds_left(total, self._now())
-        if left is not None and stats.finished < total:
+        left = stats.seconds_left(total, self._now()) if total is not None else None
+        if left is not None and total is not None and stats.finished < total:
             words.append(f"{clock(left)} left")
         self._printed_step, self._step_printed = stats.finished, self._now()
         self._say("  ".join(words))

@@ -72,6 +72,8 @@ def _progress(stats: Statistics, status: JobStatus | None, now: float) -> Render
     if status is None or (status.state in ("new", "starting") and not done):
         words = starting_line(stats, status, now) if status else "starting"
         return Text(words, style="yellow")
+    if total is None:
+        return _counted(stats, status, done)
     share = done / total if total else 1.0
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(no_wrap=True)
@@ -86,9 +88,19 @@ def _progress(stats: Statistics, status: JobStatus | None, now: float) -> Render
         tail.append(f"{duration(pace)}/step" if pace >= 0.1 else f"{number(1 / pace)} steps/s")
     bar = ProgressBar(total=max(total, 1), completed=min(done, max(total, 1)), complete_style="cyan")
     grid.add_row(Text(f"step {done}/{total}", style="bold"), bar, Text("   ".join(tail)))
-    if status.message:
-        return Group(grid, Text(status.message, style=state_style(status.state)))
-    return grid
+    return _with_message(grid, status)
+
+
+def _counted(stats: Statistics, status: JobStatus, done: int) -> RenderableType:
+    """The progress of a job of which nobody knows how many steps it has."""
+    pace = stats.seconds_per_step()
+    words = "" if pace is None else f"   {duration(pace)}/step" if pace >= 0.1 else f"   {number(1 / pace)} steps/s"
+    return _with_message(Text.assemble((f"step {done}", "bold"), words), status)
+
+
+def _with_message(shown: RenderableType, status: JobStatus) -> RenderableType:
+    message = status.message or (status.finishing and f"finishing: {status.finishing}")
+    return Group(shown, Text(message, style=state_style(status.state))) if message else shown
 
 
 def _metrics(stats: Statistics) -> Table | None:

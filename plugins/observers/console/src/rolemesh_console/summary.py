@@ -42,12 +42,14 @@ def summary(stats: Statistics, result: dict[str, Any]) -> RenderableType:
 def _head(stats: Statistics, result: dict[str, Any]) -> RenderableType:
     status = str(result.get("status", "ended"))
     name = str(result.get("name") or (stats.run.name if stats.run else "job"))
-    done, total = result.get("committed_steps", stats.finished), result.get("steps", "?")
+    done, total = result.get("committed_steps", stats.finished), result.get("steps")
     words = Text.assemble((f"{MARKS.get(status, '•')} {name} {status}", f"bold {state_style(status)}"))
-    words.append(f" · {done} of {total} steps")
+    words.append(f" · {done} of {total} steps" if total else f" · {done} steps")
     if isinstance(wall := result.get("wall_s"), int | float):
         words.append(f" · {duration(wall)}")
     parts: list[RenderableType] = [Rule(style="dim"), words]
+    if status == "done" and result.get("reason"):
+        parts.append(Text(f"  {result['reason']}", style="dim"))
     if status == "interrupted" and result.get("message"):
         parts.append(Text(f"  {result['message']}", style="yellow"))
     return Group(*parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -11,8 +13,9 @@ import msgspec
 import typer
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json, print_progress
-from rolemesh.cli.plugins import JsonOption, KindOption, named
+from rolemesh.cli._output import print_json
+from rolemesh.cli.arguments import JsonFlag
+from rolemesh.cli.plugins import KindOption, named
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import discover
@@ -37,7 +40,7 @@ class Check(Command):
 def check(
     plugin: Annotated[str, typer.Argument(help="An installed plugin's name, or a plugin's folder or test file.")],
     kind: KindOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Run the conformance kit against a plugin, in a process of its own, and print what it passes.
 
@@ -47,10 +50,10 @@ def check(
     """
     path = Path(plugin)
     if path.exists() and (os.sep in plugin or path.suffix == ".py" or (path / "pyproject.toml").exists()):
-        certificates = check_folder(path, discover(), print_progress)
+        certificates = check_folder(path, discover(), _print_progress)
     else:
-        certificates = [one for record in named(plugin, kind) for one in check_plugin(record, print_progress)]
-    print_progress("")
+        certificates = [one for record in named(plugin, kind) for one in check_plugin(record, _print_progress)]
+    _print_progress("")
     if as_json:
         print_json([msgspec.to_builtins(one) | {"passed": one.passed} for one in certificates])
     else:
@@ -76,3 +79,9 @@ def _certificate(one: Certificate) -> str:
             lines.append(f"  {outcome:<10}  {test.test}")
             lines += [f"              {line}" for line in (test.reason or test.message).splitlines()]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _print_progress(text: str) -> None:
+    """A line on stderr that the next one replaces, for a person who waits; "" removes it. Nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.errors import RehearsalError, RolemeshError
+from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, RefusedError
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.control.watch import ANSWER_S
@@ -20,7 +20,7 @@ from rolemesh_durable.faults import LASTING_S
 from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 
-__all__ = ["Injector"]
+__all__ = ["Injector", "RehearsalError"]
 
 log = logging.getLogger("rolemesh_rehearsal")
 
@@ -33,9 +33,17 @@ FIND_S = 60.0
 HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
 """How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`. A master that has died
 since may have taken it along: then it is injected once more, soon."""
+ENDLESS_PER_KILL = 8
+"""In a job without an end the failures come within so many steps each."""
 TRIES = 3
 LASTING = ("full", "stall")
 OVER = ("stopping", "done", "failed", "interrupted")
+
+
+class RehearsalError(RolemeshError):
+    """A rehearsal has shown less than it was asked for."""
+
+    exit_code = EXIT_FAILED
 
 
 class _Pending(NamedTuple):
@@ -112,7 +120,7 @@ class Injector:
         if begun is None:
             return
         since, first = time.monotonic(), progress(begun)
-        for moment in moments(self.rehearsal, begun.steps):
+        for moment in moments(self.rehearsal, begun.steps or ENDLESS_PER_KILL * self.rehearsal.kills):
             pace = (time.monotonic() - since) / max(1, progress(begun) - first)
             if not moment.again:
                 begun = self._at(moment.step, pace, begun)
@@ -130,7 +138,7 @@ class Injector:
     def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
         """The status once a rank has got beyond `step`, for which it is released; None when the job ended before."""
         # The last step is for when everything has been injected.
-        last = status.steps - 2
+        last = status.steps - 2 if status.steps is not None else 1 << 60
         self._released = max(self._released, min(step + LEAD + int(LEAD_S / max(pace, 1e-3)), last))
         return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rolemesh.api.failures import FaultKind
 from rolemesh.api.observer import JobStatus
+from rolemesh_durable.protocol.messages import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, Target
 
 __all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]

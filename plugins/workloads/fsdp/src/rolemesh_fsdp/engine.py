@@ -39,7 +39,7 @@ class Engine:
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.loss: LossFunction = self.options.loss.resolve()
         sharded = ctx.world_size > 1 or self.options.dtype != "float32"
-        self.group = join(ctx, self.device, self.options.timeout_s, needed=sharded)
+        self.group = join(ctx, self.options.timeout_s, needed=sharded)
         seed = self.options.init_seed if self.options.init_seed is not None else ctx.seed_for("init")
         model = load(self.options, seed)
         self.model = shard(model, self.options, ctx.world_size, self.device) if sharded else model.to(self.device)

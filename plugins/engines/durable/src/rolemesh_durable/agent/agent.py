@@ -20,15 +20,18 @@ import zmq
 
 from rolemesh.api.failures import Failure
 from rolemesh.errors import RolemeshError
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent import zygote
+from rolemesh_durable.agent.adopting import adopt
 from rolemesh_durable.agent.devices import visible_devices
+from rolemesh_durable.agent.folder import look_after
+from rolemesh_durable.agent.logs import Logs
+from rolemesh_durable.agent.measuring import Measuring
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.rehearsed import fail
 from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.agent.resource_guard import AgentGuard
+from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.stacks import StackTaker
 from rolemesh_durable.agent.status_pages import StatusPages
@@ -39,7 +42,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
-from rolemesh_durable.protocol.job import AgentConfig, RankStart
+from rolemesh_durable.protocol.job import AgentConfig, Environment, RankStart, laid_out
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
 
@@ -77,29 +80,35 @@ class Agent:
         self._turns = TurnPages()
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
         self._sampler = Sampler(self._status_pages, self._memory, self._reserve)
+        logs = Path(config.job.run_dir, "logs")
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = Logs(logs)
+        self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
+        self._poller = zmq.Poller()
+        self._zygote_sockets: dict[int, socket.socket] = {}
+        self._zygotes = ZygotePool(logs, self._guard.mark, self._guard.tmp, self._watch_zygote, config.lease_s)
+        rows = self._zygotes.adopt(config.incarnation, self._home)
+        if not rows:
+            self._guard.sweep()  # nothing lives but what nobody can command any more
+        found = adopt(rows, self._status_pages, self._turns, self._memory, self._channels, self._ended)
         self._machine = AgentMachine(
             Identity(config.agent, config.node, config.incarnation, config.host, os.getpid(), self._memory.address),
             config.lease_s,
             Neighbours(config.job.graph, config.job.world_sizes),
-            timeline=self._memory.timeline,
-            at_once=max(AT_ONCE, 2 * (os.cpu_count() or 1)),
+            e.Left(self._memory.timeline, found),
+            max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
         self._inbox: SimpleQueue[e.FromMaster | e.MasterRevived | e.Leave] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._logs = Path(config.job.run_dir, "logs")
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
         self._dropped = Dropped(f"agent {config.agent}")
-        self._poller = zmq.Poller()
-        self._zygote_sockets: dict[int, socket.socket] = {}
-        self._zygotes = ZygotePool(self._logs, self._guard.mark, self._guard.tmp, self._watch_zygote)
         self._stacks = StackTaker(self._guard.mark)
+        log, environ = logs / f"checks-{config.agent}.log", {MARKER: self._guard.mark}
+        self._measuring = Measuring(config, str(self._guard.shm), log, environ)
         self._events: deque[e.Event] = deque()
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
-        self._unseen = False
-        """Something has happened, and what it has done to the ranks has not been looked at."""
-        self._over = False
+        self._over = self._unseen = False
+        """Unseen: something has happened, and what it has done to the ranks has not been looked at."""
 
     def deliver(self, message: bytes) -> None:
         """Take an encoded `MasterToAgent` message."""
@@ -122,15 +131,15 @@ class Agent:
         """Serve until the job is over on this node; everything that the job had here is then gone.
 
         What is raised is this agent's end, and nothing is cleaned up: its process must end with it, as if it had been
-        killed. Its janitor ends the ranks, and what they left in memory is there for the next incarnation. SIGTERM is
-        heard in the main thread only.
+        killed. The ranks and what is in memory are there for the next incarnation; if none comes, the janitor ends
+        them. SIGTERM is heard in the main thread only.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: self.leave())
         self._poller.register(self._channels.reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
-        for role in self.config.warm:
+        for role in () if self.config.checks else self.config.warm:  # what is being imported would be measured, too
             self._zygotes.boot(*self._home(role))
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
@@ -160,7 +169,7 @@ class Agent:
             return
         for death in self._zygotes.turn():
             self._gone(death)
-        self._look_after_folder()
+        look_after(self._guard, self._reserve, self._memory, self._machine.timeline)
         for launch, error in self._memory.fetched():
             self._do(e.Fetched(launch.role, launch.rank, launch.generation, error))
         for stacks in self._stacks.results():
@@ -181,18 +190,6 @@ class Agent:
         else:
             self._do(e.FromRank(report))
 
-    def _look_after_folder(self) -> None:
-        """Make the folder again if somebody has removed it, so that ranks can go on to make snapshots there."""
-        if self._guard.lost:
-            LOG.warning("somebody has removed %s; it is made again", self._guard.shm)
-            try:
-                self._guard.renew()
-                self._reserve.forget()
-                self._memory.renew(self._machine.timeline, self._reserve.make)
-            except (OSError, RolemeshError) as error:
-                LOG.warning("it cannot be made: %s", error)
-        self._reserve.fill()
-
     def _read_zygote(self, fd: int, control: socket.socket) -> None:
         for death in self._zygotes.read(control):
             self._gone(death)
@@ -206,16 +203,13 @@ class Agent:
         """A rank has no process any more, or never got one."""
         role, rank, generation = parsed(death.key)
         self._turns.gone(role, rank, generation)
-        ended = death.exit_code, death.signal, death.error, self._left(role, rank), death.cause
-        self._do(e.RankExited(role, rank, generation, *ended))
+        self._do(self._ended(death))
 
-    def _left(self, role: str, rank: int) -> tuple[int, ...]:
-        """The snapshots that a dead rank has left in memory."""
-        try:
-            return self._memory.ended(role, rank)
-        except (OSError, RolemeshError) as error:
-            LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
-            return ()
+    def _ended(self, death: Death) -> e.RankExited:
+        role, rank, generation = parsed(death.key)
+        left, printed = self._memory.left(role, rank), "" if death.error else self._logs.tail(role, rank)
+        ended = death.exit_code, death.signal, death.error, left, death.cause, printed
+        return e.RankExited(role, rank, generation, *ended)
 
     def _do(self, event: e.Event) -> None:
         """Let the machine handle an event. What comes of its effects meanwhile is handled after them."""
@@ -232,9 +226,12 @@ class Agent:
             case e.ToMaster(message):
                 self._tell(message)
             case e.ToRank(role, rank, message):
+                self._status_pages.tells(role, rank, message)
                 self._channels.send((role, rank), message)
             case e.Fork(launch):
                 self._fork(launch)
+            case e.Measure(together):
+                self._measuring.begin(together)
             case e.Fetch(launch):
                 self._memory.fetch(launch)
             case e.Kill(role, rank, generation):
@@ -247,16 +244,18 @@ class Agent:
                 self._memory.died(role, rank)
             case e.Forget(timeline):
                 self._memory.forget(timeline, self._reserve.make)
+            case e.Relayout(layout):
+                self._memory.relayout(layout)
             case e.TakeStacks(role, rank, generation):
                 self._stacks.take(self._status_pages.pid(role, rank), role, rank, generation)
             case e.Fail():
                 hit = self._machine.ranks[effect.role, effect.rank] if effect.rank >= 0 else None
-                key = rank_key(*hit.start) if hit is not None else ""
                 pid = self._status_pages.pid(effect.role, effect.rank) if hit is not None else os.getpid()
-                fail(effect.kind, key, pid, self._memory, self._zygotes)
+                fail(effect.kind, rank_key(*hit.start) if hit is not None else "", pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case e.Quit():
+                self._zygotes.close()
                 os._exit(0)
             case e.CleanUp():
                 self._clean_up()
@@ -292,15 +291,16 @@ class Agent:
 
     def _start(self, key: str, launch: m.RankLaunch) -> None:
         role, rank = launch.role, launch.rank
-        status_page = self._status_pages.start(launch)
+        status_page, log = self._status_pages.start(launch), self._logs.begin(role, rank)
         self._channels.drop((role, rank))
         self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
         start = RankStart(
             launch=launch,
-            job=self.config.job,
+            job=laid_out(self.config.job, launch.layout),
             node=self.config.node,
             host=self.config.host,
             shm_dir=str(self._guard.shm),
+            timeline=self._memory.timeline,
             socket_dir=str(self._guard.tmp),
             tmp_dir=str(self._guard.tmp),
             agent_address=self._channels.address,
@@ -310,8 +310,7 @@ class Agent:
         )
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
-        log = self._logs / f"{role}-{rank}.log"
-        self._zygotes.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), str(log), env))
+        self._zygotes.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), log, env))
 
     def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
         """What kind of zygote the role's ranks are forked from."""
@@ -332,7 +331,7 @@ class Agent:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
         begun = time.thread_time()
-        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count)
+        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count, self._measuring.found)
         took = time.thread_time() - begun  # not what others have taken of the machine meanwhile
         self._next_sample = time.monotonic() + min(max(took / SAMPLE_SHARE, 0.0), 1.0)
         return sample

@@ -1,4 +1,4 @@
-"""Makes a role's environment, then becomes its zygote: ``python -m …agent.environment FD PARENT PRELOAD…``.
+"""Makes a role's environment, then becomes its zygote: ``python -m …agent.environment FD PARENT …``.
 
 The arguments are the zygote's; the first parcel on FD is the `Environment`. What pip installs goes into a virtual
 environment that sees everything of this interpreter's, so it holds only what differs. It is kept in the user's cache
@@ -29,8 +29,8 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.errors import BackendError
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.protocol.job import Environment
 
 __all__ = ["cache_folder", "interpreter"]
 
@@ -135,13 +135,15 @@ def _install(python: str, environment: Environment, constraints: Path, lock: int
     say("pip installs what its role needs")
     options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--constraint", str(constraints)]
     # Requirements may hold credentials, which neither a command line nor a file would keep. Should this process be
-    # killed, pip holds the lock until it is killed, too.
+    # killed, so is pip, which holds the lock: the agent's next incarnation begins from scratch.
+    this = os.getpid()
     pip = subprocess.Popen(
         [python, "-m", "pip", "install", *options, "-r", "/dev/stdin"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=[lock],
+        preexec_fn=lambda: zygote.die_with_parent(this),
         text=True,
     )
     assert pip.stdin is not None

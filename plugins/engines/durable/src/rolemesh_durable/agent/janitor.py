@@ -1,9 +1,12 @@
 """Removes what a dead agent or master leaves on its node: run as a script, by path, without the kernel.
 
-``python -I -S janitor.py MARKER TMP [SHM TOKEN HOLD_S]`` detaches itself and waits for end of file on its standard
-input, whose other end only its owner holds. That comes when the owner closes it or dies, however it dies. Then every
-process whose environment holds MARKER is killed and TMP removed, at once. SHM, which holds snapshots, waits HOLD_S
-seconds for the owner's next incarnation: it takes the folder over by writing another token into it.
+``python -I -S janitor.py MARKER TMP [SHM TOKEN HOLD_S ALL PARENT START]`` detaches itself and waits for end of file on
+its standard input, whose other end only its owner holds. That comes when the owner closes it or dies, however it dies.
+Then every process whose environment holds MARKER is killed and TMP removed, at once.
+
+With SHM all waits HOLD_S seconds for the owner's next incarnation, which takes it over by writing another token into
+SHM: snapshots there, TMP, and processes, which go on. If none comes, or the process PARENT (which began at START), who
+would start it, is gone, whatever holds ALL in its environment is killed, and both folders are removed.
 
 While its owner lives it keeps the folders' files young, which cleaners of temporary folders would take for abandoned,
 and notes in their guards that it does, in time since boot: clocks on the wall are set.
@@ -19,6 +22,10 @@ import signal
 import stat
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PREFIX = "rolemesh-"
 """With this begin the names of all folders in shared places."""
@@ -126,8 +133,9 @@ def keep_young(folder: str) -> None:
             continue
 
 
-def remove(folder: str, token: str) -> None:
-    """Remove `folder` while it belongs to `token`. Safe against a take-over meanwhile."""
+def remove(folder: str, token: str, before: "Callable[[], None]" = lambda: None) -> None:
+    """Remove `folder` while it belongs to `token`, and do what is to be done `before`. Safe against a take-over
+    meanwhile."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -136,6 +144,7 @@ def remove(folder: str, token: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if not token or os.fstat(fd).st_uid != os.geteuid() or token_of(folder) != token:
             return
+        before()
         # By another name nobody takes it over any more, however long the removal takes.
         doomed = f"{folder}.{os.getpid()}.removed"
         os.rename(folder, doomed)
@@ -146,14 +155,25 @@ def remove(folder: str, token: str) -> None:
         os.close(fd)
 
 
-def hold(folder: str, token: str, hold_s: float) -> None:
-    """Return when the folder has another owner or is gone; after `hold_s` seconds remove it."""
+def lives(pid: int, start: int) -> bool:
+    """Whether the process `pid` that began at `start` (clock ticks since boot) is there."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and int(fields[19]) == start
+
+
+def hold(folder: str, token: str, hold_s: float, parent: "tuple[int, int]", end: "Callable[[], None]") -> bool:
+    """Whether the folder has another owner within `hold_s` seconds; else `end` is called and it is removed."""
     deadline = time.monotonic() + hold_s
-    while token_of(folder) == token:
-        if time.monotonic() >= deadline:
-            remove(folder, token)
-            return
+    while (owner := token_of(folder)) == token:
+        if time.monotonic() >= deadline or not lives(*parent):
+            remove(folder, token, end)
+            return token_of(folder) not in ("", token)
         time.sleep(POLL_S)
+    return bool(owner)
 
 
 def watch(folders: "list[str]", guards: "list[int]") -> None:
@@ -190,10 +210,17 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
     watch(folders, guards)
+    if held:
+        folder, token, hold_s, everything, parent, start = held
+
+        def end() -> None:
+            sweep(everything)
+            shutil.rmtree(tmp, ignore_errors=True)
+
+        if hold(folder, token, float(hold_s), (int(parent), int(start)), end):
+            return
     sweep(marker)
     shutil.rmtree(tmp, ignore_errors=True)
-    if held:
-        hold(held[0], held[1], float(held[2]))
 
 
 if __name__ == "__main__":

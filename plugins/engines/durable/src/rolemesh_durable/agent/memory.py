@@ -12,6 +12,7 @@ from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["NodeMemory"]
@@ -78,7 +79,7 @@ class NodeMemory:
 
     @property
     def given_up(self) -> int:
-        """The newest step whose set cannot become complete because of this node; -1 for none."""
+        """The newest step whose checkpoint cannot become complete because of this node; -1 for none."""
         return self._persister.given_up if self._persister is not None else -1
 
     @property
@@ -94,24 +95,37 @@ class NodeMemory:
 
     def started(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
         """A rank runs here from now on, after step `resume`, as `generation`."""
+        self.adopted(role, rank, resume, generation, collective=collective)
+        if self._persister is None:
+            return
+        self._persister.restarted(role, rank, resume, generation)
+        if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
+            self._of((role, rank)).pin(resume)  # its part of the checkpoint may have been lost
+
+    def adopted(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
+        """A rank runs here that an earlier incarnation has started: see `started`."""
         self._left.pop((role, rank), None)
         if self._plan.enabled:
             self._running.add((role, rank))
         if self._replicas is not None:
             self._replicas.restarted(role, rank, resume, generation, collective=collective)
-        if self._persister is None:
-            return
-        self._persister.restarted(role, rank, resume, generation)
-        if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
-            self._of((role, rank)).pin(resume)  # its part of the set may have been lost
+        if self._persister is not None:
+            self._persister.adopted(role, rank, generation)
 
     def renew(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
         """The folder was removed, and is there again, empty: what is made in it is of `timeline`."""
         self._left.clear()
         make(self._shm / TIMELINE, str(timeline).encode())
 
-    def ended(self, role: str, rank: int) -> tuple[int, ...]:
-        """A rank's process is gone: the snapshots that it has left."""
+    def left(self, role: str, rank: int) -> tuple[int, ...]:
+        """A rank's process is gone: the snapshots that it has left, none if they cannot be read."""
+        try:
+            return self._ended(role, rank)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("what %s/%d has left in memory cannot be read: %s", role, rank, error)
+            return ()
+
+    def _ended(self, role: str, rank: int) -> tuple[int, ...]:
         self._lost.discard((role, rank))
         self._running.discard((role, rank))
         if self._replicas is not None:
@@ -142,7 +156,7 @@ class NodeMemory:
         return self._replicas.replicated(role, rank)
 
     def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
-        """The parts on disk of sets after `covered`, the newest complete one."""
+        """The parts on disk of checkpoints after `covered`, the newest complete one."""
         if self._persister is None:
             return ()
         if covered > self._covered:
@@ -179,6 +193,11 @@ class NodeMemory:
             return int((self._shm / TIMELINE).read_text())
         except (FileNotFoundError, ValueError):
             return 0
+
+    def relayout(self, layout: Layout) -> None:
+        """Roles have other numbers of ranks from now on."""
+        if self._persister is not None:
+            self._persister.relayout(layout)
 
     def forget(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
         """What is in memory is void; what comes is of `timeline`. Called when no rank runs here.

@@ -13,8 +13,9 @@ import msgspec
 
 from rolemesh_durable.agent import janitor
 from rolemesh_durable.agent.processes import start_time
+from rolemesh_durable.boot import boot_id
 
-__all__ = ["Owner", "boot_id", "is_orphan", "owner_of"]
+__all__ = ["Owner", "is_orphan", "owner_of"]
 
 ORPHAN_S = 60.0
 """How long a folder must have been without anybody who looks after it before it is removed, at least."""
@@ -24,7 +25,8 @@ class Owner(msgspec.Struct, frozen=True):
     """The process that a folder belongs to, and the job and part of it that it acts for.
 
     A process is known by pid, start (clock ticks since boot) and boot. `hold_s`: how long the folder waits for the next
-    incarnation after its death. `since` is when this was written, in seconds since boot.
+    incarnation after its death. `since` is when this was written, in seconds since boot. `tmp` is the folder of its
+    sockets, which goes with this one.
     """
 
     job: str
@@ -36,13 +38,14 @@ class Owner(msgspec.Struct, frozen=True):
     boot: str
     hold_s: float
     since: float
+    tmp: str = ""
     owner: str = janitor.OWNER
 
     @classmethod
-    def here(cls, job: str, part: str, token: str, incarnation: int, hold_s: float) -> Owner:
+    def here(cls, job: str, part: str, token: str, incarnation: int, hold_s: float, tmp: str = "") -> Owner:
         """This process."""
         pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), hold_s, now)
+        return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), hold_s, now, tmp)
 
     @property
     def alive(self) -> bool:
@@ -98,8 +101,3 @@ def _seen(folder: Path, owner: Owner) -> float:
         return float(janitor.read(str(folder), janitor.GUARD_FILE))
     except ValueError:
         return owner.since
-
-
-def boot_id() -> str:
-    """This boot of this machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 
 __all__ = ["receive", "send"]
@@ -32,8 +33,13 @@ def send(control: socket.socket, label: str, data: bytes) -> None:
         os.close(fd)
 
 
-def receive(control: socket.socket) -> tuple[str, bytes | None] | None:
-    """The next label and its data, or None at the end. Data are None if there was no descriptor left to take them."""
+def receive(control: socket.socket, *, wait: bool = True) -> tuple[str, bytes | None] | None:
+    """The next label and its data, or None at the end. Data are None if there was no descriptor left to take them.
+
+    Raises `BlockingIOError` if there is nothing, and it is not to wait.
+    """
+    if not wait and not select.select([control], [], [], 0.0)[0]:  # recv_fds passes no flags on
+        raise BlockingIOError
     label, fds, _, _ = socket.recv_fds(control, LABEL_BYTES, 1)
     if not label:
         return None

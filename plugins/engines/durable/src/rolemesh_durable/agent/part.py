@@ -1,8 +1,8 @@
-"""A rank's part of a persisted set: the files of one attempt to write it, from shared memory to disk.
+"""A rank's part of a persisted checkpoint: the files of one attempt to write it, from shared memory to disk.
 
 Each attempt writes under names of its own (`disk.attempt_file`), and never renames: the master gives the files of the
-attempts that it chose their final names when it completes the set. So an attempt that stands still for minutes, and
-goes on after its rank, its agent or the whole job was restarted, cannot change a set.
+attempts that it chose their final names when it completes the checkpoint. So an attempt that stands still for minutes,
+and goes on after its rank, its agent or the whole job was restarted, cannot change a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETRIES = 5
 
 
 class Removed(Exception):
-    """The folder of the set was removed while a part was being written to it."""
+    """The folder of the checkpoint was removed while a part was being written to it."""
 
 
 class Part:

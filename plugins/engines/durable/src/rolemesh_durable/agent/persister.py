@@ -18,6 +18,7 @@ from rolemesh_durable.agent.part import HOLDER, Part, Removed
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.messages import Persisted
 
 __all__ = ["Persister"]
@@ -33,6 +34,10 @@ _Key: TypeAlias = tuple[str, int, int]
 """Role, rank, step."""
 
 
+GIVEN_UP = "given-up"
+"""The file in the agent's folder that says up to which step checkpoints are not complete because of it."""
+
+
 class _Job:
     """A snapshot that is to be persisted. It is void once another one, or none, is known under its key."""
 
@@ -46,8 +51,8 @@ class Persister:
     """Persists the snapshots of the ranks of one agent; its methods are for the agent's loop and return at once.
 
     A snapshot stays pinned until `forget`, so that the next incarnation of the agent can do it again. If one cannot be
-    written, its set cannot become complete: what this agent has of it is removed, and the next set is tried. `start`
-    starts the thread that calls `work`, which no failure ends.
+    written, its checkpoint cannot become complete: what this agent has of it is removed, and the next checkpoint is
+    tried. `start` starts the thread that calls `work`, which no failure ends.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class Persister:
     ) -> None:
         """`directory` has the ranks' snapshots, logs and slots, all of them of `timeline`."""
         self._directory, self._run_dir = Path(directory), Path(run_dir)
-        self._world_sizes = dict(world_sizes)
+        self._first = self._world_sizes = dict(world_sizes)
         self._timeline = timeline
         self._generations: dict[tuple[str, int], int] = {}
         self._memory: dict[tuple[str, int], MemorySnapshots] = {}
@@ -65,7 +70,7 @@ class Persister:
         self._over: list[Part] = []
         self._covered = -1
         self._warning = ""
-        self._failed_at = -1
+        self._failed_at = _given_up(self._directory)
         self._step, self._progress = -1, 0.0
         self._fail = False
         self._stop = False
@@ -76,9 +81,13 @@ class Persister:
         """Begin to persist."""
         self._thread.start()
 
+    def relayout(self, layout: Layout) -> None:
+        """Roles have other numbers of ranks from now on."""
+        self._world_sizes = layout.world_sizes(self._first)
+
     @property
     def warning(self) -> str:
-        """Why sets cannot be written; empty once a later one could."""
+        """Why checkpoints cannot be written; empty once a later one could."""
         step, idle = self._step, time.monotonic() - self._progress
         if step >= 0 and idle > STALL_S and not self._warning:
             return (
@@ -89,7 +98,8 @@ class Persister:
 
     @property
     def given_up(self) -> int:
-        """The newest step whose set cannot become complete, because a part of it could not be written here; or -1."""
+        """The newest step whose checkpoint cannot become complete, because a part of it could not be written here; or
+        -1."""
         return self._failed_at
 
     def look(self, role: str, rank: int) -> None:
@@ -129,13 +139,14 @@ class Persister:
             return found
 
     def forget(self, step: int) -> None:
-        """A set of `step` is complete: older ones need not be reported, and their memory may go."""
+        """A checkpoint of `step` is complete: older ones need not be reported, and their memory may go."""
         self._let_go()
         with self._changed:
             self._covered = max(step, self._covered)
             over = [job for key, job in self._known.items() if key[2] <= step]
             self._drop(over)
-            # The set may have been made of another attempt's files: what is left of this one is in nobody's set.
+            # The checkpoint may have been made of another attempt's files: what is left of this one is in nobody's
+            # checkpoint.
             self._over += [job.part for job in over if job.part is not None]
             self._changed.notify_all()
         for job in over:
@@ -145,12 +156,18 @@ class Persister:
         """A rank starts again after `step`, as `generation`: what it had pinned later is void."""
         with self._changed:
             self._generations[role, rank] = generation
-            self._failed_at = min(self._failed_at, step)  # later sets may be written after all
+            self._failed_at = min(self._failed_at, step)  # later checkpoints may be written after all
             self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
+
+    def adopted(self, role: str, rank: int, generation: int) -> None:
+        """A rank runs as `generation`, which an earlier incarnation of the agent has started."""
+        with self._changed:
+            self._generations[role, rank] = generation
 
     def forget_timeline(self, timeline: int) -> None:
         """All that is pinned is void, also what is being written now; what comes is of `timeline`."""
         with self._changed:
+            (self._directory / GIVEN_UP).unlink(missing_ok=True)
             self._timeline, self._covered, self._failed_at = timeline, -1, -1
             self._drop(list(self._known.values()))
 
@@ -180,10 +197,13 @@ class Persister:
         self._wanted = deque(job for job in self._wanted if job not in jobs)
 
     def _let_go(self) -> None:
-        """Unpin what could not be written, and what can no longer become a complete set."""
+        """Unpin what could not be written, and what can no longer become a complete checkpoint."""
         with self._changed:
             given_up, self._failed = self._failed, []
             self._drop([job for job in given_up if self._known.get(job.key) is job])
+        if given_up:
+            with contextlib.suppress(OSError):  # full: whoever comes after this agent waits for it in vain, for a while
+                (self._directory / GIVEN_UP).write_text(str(self._failed_at))
         for job in given_up:
             self._of(*job.key[:2]).unpin(job.key[2])
 
@@ -230,7 +250,7 @@ class Persister:
                 if disk.newest_complete(self._run_dir) < step:
                     raise SnapshotError("its folder was removed while it was being written") from error
                 with self._changed:
-                    self._failed.append(job)  # a newer set is complete: nobody needs this one any more
+                    self._failed.append(job)  # a newer checkpoint is complete: nobody needs this one any more
                 return
         except Exception as error:
             if not self._stop:
@@ -253,10 +273,10 @@ class Persister:
         with self._changed:
             if self._known.get(job.key) is not job:
                 return  # void meanwhile
-            if not self._warning:  # once, however many sets it lasts
+            if not self._warning:  # once, however many checkpoints it lasts
                 self._warning = (
                     f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; training goes on, "
-                    f"and the next set is tried (in {disk.snapshots_folder(self._run_dir)})"
+                    f"and the next checkpoint is tried (in {disk.snapshots_folder(self._run_dir)})"
                 )
             self._failed_at = max(step, self._failed_at)
             same = [other for other in self._known.values() if other.key[2] == step]
@@ -285,3 +305,10 @@ def _reason(error: Exception) -> str:
         return error.what
     log.error("a snapshot could not be persisted", exc_info=error)
     return f"{type(error).__name__}: {error}"
+
+
+def _given_up(shm: Path) -> int:
+    try:
+        return int((shm / GIVEN_UP).read_text())
+    except (OSError, ValueError):
+        return -1

@@ -28,7 +28,11 @@ class RankChannels:
         return self.reports.recv_multipart() if self.reports.poll(0) else []
 
     def connect(self, key: RankKey, address: str) -> None:
-        """The rank's process listens at `address`."""
+        """The rank's process listens at `address`. Nothing changes for one that is connected to there."""
+        if (known := self._ranks.get(key)) is not None:
+            if known.get_string(zmq.LAST_ENDPOINT) == address:
+                return
+            known.close(0)
         peer = self._zmq.socket(zmq.PUSH)
         peer.set_hwm(0)
         peer.linger = 0

@@ -22,6 +22,7 @@ from pathlib import Path
 from rolemesh.errors import BackendError
 from rolemesh_durable.agent import janitor
 from rolemesh_durable.agent.ownership import Owner, is_orphan, owner_of
+from rolemesh_durable.agent.processes import start_time
 from rolemesh_durable.agent.reserve import Reserve
 
 __all__ = ["MARKER", "AgentGuard", "ResourceGuard", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
@@ -43,9 +44,11 @@ class ResourceGuard:
     janitor does the same.
     """
 
-    def __init__(self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = ()) -> None:
-        """`hold`: a folder, the token under which this process owns it, and for how long it waits for the next one."""
-        self.tmp = Path(tempfile.mkdtemp(prefix=f"{janitor.PREFIX}{job_id}-", dir="/tmp"))
+    def __init__(
+        self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = (), tmp: Path | None = None
+    ) -> None:
+        """`hold`: what the janitor is told of a folder that waits for the next owner. `tmp`: an earlier one's."""
+        self.tmp = tmp or _new_tmp(job_id)
         self._tmp_token = secrets.token_hex(8)
         here = Owner.here(job_id, owner, self._tmp_token, number or 0, 0.0)
         (self.tmp / janitor.OWNER_FILE).write_bytes(here.encode())
@@ -56,6 +59,9 @@ class ResourceGuard:
     def close(self) -> None:
         """Kill every process with the mark and remove the folders, now. Idempotent."""
         janitor.sweep(f"{MARKER}={self.mark}")
+        self._close_tmp()
+
+    def _close_tmp(self) -> None:
         janitor.remove(str(self.tmp), self._tmp_token)
         self._release()
 
@@ -67,9 +73,10 @@ class ResourceGuard:
 class AgentGuard(ResourceGuard):
     """A keeper with the agent's folder in shared memory, `shm`, taken over from an earlier incarnation if there is one.
 
-    Before it is taken over, whatever is left of earlier incarnations is killed: the agent's process, and all that it
-    marked. Raises `BackendError` if the folder belongs to another user, or to a later incarnation (this one has been
-    replaced and must end). `hold_s`: how long the folder waits for the next incarnation after this one's death.
+    Before it is taken over an earlier incarnation's process is killed. What that had started goes on, and `tmp` stays
+    what it was: the owner adopts it, or calls `sweep`. Raises `BackendError` if the folder belongs to another user, or
+    to a later incarnation (this one has been replaced and must end). `hold_s`: how long the folder waits for the next
+    incarnation after this one's death.
     """
 
     def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
@@ -78,9 +85,18 @@ class AgentGuard(ResourceGuard):
         self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
         self._token = secrets.token_hex(8)
         with _locked(self.shm):
-            _replace_owner(self.shm, job_id, agent, incarnation)
+            before = _replace_owner(self.shm, job_id, agent, incarnation)
+            parent = os.getppid()
+            held = (str(self.shm), self._token, str(hold_s), f"{MARKER}={job_id}/{agent}/", str(parent))
+            self._tmp = _taken_over(before) or _new_tmp(job_id)
             self._own()
-            super().__init__(job_id, agent, incarnation, (str(self.shm), self._token, str(hold_s)))
+            super().__init__(job_id, agent, incarnation, (*held, str(start_time(parent))), self._tmp)
+            if before is None or str(self.tmp) != before.tmp:
+                self.sweep()  # nobody can be reached any more
+
+    def sweep(self) -> None:
+        """Kill all that this and earlier incarnations have started."""
+        janitor.sweep(f"{MARKER}={self._job}/{self._agent}/")
 
     @property
     def lost(self) -> bool:
@@ -98,14 +114,27 @@ class AgentGuard(ResourceGuard):
 
     def _own(self) -> None:
         self._inode = self.shm.stat().st_ino
-        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s)
+        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s, str(self._tmp))
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:
-        """As `ResourceGuard.close`, and `shm` with it, unless a later incarnation has taken it over."""
-        janitor.sweep(f"{MARKER}={self.mark}")
-        janitor.remove(str(self.shm), self._token)
-        super().close()
+        """As `ResourceGuard.close`, and `shm` with it, unless a later incarnation has taken all of it over."""
+        if janitor.token_of(str(self.shm)) in ("", self._token):
+            self.sweep()
+            janitor.remove(str(self.shm), self._token)
+        self._close_tmp()
+
+
+def _new_tmp(job_id: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{janitor.PREFIX}{job_id}-", dir="/tmp"))
+
+
+def _taken_over(before: Owner | None) -> Path | None:
+    """The folder of sockets of the owner `before`, if it is there, and still its own."""
+    if before is None or not before.tmp:
+        return None
+    known = owner_of(Path(before.tmp))
+    return Path(before.tmp) if known is not None and (known.job, known.part) == (before.job, before.part) else None
 
 
 def remove_agent(job_id: str, agent: str) -> None:
@@ -177,11 +206,11 @@ def _foreign(folder: Path, how: str) -> BackendError:
     )
 
 
-def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> None:
-    """See that no earlier incarnation acts in `folder` any more."""
+def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> Owner | None:
+    """See that no earlier incarnation acts in `folder` any more; which it was."""
     before = owner_of(folder)
     if before is None:
-        return  # new, or its owner file was lost: its name has the job's id, which nobody else knows
+        return None  # new, or its owner file was lost: its name has the job's id, which nobody else knows
     if (before.job, before.part) != (job_id, agent):
         raise _foreign(folder, f"job {before.job}, agent {before.part}")
     if before.incarnation > incarnation:
@@ -201,7 +230,7 @@ def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> N
                 remedy="it hangs in the kernel (a driver, a file system); the node needs a look",
             )
         time.sleep(0.005)
-    janitor.sweep(f"{MARKER}={job_id}/{agent}/")
+    return before
 
 
 def _start_janitor(*arguments: str) -> int:

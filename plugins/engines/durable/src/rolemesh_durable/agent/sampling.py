@@ -11,6 +11,7 @@ from rolemesh_durable.agent.processes import is_stopped
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
+from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.rank.status_page import Position
 
@@ -28,15 +29,17 @@ class Sampler:
         self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
         self._unreadable: set[tuple[str, int]] = set()
 
-    def sample(self, covered: int, making: tuple[str, ...], dropped: int) -> Sampled:
-        """`covered` is the newest complete set on disk, `dropped` counts messages that were none."""
+    def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
+        """`covered` is the newest complete checkpoint on disk, `dropped` counts messages that were none, `measured` is
+        what the checks have found."""
         now = time.monotonic_ns()
         positions = list(self._status_pages.read())
         status_pages = tuple(self._sampled(launch, at, now) for launch, at in positions)
         persisted = self._memory.persisted(covered)
         refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
         stored, given_up = self._memory.stored(), self._memory.given_up
-        return Sampled(status_pages, stored, persisted, self._wrong(positions), making, refusals, given_up)
+        wrong = self._wrong(positions)
+        return Sampled(status_pages, stored, persisted, wrong, making, refusals, given_up, measured)
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """What is waited for on this node, "" if nothing is."""
@@ -60,6 +63,9 @@ class Sampler:
             since_s=since * 1e-9,
             frozen=since > FROZEN_AFTER_NS and is_stopped(at.pid),
             busy_s=at.busy_ns * 1e-9,
+            done=at.done,
+            total=at.total,
+            layout=at.layout,
         )
 
     def _durable(self, role: str, rank: int, snapshot: int) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.messages import AgentToRank, RankLaunch, Watermarks
 from rolemesh_durable.protocol.rank_key import RankKey
-from rolemesh_durable.rank.status_page import STOPPING, Position, StatusPage
+from rolemesh_durable.rank.status_page import GRANTED, STOPPING, Position, StatusPage
 
 __all__ = ["StatusPages"]
 
@@ -37,6 +37,11 @@ class StatusPages:
                 self._path(*key, old[1].generation).unlink(missing_ok=True)
         return path
 
+    def adopt(self, launch: RankLaunch) -> None:
+        """A rank that an earlier incarnation has started. Raises `OSError` if its page is gone."""
+        path = self._path(launch.role, launch.rank, launch.generation)
+        self._status_pages[launch.role, launch.rank] = StatusPage(path), launch
+
     def read(self) -> Iterator[tuple[RankLaunch, Position]]:
         """What each rank has written last."""
         for status_page, launch in self._status_pages.values():
@@ -46,6 +51,23 @@ class StatusPages:
         """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""
         if (role, rank) in self._status_pages:
             self._status_pages[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
+
+    def tells(self, role: str, rank: int, message: AgentToRank) -> None:
+        """The rank is about to be told this: how far it may run is what the agent's next incarnation has to know."""
+        if isinstance(message, Watermarks) and (role, rank) in self._status_pages:
+            fields = self._status_pages[role, rank][0].fields
+            fields[GRANTED] = max(message.granted, fields[GRANTED])
+
+    def left(self, launch: RankLaunch) -> Position | None:
+        """What a rank that an earlier incarnation has started has written last, if its page is still there."""
+        try:
+            page = StatusPage.open(str(self._path(launch.role, launch.rank, launch.generation)))
+        except OSError:
+            return None
+        try:
+            return page.read()
+        finally:
+            page.close()
 
     def pid(self, role: str, rank: int) -> int:
         """The process that the rank has said it is; 0 if it has said nothing."""

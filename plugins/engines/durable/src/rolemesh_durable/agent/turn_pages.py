@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row
 from rolemesh_durable.rank.turn_page import TurnPage
@@ -10,7 +12,7 @@ __all__ = ["TurnPages"]
 
 
 class TurnPages:
-    """One page per slot whose ranks take turns, for as long as the agent lives.
+    """One page per slot whose ranks take turns, for as long as the agent, or one of them, lives.
 
     They are no files of a folder: ranks that were started before and after somebody has emptied shared memory must
     look at the same page.
@@ -35,6 +37,17 @@ class TurnPages:
         self._of[member] = (page, launch.generation)
         page.write(member, Row(STARTING))
         return page.path
+
+    def adopt(self, living: Iterable[tuple[RankLaunch, int]]) -> None:
+        """Ranks and their processes that an earlier incarnation has started: they look at the pages that it made."""
+        for launch, pid in living:
+            if launch.turns and (page := self._pages.get(launch.turns) or TurnPage.of(pid, launch.turns)) is not None:
+                self._pages[launch.turns] = page
+                self._of[launch.role, launch.rank] = (page, launch.generation)
+        for members, page in self._pages.items():
+            for member in members:
+                if member not in self._of:
+                    page.write(member, Row(ABSENT))
 
     def gone(self, role: str, rank: int, generation: int) -> None:
         """A rank has no process any more: nobody waits for it, unless the next generation is being started already."""

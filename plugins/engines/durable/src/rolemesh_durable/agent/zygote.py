@@ -1,9 +1,13 @@
-"""A clean, preloaded process that forks ranks in milliseconds: ``python -m rolemesh_durable.agent.zygote FD``.
+"""A clean, preloaded process that forks ranks in milliseconds.
 
-It holds one thread, no sockets but FD, no CUDA context. FD is a SOCK_SEQPACKET pair with the agent: the agent sends
-`Fork` (see `agent.parcels`), the zygote answers `Ready` or `Broken` once, then `Forked` and `Exited`, or
-`Broken` for a rank that could not be forked: the others live on. It dies with the agent's thread that started it, and
-its ranks die with it (PR_SET_PDEATHSIG).
+``python -m rolemesh_durable.agent.zygote FD PARENT FOLDER ALONE_S MODULE…`` holds one thread and no CUDA context. FD is
+a SOCK_SEQPACKET pair with the agent: the agent sends `Fork` (see `agent.parcels`), the zygote answers `Ready` or
+`Broken` once, then `Forked` and `Exited`, or `Broken` for a rank that could not be forked: the others live on.
+
+Until it is ready it dies with the agent's thread that started it. From then on it outlives its agent, as its ranks do:
+they die with the zygote (PR_SET_PDEATHSIG). The agent's next incarnation connects to ``FOLDER/zygote-<pid>``, is told
+what there is (`Row`), and commands from then on; an older one is not heard any more. Who comes within ALONE_S seconds
+is waited for.
 """
 
 from __future__ import annotations
@@ -17,8 +21,10 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import distribution
 from types import ModuleType
@@ -30,7 +36,20 @@ from rolemesh_durable.agent import parcels
 from rolemesh_durable.agent.output import write_to
 from rolemesh_durable.agent.refusals import refused
 
-__all__ = ["Broken", "Exited", "Fork", "Forked", "Making", "Ready", "ZygoteMessage", "die_with_parent"]
+__all__ = [
+    "ADOPT",
+    "SOCKET",
+    "Broken",
+    "Exited",
+    "Fork",
+    "Forked",
+    "Making",
+    "Ready",
+    "Replaced",
+    "Row",
+    "ZygoteMessage",
+    "die_with_parent",
+]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
@@ -43,6 +62,12 @@ EVERY_RANK = (
     "rolemesh_durable.rank.main",
 )
 """What most ranks import: here, once."""
+SOCKET = "zygote-"
+"""With this, and its pid, is called where a zygote waits for its agent's next incarnation."""
+ADOPT = "adopt/"
+"""With this, and its incarnation, an agent begins."""
+ADOPT_S = 2.0
+"""How long whoever connects may take to say so."""
 MAX_CHARS = 20_000
 """Of what went wrong: a message on FD is bounded."""
 
@@ -66,6 +91,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """All preloads are imported. `threads` above 1 means that a preload started some: a fork may then hang."""
 
     threads: int
+    pid: int
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
@@ -94,7 +120,20 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
-ZygoteMessage: TypeAlias = Making | Ready | Broken | Forked | Exited
+class Replaced(msgspec.Struct, frozen=True, tag=True):
+    """Another incarnation of the agent commands from now on."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A rank's newest process, as whoever adopts it is told: how it was started, and its status if it is gone."""
+
+    key: str
+    pid: int
+    start: bytes
+    status: int | None = None
+
+
+ZygoteMessage: TypeAlias = Making | Ready | Broken | Forked | Exited | Replaced
 
 
 def die_with_parent(parent: int) -> None:
@@ -107,8 +146,9 @@ def die_with_parent(parent: int) -> None:
 def main() -> None:
     die_with_parent(int(sys.argv[2]))
     control = socket.socket(fileno=int(sys.argv[1]))
+    folder, alone_s = sys.argv[3], float(sys.argv[4])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in sys.argv[3:]:
+    for module in sys.argv[5:]:
         try:
             importlib.import_module(module)
         except BaseException:
@@ -119,61 +159,147 @@ def main() -> None:
     distribution("rolemesh")  # what is installed is listed once, not by every rank
     gc.collect()
     gc.freeze()
-    _send(control, Ready(len(os.listdir("/proc/self/task"))))
-    _serve(control, importlib.import_module("rolemesh_durable.rank.main"))
+    threads = len(os.listdir("/proc/self/task"))
+    if os.fork():
+        os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
+    _Zygote(control, folder, alone_s, importlib.import_module("rolemesh_durable.rank.main")).serve(threads)
 
 
-def _send(control: socket.socket, message: ZygoteMessage) -> None:
+def _send(control: socket.socket | None, message: ZygoteMessage) -> None:
     if isinstance(message, Broken):
         message = msgspec.structs.replace(message, error=message.error[-MAX_CHARS:])
-    control.send(msgspec.msgpack.encode(message))
+    if control is not None:
+        with suppress(OSError):  # an agent that is gone: its next incarnation is told by the rows
+            control.send(msgspec.msgpack.encode(message))
 
 
-def _serve(control: socket.socket, rank: ModuleType) -> None:
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    ranks: dict[int, str] = {}
-    decode = msgspec.msgpack.Decoder(Fork).decode
-    while True:
-        readable = select.select([control.fileno(), wake_read], [], [])[0]
-        if wake_read in readable:
-            os.read(wake_read, 4096)
-            while ranks:
-                try:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
-                except ChildProcessError:
-                    break
-                if pid == 0:
-                    break
-                if pid in ranks:
-                    _send(control, Exited(ranks.pop(pid), pid, status))
-        if control.fileno() in readable:
-            parcel = parcels.receive(control)
-            if parcel is None:
+class _Zygote:
+    """Serves one agent at a time: `control` leads to it, None while there is none."""
+
+    def __init__(self, control: socket.socket, folder: str, alone_s: float, rank: ModuleType) -> None:
+        self._control: socket.socket | None = control
+        self._alone_s, self._rank = alone_s, rank
+        self._incarnation = -1
+        self._lost = 0.0
+        self._living: dict[int, str] = {}
+        self._rows: dict[str, Row] = {}
+        """By role and number, the newest of each."""
+        self._decode = msgspec.msgpack.Decoder(Fork).decode
+        self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._listener: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.path.join(folder, f"{SOCKET}{os.getpid()}")
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            self._listener.bind(path)
+            self._listener.listen()
+        except OSError as error:
+            print(f"this zygote cannot outlive its agent: {error}", file=sys.stderr, flush=True)
+            self._listener = None
+
+    def serve(self, threads: int) -> None:
+        """Do what is asked for, until nobody can ask any more."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        _send(self._control, Ready(threads, os.getpid()))
+        while True:
+            heard = [end.fileno() for end in (self._control, self._listener) if end is not None]
+            left = None if self._control is not None else max(0.0, self._lost + self._alone_s - time.monotonic())
+            readable = select.select([*heard, self._wake[0]], [], [], left)[0]
+            if self._wake[0] in readable:
+                os.read(self._wake[0], 4096)
+                self._reap()
+            if self._control is not None and self._control.fileno() in readable:
+                self._read()
+            if self._listener is not None and self._listener.fileno() in readable:
+                self._accept()
+            if self._control is None and (self._listener is None or time.monotonic() >= self._lost + self._alone_s):
                 os._exit(0)
-            key, data = parcel
+
+    def _reap(self) -> None:
+        while self._living:
             try:
-                if data is None:
-                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                request = decode(data)
-                torch = sys.modules.get("torch")
-                if torch is not None and torch.cuda.is_initialized():
-                    _send(control, Broken(key, "a preload has initialised CUDA, which does not survive a fork"))
-                    continue
-                start = rank.prepare(request.start)
-                pid = os.fork()
-            except OSError as error:
-                _send(control, Broken(key, refused(error)))
-                continue
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                _become_rank(request, partial(rank.main, start), control, (wake_read, wake_write))
-            ranks[pid] = key
-            _send(control, Forked(key, pid))
+                break
+            if (key := self._living.pop(pid, None)) is not None:
+                if (row := self._rows[_name(key)]).key == key:
+                    self._rows[_name(key)] = msgspec.structs.replace(row, status=status)
+                _send(self._control, Exited(key, pid, status))
+
+    def _read(self, wait: bool = True) -> bool:
+        """Take what the agent asks for; whether there may be more."""
+        assert self._control is not None
+        try:
+            parcel = parcels.receive(self._control, wait=wait)
+        except BlockingIOError:
+            return False
+        except OSError:
+            parcel = None
+        if parcel is None:
+            self._control.close()
+            self._control, self._lost = None, time.monotonic()
+            return False
+        self._fork(*parcel)
+        return True
+
+    def _accept(self) -> None:
+        """An incarnation of the agent has come. What the one before has asked for is done first."""
+        assert self._listener is not None
+        agent, _ = self._listener.accept()
+        try:
+            agent.settimeout(ADOPT_S)
+            label, _ = parcels.receive(agent) or ("", None)
+            agent.settimeout(None)
+            incarnation = int(label.removeprefix(ADOPT)) if label.startswith(ADOPT) else -1
+            if incarnation <= self._incarnation:
+                agent.close()
+                return
+            while self._control is not None and self._read(wait=False):
+                pass
+            _send(self._control, Replaced())
+            if self._control is not None:
+                self._control.close()
+            self._reap()
+            self._control, self._incarnation, self._lost = agent, incarnation, time.monotonic()
+            parcels.send(agent, ADOPT, msgspec.msgpack.encode(list(self._rows.values())))
+        except (OSError, ValueError):
+            agent.close()
+            if self._control is agent:
+                self._control = None
+
+    def _fork(self, key: str, data: bytes | None) -> None:
+        try:
+            if data is None:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            request = self._decode(data)
+            torch = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_initialized():
+                _send(self._control, Broken(key, "a preload has initialised CUDA, which does not survive a fork"))
+                return
+            start = self._rank.prepare(request.start)
+            pid = os.fork()
+        except OSError as error:
+            _send(self._control, Broken(key, refused(error)))
+            return
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            _become_rank(request, partial(self._rank.main, start), [self._control, self._listener], self._wake)
+        self._living[pid] = key
+        self._rows[_name(key)] = Row(key, pid, request.start)
+        _send(self._control, Forked(key, pid))
 
 
-def _become_rank(request: Fork, run: Callable[[], int], control: socket.socket, wake: tuple[int, int]) -> None:
+def _name(key: str) -> str:
+    """Of a rank's key its role and number."""
+    return key.rpartition("/")[0]
+
+
+def _become_rank(
+    request: Fork, run: Callable[[], int], sockets: list[socket.socket | None], wake: tuple[int, int]
+) -> None:
     code = 70
     try:
         parent = os.getppid()
@@ -181,7 +307,9 @@ def _become_rank(request: Fork, run: Callable[[], int], control: socket.socket, 
         die_with_parent(parent)
         # Where Yama restricts ptrace, only ancestors could take a hung rank's stacks: py-spy is none.
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
-        control.close()
+        for end in sockets:
+            if end is not None:
+                end.close()
         for fd in wake:
             os.close(fd)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +16,13 @@ from typing import IO, Literal
 
 import msgspec
 
-from rolemesh.spec.role_environments import Environment
 from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.agent.processes import start_time
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.resource_guard import MARKER
+from rolemesh_durable.protocol.job import Environment
 
-__all__ = ["Death", "ZygotePool", "parsed", "rank_key"]
+__all__ = ["Death", "ReplacedError", "ZygotePool", "death_of", "parsed", "rank_key"]
 
 BASE_ENV = {
     "OMP_NUM_THREADS": "1",
@@ -34,6 +37,11 @@ BASE_ENV = {
 
 END_S = 2.0
 """How long a zygote that has closed its end may take to be gone."""
+LOG = logging.getLogger(__name__)
+ANSWER_S = 5.0
+"""How long one that is adopted may take to say what it has: it does nothing that takes longer."""
+ALONE_S = 5.0
+"""For so long beyond its lease a zygote waits for an agent: the dead one's janitor ends all before."""
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -46,9 +54,15 @@ class Death(msgspec.Struct, frozen=True):
     cause: Literal["start", "environment"] = "start"
 
 
+class ReplacedError(Exception):
+    """Another incarnation of the agent commands its zygotes."""
+
+
 class _Zygote:
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
+        """`process`: until it is ready it is the agent's child."""
         self.process = process
+        self.pid, self.started = pid, start_time(pid)
         self.control = control
         self.ready = False
         self.making = ""
@@ -57,16 +71,37 @@ class _Zygote:
         self.ranks: dict[str, int | None] = {}
         self.doomed: set[str] = set()
 
+    def kill(self) -> None:
+        """SIGKILL: its ranks die with it. Not somebody else who has its pid by now."""
+        if start_time(self.pid) == self.started >= 0:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def gone(self, within_s: float) -> bool:
+        """Whether its process is gone, after so long at most."""
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(within_s)
+        until = time.monotonic() + within_s
+        while start_time(self.pid) == self.started >= 0:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        return True
+
 
 class ZygotePool:
     """Zygotes by what they preload, their variables and their environment; one is made when the first rank needs it.
 
-    All methods belong to one thread, which must live as long as the ranks: the kernel kills a zygote when the thread
-    that started it ends.
+    All methods belong to one thread: until a zygote is ready the kernel kills it when the thread that started it ends.
     """
 
-    def __init__(self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None]) -> None:
-        """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`."""
+    def __init__(
+        self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None], lease_s: float = 10.0
+    ) -> None:
+        """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`. Zygotes
+        outlive this process for `lease_s`, if nobody ends them, and a little."""
+        self._alone_s = lease_s + ALONE_S
         self._logs = logs
         self._mark = mark
         self._tmp = tmp
@@ -83,6 +118,60 @@ class ZygotePool:
         """Start a zygote now, so that it is warm when its first rank is asked for. `fork` says if that fails."""
         with suppress(OSError):
             self._get(tuple(preload), dict(env), environment)
+
+    def adopt(
+        self, incarnation: int, home_of: Callable[[str], tuple[tuple[str, ...], dict[str, str], Environment]]
+    ) -> list[zygote.Row]:
+        """Command the zygotes that earlier incarnations have left; returns their ranks' newest processes.
+
+        `home_of(role)` is what `fork` is given for its ranks. A zygote that does not answer, or has had no rank, is
+        killed.
+        """
+        found: dict[str, zygote.Row] = {}
+        for path in sorted(self._tmp.glob(f"{zygote.SOCKET}*")):
+            pid = int(path.name.removeprefix(zygote.SOCKET))
+            rows = self._adopt(path, pid, incarnation, home_of)
+            for row in rows or ():
+                role, rank, generation = parsed(row.key)
+                known = found.get(f"{role}/{rank}")
+                if known is None or parsed(known.key)[2] < generation:
+                    found[f"{role}/{rank}"] = row
+            if not rows:
+                path.unlink(missing_ok=True)
+        return list(found.values())
+
+    def _adopt(
+        self,
+        path: Path,
+        pid: int,
+        incarnation: int,
+        home_of: Callable[[str], tuple[tuple[str, ...], dict[str, str], Environment]],
+    ) -> list[zygote.Row]:
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            control.settimeout(ANSWER_S)
+            control.connect(str(path))
+            parcels.send(control, f"{zygote.ADOPT}{incarnation}", b"")
+            _, data = parcels.receive(control) or ("", None)
+            rows = msgspec.msgpack.decode(data or b"\x90", type=list[zygote.Row])
+            kind = _kind(*home_of(parsed(rows[0].key)[0])) if rows else ()
+        except ConnectionRefusedError:
+            rows, kind, pid = [], (), 0  # it is dead
+        except (OSError, KeyError, ValueError, msgspec.DecodeError) as error:
+            LOG.warning("the zygote with pid %d cannot be adopted: %r", pid, error)
+            rows, kind = [], ()
+        if not rows or kind in self._zygotes:
+            control.close()
+            if pid and start_time(pid) >= 0:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return []
+        control.settimeout(None)
+        home = self._zygotes[kind] = _Zygote(control, pid)
+        home.ready = True
+        home.ranks = {row.key: row.pid for row in rows if row.status is None}
+        self._changed(control)
+        return rows
 
     def fork(
         self, preload: Iterable[str], env: Mapping[str, str], environment: Environment, request: zygote.Fork
@@ -134,11 +223,11 @@ class ZygotePool:
         """Rehearsal: SIGKILL a zygote, one that has ranks if there is one."""
         homes = sorted(self._zygotes.values(), key=lambda home: len(home.ranks))
         if homes:
-            homes[-1].process.kill()
+            homes[-1].kill()
 
     def pids(self) -> list[int]:
         """The zygotes' pids."""
-        return [home.process.pid for home in self._zygotes.values()]
+        return [home.pid for home in self._zygotes.values()]
 
     def read(self, control: socket.socket) -> list[Death]:
         """Take what a zygote has to say; return the ranks whose end it tells."""
@@ -156,14 +245,19 @@ class ZygotePool:
         match self._decode(data):
             case zygote.Making(text=text):
                 home.making = text
-            case zygote.Ready():
+            case zygote.Ready(pid=pid):
                 home.ready, home.making = True, ""
+                if home.process is not None:
+                    home.process.wait()
+                home.process, home.pid, home.started = None, pid, start_time(pid)
                 return self._send_waiting(home)
             case zygote.Forked(key=key, pid=pid):
                 home.ranks[key] = pid
                 if key in home.doomed:
                     home.doomed.discard(key)
                     self.kill(key)
+            case zygote.Replaced():
+                raise ReplacedError("another incarnation of this agent has taken its zygotes over: this one must end")
             case zygote.Broken(key="") as broken:
                 home.broken = broken
             case zygote.Broken(key=key, error=error):
@@ -171,17 +265,15 @@ class ZygotePool:
                 return [Death(key, error=error)]
             case zygote.Exited(key=key, status=status):
                 home.ranks.pop(key, None)
-                if os.WIFSIGNALED(status):
-                    return [Death(key, signal=os.WTERMSIG(status))]
-                return [Death(key, exit_code=os.waitstatus_to_exitcode(status))]
+                return [death_of(key, status)]
         return []
 
     def close(self) -> None:
         """End all zygotes; their ranks end with them."""
         for home in self._zygotes.values():
             home.control.close()
-            home.process.kill()
-            home.process.wait()
+            home.kill()
+            home.gone(END_S)
         self._zygotes.clear()
 
     def _send_waiting(self, home: _Zygote, raises: str = "") -> list[Death]:
@@ -207,14 +299,14 @@ class ZygotePool:
         return dead
 
     def _zygote_gone(self, home: _Zygote) -> list[Death]:
-        for pid in [home.process.pid, *(pid for pid in home.ranks.values() if pid is not None)]:
+        home.kill()
+        for pid in (pid for pid in home.ranks.values() if pid is not None):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            home.process.wait(END_S)
-        code = home.process.returncode
-        how = f"ended with exit code {code}" if code is not None else "does not end: it hangs in the kernel"
-        gone = f"its zygote (pid {home.process.pid}) {how}"
+        how = "has ended" if home.gone(END_S) else "does not end: it hangs in the kernel"
+        if home.process is not None and home.process.returncode is not None:
+            how = f"ended with exit code {home.process.returncode}"
+        gone = f"its zygote (pid {home.pid}) {how}"
         broken = home.broken or zygote.Broken("", gone)
         dead = [Death(key, error=broken.error, cause=broken.cause) for key in home.ranks]
         self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
@@ -222,7 +314,7 @@ class ZygotePool:
         return dead
 
     def _get(self, preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> _Zygote:
-        kind = (preload, tuple(sorted(env.items())), environment.pip, environment.working_dir)
+        kind = _kind(preload, env, environment)
         if kind not in self._zygotes:
             self._zygotes[kind] = self._start(preload, env, environment)
             self._changed(self._zygotes[kind].control)
@@ -236,7 +328,10 @@ class ZygotePool:
             environ = {**os.environ, **BASE_ENV, "TMPDIR": str(self._tmp), **env, MARKER: self._mark}
             with theirs, _output(self._logs / "zygote.log") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *preload],
+                    [
+                        *(sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())),
+                        *(str(self._tmp), str(self._alone_s), *preload),
+                    ],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -250,7 +345,19 @@ class ZygotePool:
         except BaseException:
             ours.close()
             raise
-        return _Zygote(process, ours)
+        return _Zygote(ours, process.pid, process)
+
+
+def _kind(preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> tuple[object, ...]:
+    """What ranks must have in common to be forked from one zygote."""
+    return preload, tuple(sorted(env.items())), environment.pip, environment.working_dir
+
+
+def death_of(key: str, status: int) -> Death:
+    """What the status of ``waitpid`` says of a rank."""
+    if os.WIFSIGNALED(status):
+        return Death(key, signal=os.WTERMSIG(status))
+    return Death(key, exit_code=os.waitstatus_to_exitcode(status))
 
 
 def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:

@@ -1,8 +1,9 @@
-"""Persisted snapshots: ``<run>/snapshots/step-<P>/``, a folder per role, and the manifest that makes a set complete.
+"""Persisted snapshots: ``<run>/snapshots/step-<P>/``, a folder per role, and a manifest that makes it a checkpoint.
 
 ``<role>/rank-<n>-of-<N>.safetensors`` is a rank's state, as `torch.distributed.checkpoint` reads it, and
-``rank-<n>-of-<N>.edges`` what the rank had sent and others still needed. A set without a manifest does not exist.
-Agents write under names of their own (`attempt_file`); the files that belong to a set get theirs when it is completed.
+``rank-<n>-of-<N>.edges`` what the rank had sent and others still needed. A checkpoint without a manifest does not
+exist. Agents write under names of their own (`attempt_file`); the files that belong to a checkpoint get theirs when it
+is completed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from rolemesh.api.workload import State
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshot
 from rolemesh_durable.checkpoint.reading import StateFile, map_file
@@ -26,12 +28,13 @@ from rolemesh_durable.checkpoint.reshard import reshard
 
 __all__ = [
     "MANIFEST",
+    "DiskCheckpoint",
     "Manifest",
-    "PersistedSet",
     "Problem",
     "attempt_file",
     "edges_file",
-    "find_sets",
+    "find_checkpoints",
+    "flow_lines",
     "load",
     "newest_complete",
     "newest_intact",
@@ -53,17 +56,18 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What belongs to a set. `files` maps names, relative to the set's folder, to [bytes, sha256].
+    """What belongs to a checkpoint. `files` maps names, relative to the checkpoint's folder, to [bytes, sha256].
 
     `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that
-    have no file are stateless. `flow` is the traced flow in lines, `written` when the set became whole (ISO 8601, UTC).
+    have no file are stateless. `flow` is the traced flow in lines, `written` when the checkpoint became whole (ISO
+    8601, UTC).
     `sha256` is of the manifest without it.
     """
 
     job: str
     job_id: str
     step: int
-    steps: int
+    steps: int | None
     world_sizes: dict[str, int]
     files: dict[str, tuple[int, str]]
     plugins: dict[str, str] = {}
@@ -75,19 +79,31 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file of a set; `file` is relative to the set's folder."""
+    """What is wrong with a file of a checkpoint; `file` is relative to the checkpoint's folder."""
 
     file: str
     what: str
 
 
-class PersistedSet(NamedTuple):
-    """A folder of a step. `manifest` is None where `warning` says why the set does not count."""
+class DiskCheckpoint(NamedTuple):
+    """A folder of a step. `manifest` is None where `warning` says why the checkpoint does not count."""
 
     path: Path
     step: int
     manifest: Manifest | None
     warning: str
+
+
+def flow_lines(graph: LogicalGraph) -> tuple[str, ...]:
+    """The flow in words, a line for each call and each edge: equal where steps mean the same."""
+    calls = [f"call {op.id}: {op.label}, every {op.every} at {op.at}" for op in graph.ops]
+    edges = [
+        f"edge {edge.id}: {graph.ops[edge.src].label} → {graph.ops[edge.dst].label}({edge.param}), "
+        f"lag {edge.lag_shown}, {type(edge.src_partition).__name__} → {type(edge.dst_partition).__name__}"
+        + (f", at first {edge.initial[0]!r}" if edge.initial else "")
+        for edge in graph.edges
+    ]
+    return (*calls, *edges)
 
 
 def snapshots_folder(run_dir: str | Path) -> Path:
@@ -96,24 +112,24 @@ def snapshots_folder(run_dir: str | Path) -> Path:
 
 
 def step_folder(run_dir: str | Path, step: int) -> Path:
-    """Where the set of `step` is."""
+    """Where the checkpoint of `step` is."""
     return snapshots_folder(run_dir) / f"step-{step}"
 
 
 def state_file(role: str, rank: int, world_size: int) -> str:
-    """The name of a rank's state, relative to the set's folder."""
+    """The name of a rank's state, relative to the checkpoint's folder."""
     return f"{role}/rank-{rank}-of-{world_size}.safetensors"
 
 
 def edges_file(role: str, rank: int, world_size: int) -> str:
-    """The name of what a rank had sent, relative to the set's folder."""
+    """The name of what a rank had sent, relative to the checkpoint's folder."""
     return f"{role}/rank-{rank}-of-{world_size}.edges"
 
 
 def attempt_file(name: str, attempt: str) -> str:
-    """The name under which one attempt writes the file `name`, relative to the set's folder.
+    """The name under which one attempt writes the file `name`, relative to the checkpoint's folder.
 
-    No reader takes it for a part of the set, and no other attempt writes it.
+    No reader takes it for a part of the checkpoint, and no other attempt writes it.
     """
     path = PurePosixPath(name)
     return str(path.with_name(f".{path.name}.{attempt}"))
@@ -123,7 +139,7 @@ def attempt_file(name: str, attempt: str) -> str:
 
 
 def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[str, str] = {}) -> Path:
-    """Make the set of ``manifest.step`` complete, once all its files are on disk; returns the set's folder.
+    """Make the checkpoint of ``manifest.step`` complete, once all its files are on disk; returns its folder.
 
     `attempts` says for each file whose attempt it is; those not named have their final names already. Files that are
     not listed are removed: other attempts have left them, or other world sizes. May be repeated after a crash. Raises
@@ -139,7 +155,7 @@ def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[st
         elif not attempt or _size(folder / name) != size or _sha256(folder / name) != sha256:
             # Else a master that died before the manifest has given it its name.
             raise SnapshotError(
-                f"{name} of a set of snapshots is not where the master is, though an agent has written it",
+                f"{name} of a checkpoint is not where the master is, though an agent has written it",
                 where=str(folder.parent),
                 remedy="the run's folder must be one folder that all nodes share (--runs-dir)",
             )
@@ -174,18 +190,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of the set in `folder`. Raises `SnapshotError` if there is none, or a damaged one."""
+    """The manifest of the checkpoint in `folder`. Raises `SnapshotError` if there is none, or a damaged one."""
     path = Path(folder) / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError as error:
         raise SnapshotError(
-            "the set has no manifest: it was never finished", where=str(folder), remedy=_OTHER
+            "the checkpoint has no manifest: it was never finished", where=str(folder), remedy=_OTHER
         ) from error
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SnapshotError(f"the manifest is damaged: {error}", where=str(path), remedy=_OTHER) from error
     if manifest.format != FORMAT:
-        raise SnapshotError(f"the set has format {manifest.format}, this rolemesh reads {FORMAT}", where=str(path))
+        raise SnapshotError(
+            f"the checkpoint has format {manifest.format}, this rolemesh reads {FORMAT}", where=str(path)
+        )
     if _sealed(manifest).sha256 != manifest.sha256:
         raise SnapshotError("the manifest is damaged: its checksum is another", where=str(path), remedy=_OTHER)
     return manifest
@@ -194,8 +212,8 @@ def read_manifest(folder: str | Path) -> Manifest:
 _OTHER = "use another step: 'rolemesh checkpoint list' shows them"
 
 
-def find_sets(run_dir: str | Path) -> list[PersistedSet]:
-    """All sets of a run, the newest first, also those that do not count. Looks at no file but the manifests."""
+def find_checkpoints(run_dir: str | Path) -> list[DiskCheckpoint]:
+    """All checkpoints of a run, the newest first, also those that do not count. Looks at no file but the manifests."""
     found = []
     folder = snapshots_folder(run_dir)
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -206,17 +224,17 @@ def find_sets(run_dir: str | Path) -> list[PersistedSet]:
         try:
             manifest = read_manifest(path)
         except SnapshotError as error:
-            found.append(PersistedSet(path, step, None, error.what))
+            found.append(DiskCheckpoint(path, step, None, error.what))
             continue
         if manifest.step != step:
-            found.append(PersistedSet(path, step, None, f"its manifest is that of step {manifest.step}"))
+            found.append(DiskCheckpoint(path, step, None, f"its manifest is that of step {manifest.step}"))
         else:
-            found.append(PersistedSet(path, step, manifest, ""))
+            found.append(DiskCheckpoint(path, step, manifest, ""))
     return sorted(found, key=lambda each: -each.step)
 
 
 def verify(folder: str | Path) -> list[Problem]:
-    """Read every file of a set and compare it with the manifest; empty if the set is intact."""
+    """Read every file of a checkpoint and compare it with the manifest; empty if the checkpoint is intact."""
     folder = Path(folder)
     try:
         manifest = read_manifest(folder)
@@ -239,20 +257,21 @@ def verify(folder: str | Path) -> list[Problem]:
 
 
 def newest_complete(run_dir: str | Path, job_id: str | None = None) -> int:
-    """The step of the newest set (of job `job_id`, if given) that is complete, intact or not; -1 if there is none."""
-    return max((each.step for each in find_sets(run_dir) if _is_of(each, job_id)), default=-1)
+    """The step of the newest checkpoint (of job `job_id`, if given) that is complete, intact or not; -1 if there is
+    none."""
+    return max((each.step for each in find_checkpoints(run_dir) if _is_of(each, job_id)), default=-1)
 
 
 def newest_intact(
     run_dir: str | Path, step: int | None = None, job_id: str | None = None
-) -> tuple[PersistedSet | None, list[str]]:
-    """The newest complete set whose files are all intact, and what is wrong with newer ones.
+) -> tuple[DiskCheckpoint | None, list[str]]:
+    """The newest complete checkpoint whose files are all intact, and what is wrong with newer ones.
 
     Of `step` and of job `job_id` only, if given. Sets that were never finished are passed over in silence, unless
     `step` asks for one.
     """
     passed_over = []
-    for each in find_sets(run_dir):
+    for each in find_checkpoints(run_dir):
         if step is not None and each.step != step:
             continue
         if each.manifest is None:
@@ -274,23 +293,24 @@ def newest_intact(
     return None, passed_over
 
 
-def _is_of(each: PersistedSet, job_id: str | None) -> bool:
+def _is_of(each: DiskCheckpoint, job_id: str | None) -> bool:
     return each.manifest is not None and job_id in (None, each.manifest.job_id)
 
 
-def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int]:
-    """Remove all but the newest `keep` complete sets, and what was never finished; returns the steps removed.
+def prune(run_dir: str | Path, keep: int, job_id: str | None = None, needed: int = -1) -> list[int]:
+    """Remove all but the newest `keep` complete checkpoints, and what was never finished; returns the steps removed.
 
-    With `job_id` no complete set of another job is removed. Sets without a manifest that are newer than every complete
-    one may yet be finished, and stay: roles that run ahead of others have their parts of several sets on disk before
-    the first of them is complete.
+    With `job_id` no complete checkpoint of another job is removed, and never that of step `needed`. Checkpoints without
+    a manifest that are newer than every complete one may yet be finished, and stay: roles that run ahead of others have
+    their parts of several checkpoints on disk before the first of them is complete.
     """
-    sets = find_sets(run_dir)
-    complete = [each for each in sets if _is_of(each, job_id)]
+    found = find_checkpoints(run_dir)
+    complete = [each for each in found if _is_of(each, job_id)]
     newest = complete[0].step if complete else -1
-    gone = complete[keep:] + [each for each in sets if each.manifest is None and each.step < newest]
+    gone = [each for each in complete[keep:] if each.step != needed]
+    gone += [each for each in found if each.manifest is None and each.step < newest]
     for each in gone:
-        (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a set that looks complete
+        (each.path / MANIFEST).unlink(missing_ok=True)  # first, or a kill would leave a checkpoint that looks complete
         with contextlib.suppress(OSError):
             sync_folder(each.path)  # and a power cut likewise
         shutil.rmtree(each.path, ignore_errors=True)
@@ -303,7 +323,7 @@ def prune(run_dir: str | Path, keep: int, job_id: str | None = None) -> list[int
 def load(
     origin: str | Path, role: str, rank: int, world_size: int, template: Callable[[], State | None]
 ) -> MemorySnapshot:
-    """The state of a rank from the set in the folder `origin`, whatever the world size of its role was.
+    """The state of a rank from the checkpoint in the folder `origin`, whatever the world size of its role was.
 
     With the same world size it is the rank's own. Else `template` is called: what the workload's `snapshot` gives
     after `setup`. Its shards are filled from the old ranks' pieces; what is no shard is handed on if all old ranks
@@ -338,7 +358,7 @@ def states(origin: str | Path, role: str) -> list[State]:
 def _world_size(folder: Path, manifest: Manifest, role: str) -> int:
     if role not in manifest.world_sizes:
         known = ", ".join(sorted(manifest.world_sizes))
-        raise SnapshotError(f"the set has no role {role!r}, only {known}", where=str(folder))
+        raise SnapshotError(f"the checkpoint has no role {role!r}, only {known}", where=str(folder))
     return manifest.world_sizes[role]
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reading import map_file
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord
+from rolemesh_durable.checkpoint.send_log import CHUNK, END, TAKEN, LogRecord
 from rolemesh_durable.dataplane.codec import Buffer, Received, decode
 
 __all__ = ["InFlight", "after", "read", "write"]
@@ -43,7 +43,8 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 class InFlight(msgspec.Struct, frozen=True):
     """Chunk number `chunk` of what a producer made at `step` for the ranks `consumers` at the end of `edge`.
 
-    `last`: it is the last one. `end`: it is no chunk, but the mark that no chunk follows.
+    `last`: it is the last one. `end`: it is no chunk, but the mark that no chunk follows; or, with a `header`, what the
+    rank itself has taken from the edge.
     """
 
     edge: int
@@ -66,7 +67,9 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
     """Those that were made up to `step` and are needed after it."""
     return [
-        record for record in records if record.kind in (CHUNK, END) and record.step <= step < record.step + record.hold
+        record
+        for record in records
+        if record.kind in (CHUNK, END, TAKEN) and record.step <= step < record.step + record.hold
     ]
 
 
@@ -90,6 +93,8 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
             header, buffers = record.load(directory)
             is_new = record.payload not in payloads
             number = payloads.setdefault(record.payload, len(payloads))
+        if record.kind == TAKEN:
+            header = record.body
         sizes = tuple(map(len, buffers))
         head = msgspec.msgpack.encode(
             _Head(
@@ -97,7 +102,7 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
                 record.step,
                 record.chunk,
                 record.last,
-                record.kind == END,
+                record.kind != CHUNK,
                 record.consumers,
                 number,
                 header,

@@ -22,6 +22,7 @@ from rolemesh_durable.checkpoint.index import HOLDERS, STATELESS, Entry, Index
 from rolemesh_durable.checkpoint.layout import Block, Flat, Layout, SnapshotError, flatten
 from rolemesh_durable.checkpoint.reading import StateFile, map_file
 from rolemesh_durable.dataplane.shm import named
+from rolemesh_durable.protocol.persisting import outlasting
 
 __all__ = ["Image", "MemorySnapshot", "MemorySnapshots", "NoRoom"]
 
@@ -111,7 +112,7 @@ class MemorySnapshots:
         """Take the snapshot of `step`, and pin it for the agent if it is to be persisted.
 
         Afterwards the two newest are there, and those that are pinned or held. Never touches the newest complete one,
-        or one that is pinned or held; but of two that wait for a slow disk, the older one then waits no longer. Raises
+        or one that is pinned or held; but of two that wait for a slow disk, one then waits no longer. Raises
         `TypeError` for a state that cannot be stored, and `NoRoom` if there is no memory for it: then all that was
         there still is, and `refused` says so until there is room.
         """
@@ -152,7 +153,7 @@ class MemorySnapshots:
         return tuple(sorted(entry.step for entry in self._index.entries() if entry.pinned))
 
     def pin(self, step: int) -> None:
-        """The snapshot of `step` is to be persisted after all: its part of the set may have been lost."""
+        """The snapshot of `step` is to be persisted after all: its part of the checkpoint may have been lost."""
         entry = self._index.find(step)
         if entry is not None:
             self._index.pin(entry, True)
@@ -206,10 +207,12 @@ class MemorySnapshots:
             self._drop_slot(number)
 
     def _make_room(self) -> None:
-        """Of those that wait for a disk that is too slow, the newest stays."""
-        waiting = sorted(entry for entry in self._index.entries() if entry.pinned and not entry.held)
-        for entry in waiting[:-1]:
-            self._index.pin(entry, False)
+        """Of those that wait for a disk that is too slow, or for ranks that are behind, one goes on waiting."""
+        waiting = [entry for entry in self._index.entries() if entry.pinned and not entry.held]
+        stays = outlasting([entry.step for entry in waiting])
+        for entry in waiting:
+            if entry.step != stays:
+                self._index.pin(entry, False)
 
     def _find(self, step: int) -> Entry:
         entry = self._index.find(step)

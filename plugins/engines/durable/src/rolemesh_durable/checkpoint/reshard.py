@@ -6,7 +6,7 @@ that stored it: it is handed on only if all ranks stored the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ from rolemesh.api.workload import State
 from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint.layout import SnapshotError
 
-__all__ = ["merge", "reshard"]
+__all__ = ["merge", "owned", "reshard"]
 
 _LEFT_OUT = object()
 
@@ -37,6 +37,36 @@ def reshard(states: Sequence[State], template: State) -> dict[str, Any]:
     Raises `SnapshotError` if they cannot be filled, or if there are shards that `template` does not have.
     """
     return dict(_join(list(states), template, "snapshot()"))
+
+
+def owned(states: Sequence[State], *, alone: bool) -> str:
+    """The first entry of ranks' states that belongs to its rank, so that no other number of ranks can have it; "" if
+    there is none.
+
+    Shards can be cut, whoever has them. Of ranks that work `alone` nothing else can be had by others. A group that has
+    shards does without what its ranks do not agree on, as when it is resumed; one that has none must agree on all.
+    """
+    if not alone and all(map(_has_shards, states)):
+        return ""
+    return next(_owned(list(states), "snapshot()", alone=alone), "")
+
+
+def _owned(values: list[Any], path: str, *, alone: bool) -> Iterator[str]:
+    first = values[0]
+    if all(isinstance(value, Shard) for value in values):
+        return
+    if isinstance(first, Mapping) and not isinstance(first, Batch) and all(isinstance(v, Mapping) for v in values):
+        for key in dict.fromkeys(key for value in values for key in value):
+            held = [value[key] for value in values if key in value]
+            if len(held) < len(values) and not isinstance(held[0], Shard):
+                yield f"{path}[{key!r}]"
+            else:
+                yield from _owned(held, f"{path}[{key!r}]", alone=alone)
+    elif isinstance(first, (list, tuple)) and _has_shards(first) and len({len(value) for value in values}) == 1:
+        for index, each in enumerate(zip(*values, strict=True)):
+            yield from _owned(list(each), f"{path}[{index}]", alone=alone)
+    elif alone or not _equal(values):
+        yield path
 
 
 def _join(values: list[Any], template: Any, path: str) -> Any:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from rolemesh.errors import EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.runs.run import Run, find_run
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_durable.runs import Run, find_run
 
 __all__ = ["Source", "check_pickles", "find_origin", "find_source"]
 
@@ -35,12 +35,13 @@ def find_source(reference: str, runs: Path) -> Source:
 
 
 def find_origin(
-    source: Source, steps: int, stateful: Sequence[str], flow: Sequence[str]
-) -> tuple[disk.PersistedSet, list[str]]:
+    source: Source, steps: int | None, stateful: Sequence[str], flow: Sequence[str]
+) -> tuple[disk.DiskCheckpoint, list[str]]:
     """The newest intact snapshot of `source`, and what is wrong with newer ones.
 
     A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. Of the new job,
-    `stateful` are the roles that keep state, `steps` is how many it has in all, and `flow` are the lines of its graph.
+    `stateful` are the roles that keep state, `steps` is how many it has in all (None: no end), and `flow` are the lines
+    of its graph.
     Raises `SnapshotError` if there is none, or if it does not fit the job.
     """
     found, damaged = _newest_intact(source)
@@ -54,7 +55,7 @@ def find_origin(
             "snapshots.enabled; `rolemesh checkpoint list` shows them",
         )
     errors: list[str] = []
-    if found.step >= steps - 1:
+    if steps is not None and found.step >= steps - 1:
         errors.append(f"it was taken after step {found.step}, and the job ends after step {steps - 1}: raise `steps`")
     errors += [
         f"it has no state of role {role}, which keeps some"
@@ -69,7 +70,7 @@ def find_origin(
     return found, damaged
 
 
-def check_pickles(found: disk.PersistedSet, graph: LogicalGraph, *, trusted: bool) -> None:
+def check_pickles(found: disk.DiskCheckpoint, graph: LogicalGraph, *, trusted: bool) -> None:
     """Raise `SnapshotError` if the snapshot has pickled objects and is not `trusted`. Ranks check it again."""
     assert found.manifest is not None
     for role, size in found.manifest.world_sizes.items():
@@ -82,7 +83,7 @@ def check_pickles(found: disk.PersistedSet, graph: LogicalGraph, *, trusted: boo
                     raise _not_started(error.what, error.where or "", error.remedy) from error
 
 
-def _newest_intact(source: Source) -> tuple[disk.PersistedSet | None, list[str]]:
+def _newest_intact(source: Source) -> tuple[disk.DiskCheckpoint | None, list[str]]:
     found, damaged = disk.newest_intact(source.run_dir, source.step)
     info = Run(source.run_dir).info()
     if found is None and source.step is None and info is not None and info.origin:

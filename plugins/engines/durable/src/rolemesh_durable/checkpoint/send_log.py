@@ -1,36 +1,46 @@
 """The log of what a rank has sent, in files of its node's memory: it outlives the rank's process, however that ends.
 
-A record is a chunk of a value, or a line of metrics. Large values lie in slot files and are named here. Segments are
-only appended to and carry the generation that wrote them and the step it was restored to, so what an earlier
-generation had made after that step is told apart: an orphan. A segment goes when the commit, and what is being
-persisted, leave nothing of it that could be needed. A record that was being written when the rank died does not count.
+A record is a chunk of a value, a line of metrics, or which value was taken where there was a choice. Large values lie
+in slot files and are named here. Segments are only appended to and carry the generation that wrote them and the step it
+was restored to, so what an earlier generation had made after that step is told apart: an orphan. A segment goes when
+the commit, and what is being persisted, leave nothing of it that could be needed. A record that was being written when
+the rank died does not count.
+
+What a call has made is no orphan where the log says that it is whole: then it is not made again (`is_orphan`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import msgspec
 
+from rolemesh_durable.checkpoint.orphans import Restart, is_orphan
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
-__all__ = ["CHUNK", "END", "LINE", "PARTIAL", "LogRecord", "SendLog"]
+__all__ = ["ANSWERED", "ASKED", "CHOICE", "CHUNK", "END", "LINE", "PARTIAL", "TAKEN", "WHOLE", "LogRecord", "SendLog"]
 
-CHUNK, END, LINE, PARTIAL = 0, 1, 2, 3
-"""Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet."""
+CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE = range(9)
+"""Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet;
+how old the value was that a call took at `step` from an edge of which it takes the newest (as `chunk`); which rank
+(`chunk`) was asked a call to another role, by its key; the answer to one, behind its key; which items a call took from
+an edge of which it takes those that are finished first; that what is of edges among the `chunk` records before is all
+that operator call `edge` has made at `step`, and nobody has seen it before."""
+KEY_BYTES: Final = 16
 
 SEGMENT_BYTES: Final = 1 << 20
 """A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
 into little memory, and one that starts again finds room."""
-_MAGIC: Final = b"rmlog001"
-_OPENING = struct.Struct("<8sIIqQ")
-"""magic, generation, 0, the step that the generation was restored to, position of the first record."""
+_MAGIC: Final = b"rmlog002"
+_OPENING = struct.Struct("<8sIIqQB")
+"""magic, generation, timeline, the step that the generation was restored to, position of the first record, whether
+the log is sure (1) and copied (2)."""
 _FRAME = struct.Struct("<II")
 """bytes of the body, their crc32."""
 _BODY = struct.Struct("<QBBHIqIIqIIH")
@@ -76,11 +86,14 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 class _Segment:
     """What is known of one file: whose it is, and until when it is needed."""
 
-    __slots__ = ("first", "first_step", "generation", "last_line", "number", "path", "resume", "size", "until")
+    __slots__ = ("copied", "first", "first_step", "generation", "last_line", "number", "path", "resume", "size",
+                 "sure", "timeline", "until")  # fmt: skip
 
-    def __init__(self, path: Path, number: int, generation: int, resume: int, first: int, size: int) -> None:
+    def __init__(
+        self, path: Path, number: int, generation: int, timeline: int, resume: int, first: int, size: int
+    ) -> None:
         self.path, self.number, self.generation, self.resume, self.first = path, number, generation, resume, first
-        self.size = size
+        self.timeline, self.size, self.sure, self.copied = timeline, size, True, False
         self.until = -1
         self.last_line = -1
         self.first_step = 1 << 62
@@ -103,17 +116,20 @@ class SendLog:
         rank: int,
         *,
         generation: int = 0,
+        timeline: int = 0,
         resume: int = -1,
+        copied: bool = False,
         persist: Persist = lambda make: make(),
     ) -> None:
-        """Go on behind what is there, as `generation`, restored to the state after step `resume`.
+        """Go on behind what is there, as `generation`, restored to the state after step `resume` in `timeline`.
 
         `found` then has all records of former generations, orphans included: see `is_orphan`. `persist` is how a
-        segment is made; it may wait for memory.
+        segment is made; it may wait for memory. `copied`: what is there is a copy that another node had, which may lack
+        what was written last.
         """
         self._persist = persist
         self._directory, self._name = Path(directory), f"log-{role}-{rank}-"
-        self._generation, self._resume = generation, resume
+        self._generation, self._timeline, self._resume = generation, timeline, resume
         self._segments: list[_Segment] = []
         self.found: list[LogRecord] = []
         self.position = 0
@@ -124,7 +140,14 @@ class SendLog:
             self._segments.append(segment)
             self.found += records
             self.position = max(self.position, segment.first + len(records))
-        self._resumes = [(s.generation, s.resume) for s in self._segments] + [(generation, resume)]
+        self._restarts = [*_restarts(self._segments), Restart(generation, resume, copied)]
+        self._copied = copied
+        ours = [s.first for s in self._segments if s.timeline == timeline]
+        self._whole = _whole(self.found, min(ours, default=self.position))
+        said = {record.generation for record in self.found if record.kind == WHOLE}
+        before = [s for s in self._segments if s.generation == generation - 1]
+        self.sure = not generation or (not copied and any(s.sure or s.generation in said for s in before))
+        """Whether all is here that former generations may have shown; else one must ask who has seen what, first."""
         self.nbytes = sum(segment.size for segment in self._segments)
         """What the segments take."""
         self._consumers: dict[tuple[int, ...], bytes] = {}
@@ -134,8 +157,15 @@ class SendLog:
         self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
 
     def is_orphan(self, record: LogRecord) -> bool:
-        """Whether a later generation was restored to a step before that of `record`, so that it is made again."""
-        return _is_orphan(record, self._resumes)
+        """Whether a later generation was restored to a step before that of `record`, so that it is made again.
+
+        What is whole is not, unless the whole job has gone back since.
+        """
+        return is_orphan(record, self._restarts, self._whole)
+
+    def is_whole(self, record: LogRecord) -> bool:
+        """Whether `record` is a chunk of a call that is whole, in this timeline."""
+        return record.kind in (CHUNK, END) and record.position in self._whole and not self.is_orphan(record)
 
     def chunk(
         self,
@@ -180,8 +210,40 @@ class SendLog:
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
         """Append a line of metrics that ends with `step`, or (`partial`) what has been gathered up to it."""
         kind = PARTIAL if partial else LINE
-        head = _BODY.pack(self.position, kind, 1, 0, 0, step, 0, 1, -1, 0, 0, 0)
-        self._append(kind, step, 1, head + encoded)
+        self._note(kind, step, body=encoded)
+
+    def choice(self, edge: int, step: int, age: int, hold: int) -> None:
+        """Append that the call at the end of `edge` takes at `step` the value that is `age` steps old."""
+        self._note(CHOICE, step, hold, edge, age)
+
+    def call(self, step: int, rank: int, hold: int, key: bytes) -> None:
+        """Append that the call `key` (16 bytes) is about to leave for `rank`."""
+        self._note(ASKED, step, hold, number=rank, body=key)
+
+    def answer(self, step: int, hold: int, key: bytes, frame: bytes) -> None:
+        """Append the answer to the call `key`."""
+        self._note(ANSWERED, step, hold, body=b"".join((key, frame)))
+
+    def calls(self) -> tuple[dict[bytes, int], dict[bytes, bytes], int]:
+        """What former generations have written of calls, by key: the rank that was asked last, and the answers; and the
+        newest step of them."""
+        asked = {record.body: record.chunk for record in self.found if record.kind == ASKED}
+        answers = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in self.found if r.kind == ANSWERED}
+        return asked, answers, max((r.step for r in self.found if r.kind == ASKED), default=-1)
+
+    def taken(self, edge: int, step: int, encoded: bytes) -> None:
+        """Append which items the call at the end of `edge` takes at `step`."""
+        self._note(TAKEN, step, edge=edge, body=encoded)
+
+    def whole(self, call: int, step: int, first: int, hold: int) -> None:
+        """Append that the chunks from position `first` on are all that `call` has made at `step`."""
+        self._note(WHOLE, step, hold, call, self.position - first)
+        self.sure = True
+
+    def _note(self, kind: int, step: int, hold: int = 1, edge: int = 0, number: int = 0, body: bytes = b"") -> None:
+        """Append what is for no consumer; `number` is the record's `chunk`."""
+        head = _BODY.pack(self.position, kind, 1, 0, edge, step, number, min(hold, _MAX_HOLD), -1, 0, 0, 0)
+        self._append(kind, step, hold, head + body)
 
     def trim(self, committed: int, published: int, pins: Collection[int] = ()) -> None:
         """Remove the segments that nobody needs: chunks up to the commit, lines up to `published`.
@@ -234,12 +296,15 @@ class SendLog:
         """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile."""
         found = list(_scan(Path(directory), f"log-{role}-{rank}-"))
         found = [(s, records) for s, records in found if upto is None or s.first < upto]
-        resumes = [(segment.generation, segment.resume) for segment, _ in found]
+        restarts = _restarts(segment for segment, _ in found)
+        timeline = max((segment.timeline for segment, _ in found), default=0)
+        ours = [segment.first for segment, _ in found if segment.timeline == timeline]
+        records = [record for _, found_in in found for record in found_in]
+        whole = _whole(records, min(ours, default=0))
         return [
             record
-            for _, records in found
             for record in records
-            if (upto is None or record.position < upto) and not _is_orphan(record, resumes)
+            if (upto is None or record.position < upto) and not is_orphan(record, restarts, whole)
         ]
 
     @staticmethod
@@ -272,15 +337,25 @@ class SendLog:
         self._map = self._persist(
             lambda: new_file(path, size, " of what was sent", "or lower edges.retention.max_bytes", spare=False).data
         )
-        self._map[: _OPENING.size] = _OPENING.pack(_MAGIC, self._generation, 0, self._resume, self.position)
+        opening = _OPENING.pack(
+            _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1
+        )
+        self._map[: _OPENING.size] = opening
         self._at, self._size = _OPENING.size, size
-        self._current = _Segment(path, number, self._generation, self._resume, self.position, size)
+        self._current = _Segment(path, number, self._generation, self._timeline, self._resume, self.position, size)
         self._segments.append(self._current)
         self.nbytes += size
 
 
-def _is_orphan(record: LogRecord, resumes: Collection[tuple[int, int]]) -> bool:
-    return any(generation > record.generation and resume < record.step for generation, resume in resumes)
+def _restarts(segments: Iterable[_Segment]) -> list[Restart]:
+    return [Restart(segment.generation, segment.resume, segment.copied) for segment in segments]
+
+
+def _whole(records: Sequence[LogRecord], first: int) -> frozenset[int]:
+    """The positions of what is whole, from position `first` on, with the marks that say so."""
+    marks = [mark for mark in records if mark.kind == WHOLE and mark.position - mark.chunk >= first]
+    found = {position for mark in marks for position in range(mark.position - mark.chunk, mark.position + 1)}
+    return frozenset(r.position for r in records if r.position in found and r.kind in (CHUNK, END, WHOLE))
 
 
 def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
@@ -297,8 +372,9 @@ def _scan(directory: Path, name: str) -> Iterator[tuple[_Segment, list[LogRecord
             continue
         if len(data) < _OPENING.size or not data.startswith(_MAGIC):
             continue
-        _, generation, _, resume, first = _OPENING.unpack_from(data)
-        segment = _Segment(path, number, generation, resume, first, len(data))
+        _, generation, timeline, resume, first, sure = _OPENING.unpack_from(data)
+        segment = _Segment(path, number, generation, timeline, resume, first, len(data))
+        segment.sure, segment.copied = bool(sure & 1), bool(sure & 2)
         yield segment, list(_records(data, segment))
 
 

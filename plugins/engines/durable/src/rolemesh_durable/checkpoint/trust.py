@@ -15,7 +15,7 @@ TRUST_FLAG = "--trust-pickles"
 
 
 def written_by(job_id: str, folder: str | Path) -> bool:
-    """Whether the set in `folder` is that of job `job_id` itself, of which nobody else has written a file.
+    """Whether the checkpoint in `folder` is that of job `job_id` itself, of which nobody else has written a file.
 
     A job writes into its own run's folder only what it made or checked, so it may go back to that.
     """
@@ -30,7 +30,7 @@ def written_by(job_id: str, folder: str | Path) -> bool:
 def read_edges(
     folder: Path, name: str, producer: str, graph: LogicalGraph, *, trusted: bool
 ) -> list[in_flight.InFlight]:
-    """The records of the file `name` of the set in `folder`, which `producer` had sent.
+    """The records of the file `name` of the checkpoint in `folder`, which `producer` had sent.
 
     Raises `SnapshotError` for a damaged one and, unless it is `trusted`, for one with a pickled object.
     """

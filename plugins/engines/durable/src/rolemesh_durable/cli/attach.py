@@ -10,12 +10,13 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.runs.lock import is_held
-from rolemesh.runs.run import JOB_FILE, METRICS_FILE, Run, runs_folder
+from rolemesh.runs.run import JOB_FILE, METRICS_FILE, runs_folder
 from rolemesh.spec.model import Use
 from rolemesh_durable.control.history import newest
 from rolemesh_durable.control.living import find_run
+from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.control.watch import follow
+from rolemesh_durable.runs import Run
 
 __all__ = ["command", "watchers"]
 

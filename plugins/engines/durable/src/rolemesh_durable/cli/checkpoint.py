@@ -12,11 +12,12 @@ from rolemesh.api.workload import Workload
 from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError
-from rolemesh.runs.run import Run, runs_folder
+from rolemesh.runs.run import runs_folder
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reshard import merge
 from rolemesh_durable.checkpoint.resume import Source, find_source
+from rolemesh_durable.runs import Run
 
 __all__ = ["app"]
 
@@ -33,15 +34,16 @@ TheStep = Annotated[int | None, typer.Option("--step", help="The snapshot of thi
 def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
     """List a run's snapshots on disk, the newest first.
 
-    Sets that never got a manifest are listed too, with the reason why they do not count. Only `verify` reads the files.
+    Checkpoints that never got a manifest are listed too, with the reason why they do not count. Only `verify` reads the
+    files.
 
     Exit code: 0, or 2 if there is no such run.
     """
-    sets = _sets(_source(where, step, runs_dir))
+    checkpoints = _checkpoints(_source(where, step, runs_dir))
     if as_json:
-        print_json([_row(each) for each in sets])
-    elif sets:
-        rows = [(f"{each.step}", *_described(each), str(each.path)) for each in sets]
+        print_json([_row(each) for each in checkpoints])
+    elif checkpoints:
+        rows = [(f"{each.step}", *_described(each), str(each.path)) for each in checkpoints]
         print_table(("step", "state", "ranks", "size", "folder"), rows)
     else:
         typer.echo(f"no snapshots of {where} on disk; jobs write them every snapshots.persist_every steps")
@@ -54,9 +56,9 @@ def verify(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir:
     Exit code: 0 if all that are complete are intact, 1 if one is damaged, 2 if there is none.
     """
     source = _source(where, step, runs_dir)
-    sets = _sets(source)
-    found = [(each, disk.verify(each.path) if each.manifest is not None else []) for each in sets]
-    if not any(each.manifest is not None for each in sets):
+    checkpoints = _checkpoints(source)
+    found = [(each, disk.verify(each.path) if each.manifest is not None else []) for each in checkpoints]
+    if not any(each.manifest is not None for each in checkpoints):
         raise _none(source)
     damaged = [each for each, problems in found if problems or _is_damaged(each)]
     if as_json:
@@ -143,8 +145,8 @@ def _source(where: str, step: int | None, runs_dir: Path | None) -> Source:
     return Source(found.run_dir, step if step is not None else found.step)
 
 
-def _sets(source: Source) -> list[disk.PersistedSet]:
-    return [each for each in disk.find_sets(source.run_dir) if source.step in (None, each.step)]
+def _checkpoints(source: Source) -> list[disk.DiskCheckpoint]:
+    return [each for each in disk.find_checkpoints(source.run_dir) if source.step in (None, each.step)]
 
 
 def _workloads(run_dir: Path, manifest: disk.Manifest) -> dict[str, tuple[type[Workload], Any]]:
@@ -193,12 +195,13 @@ def _can_export(cls: type[Workload]) -> bool:
 # ------------------------------------------------------------------------------------------------------------ showing
 
 
-def _is_damaged(each: disk.PersistedSet) -> bool:
-    """A manifest that is there but cannot be trusted; a set that has none was never finished, which is no damage."""
+def _is_damaged(each: disk.DiskCheckpoint) -> bool:
+    """A manifest that is there but cannot be trusted; a checkpoint that has none was never finished, which is no
+    damage."""
     return each.manifest is None and (each.path / disk.MANIFEST).exists()
 
 
-def _row(each: disk.PersistedSet) -> dict[str, Any]:
+def _row(each: disk.DiskCheckpoint) -> dict[str, Any]:
     manifest = each.manifest
     row: dict[str, Any] = {"step": each.step, "folder": str(each.path), "complete": manifest is not None}
     if manifest is None:
@@ -207,7 +210,7 @@ def _row(each: disk.PersistedSet) -> dict[str, Any]:
     return row | {"world_sizes": manifest.world_sizes, "files": len(manifest.files), "bytes": size}
 
 
-def _described(each: disk.PersistedSet) -> tuple[str, str, str]:
+def _described(each: disk.DiskCheckpoint) -> tuple[str, str, str]:
     if each.manifest is None:
         return ("damaged" if _is_damaged(each) else "unfinished"), "", ""
     ranks = " ".join(f"{role}:{size}" for role, size in sorted(each.manifest.world_sizes.items()))

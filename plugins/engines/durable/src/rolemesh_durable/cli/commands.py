@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rolemesh.api.command import Command
 
-__all__ = ["Attach", "Checkpoint", "Events", "Logs", "Status", "Stop"]
+__all__ = ["Attach", "Checkpoint", "Events", "Logs", "Scale", "Status", "Stop"]
 
 
 class _Verb(Command):
@@ -48,6 +48,12 @@ class Stop(_Verb):
     """`rolemesh stop`."""
 
     help: ClassVar[str] = "Stop a job."
+
+
+class Scale(_Verb):
+    """`rolemesh scale`."""
+
+    help: ClassVar[str] = "Give roles of a running job more ranks, or fewer."
 
 
 class Checkpoint(_Verb):

@@ -12,7 +12,7 @@ import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
-from rolemesh.runs.paging import open_regular
+from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import LOGS_DIR, runs_folder
 from rolemesh_durable.control.living import LivingRun, find_run
 

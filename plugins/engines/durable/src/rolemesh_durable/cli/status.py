@@ -12,9 +12,10 @@ import typer
 from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.lock import is_held
-from rolemesh.runs.run import Control, runs_folder
+from rolemesh.runs.run import runs_folder
 from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
+from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.runs import Control
 
 __all__ = ["command", "picture"]
 
@@ -92,7 +93,7 @@ def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
             "master": {"pid": status.master_pid, "node": status.master_node, "epoch": status.epoch},
             "agents": msgspec.to_builtins(status.agents),
             "ranks": msgspec.to_builtins(status.ranks),
-            "message": status.message,
+            "message": status.message or (status.finishing and f"finishing: {status.finishing}"),
             "warnings": list(status.warnings),
         }
     elif unreadable is not None:
@@ -167,4 +168,4 @@ def _print_one(p: dict[str, Any]) -> None:
 
 def _steps(p: dict[str, Any]) -> str:
     done, total = p["committed_steps"], p["steps"]
-    return f"{'?' if done is None else done}/{'?' if total is None else total}"
+    return f"{'?' if done is None else done}{'' if total is None else f'/{total}'}"

@@ -12,10 +12,11 @@ import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.runs.lock import is_held
-from rolemesh.runs.run import Run, find_run, runs_folder
+from rolemesh.runs.run import runs_folder
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.control.watch import await_end
+from rolemesh_durable.runs import Run, find_run
 
 __all__ = ["command"]
 
@@ -24,6 +25,9 @@ AGAIN_S = 0.2
 
 def command(
     job: JobName,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End in good order: all ranks come to one step, with a last snapshot.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the job has ended, or at once.")] = True,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -33,6 +37,9 @@ def command(
     rank has started: it is left, and teardown runs, unless the workload has a handler of its own. Ranks that take
     longer than stop_grace_s are killed.
 
+    With --drain the job ends in good order: ranks go on to the newest step that any of
+    them may run, some seconds ahead, and end after it. Its status is then done, and it can be resumed.
+
     Exit code: 0 when the job has ended (also if it had before) or, with --no-wait, was asked to; 2 if there is no
     such job or its master does not answer; 1 if the master was lost on the way.
 
@@ -41,13 +48,15 @@ def command(
       rolemesh stop grpo
 
       rolemesh stop grpo --no-wait
+
+      rolemesh stop grpo --drain
     """
     run = find_run(job, runs_folder(runs_dir))
     if (result := run.result()) is not None:
         typer.echo(f"{run.name} has ended already: {result.get('status')}")
         return
     try:
-        _ask(run, f"rolemesh stop, by {getpass.getuser()} (pid {os.getpid()})")
+        _ask(run, f"rolemesh stop{' --drain' * drain}, by {getpass.getuser()} (pid {os.getpid()})", drain=drain)
     except MasterGoneError as error:
         if (result := run.result()) is None:
             remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
@@ -59,20 +68,29 @@ def command(
     if result is None:
         typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
-    typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')} of {result.get('steps')} steps")
+    of = f" of {result['steps']}" if result.get("steps") else ""
+    typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
 
 
-def _ask(run: Run, reason: str) -> None:
-    """Return when the master has been asked: one that does not answer may be about to be started again."""
+def _ask(run: Run, reason: str, *, drain: bool) -> None:
+    """Return when the master has been asked: one that does not answer may be about to be started again. To drain is
+    asked until it is journalled, so that no death of a master loses it.
+    """
     told = False
     with ControlClient(run.path) as client:
         while True:
             try:
-                client.stop(reason)
-                return
+                if not drain:
+                    client.stop(reason)
+                    return
+                if client.finish(reason).status.finishing or run.result() is not None:
+                    return
             except MasterGoneError:
                 if run.result() is not None or not is_held(run.path):
                     raise
+            else:
+                time.sleep(AGAIN_S)
+                continue
             if not told:
                 _say(run, "its master does not answer, but the job lives: the next one will be asked")
                 told = True

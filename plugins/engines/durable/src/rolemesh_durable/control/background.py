@@ -9,8 +9,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
 
 from rolemesh.api.observer import Missed
 
@@ -27,11 +29,8 @@ KEPT = ("job_started", "job_ended")
 """News that wait however much else does."""
 
 
-class Teller(Protocol):
-    """One observer."""
-
-    def broadcast(self, hook: str, /, **arguments: Any) -> object:
-        """Call its `hook`, if it has it."""
+Teller: TypeAlias = Callable[..., object]
+"""``tell(hook, **arguments)`` calls the hook of one observer, if it has it."""
 
 
 class _Observers(Protocol):
@@ -47,7 +46,7 @@ class Background:
     """
 
     def __init__(self, observers: _Observers, most_behind: int = MOST_BEHIND) -> None:
-        self._queues = [_Queue(name, one, most_behind) for name, one in observers.each().items()]
+        self._queues = [_Queue(name, tell, most_behind) for name, tell in observers.each().items()]
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         """Let every observer's `hook` be called, soon."""
@@ -89,8 +88,8 @@ class Background:
 class _Queue:
     """What one observer has still to be told."""
 
-    def __init__(self, name: str, observer: Teller, most: int) -> None:
-        self._name, self._observer, self._most = name, observer, most
+    def __init__(self, name: str, tell: Teller, most: int) -> None:
+        self._name, self._tell, self._most = name, tell, most
         self._waiting: deque[tuple[str, Any]] = deque()
         self._droppable = 0
         self._missed = Missed()
@@ -170,15 +169,15 @@ class _Queue:
             log.warning("observer %s is too slow for this job: it is not told of everything", self._name)
         match hook:
             case "steps_finished":
-                self._missed = self._missed.with_line(what.step - what.steps + 1, what.step)
+                self._missed = _and_line(self._missed, what.step - what.steps + 1, what.step)
             case "event":
-                self._missed = self._missed.with_event(what["event"].seq)
+                self._missed = _and_event(self._missed, what["event"].seq)
 
     def _serve(self) -> None:
         while (call := self._next()) is not None:
             hook, arguments = call
             self._calling = (hook, time.monotonic())
-            self._observer.broadcast(hook, **arguments)
+            self._tell(hook, **arguments)
             self._calling = None
 
     def _next(self) -> tuple[str, dict[str, Any]] | None:
@@ -204,3 +203,15 @@ class _Queue:
                 lines.append(self._waiting.popleft()[1])
             self._droppable -= len(lines)
             return hook, {"metrics": tuple(lines)}
+
+
+def _and_event(missed: Missed, seq: int) -> Missed:
+    """And the event `seq`, which is later."""
+    first = missed.first_event if missed.events else seq
+    return msgspec.structs.replace(missed, events=missed.events + 1, first_event=first, last_event=seq)
+
+
+def _and_line(missed: Missed, first: int, last: int) -> Missed:
+    """And the line of the steps `first` to `last`, which are later."""
+    first = missed.first_step if missed.lines else first
+    return msgspec.structs.replace(missed, lines=missed.lines + 1, first_step=first, last_step=last)

@@ -1,7 +1,8 @@
 """How a command line talks to a running master: a zmq socket in a private folder, named in ``control.json``.
 
-The master lives on the machine of its run folder, whatever the backend, so that `status`, `stop`, `attach` and `logs`
-need no Ray. The client asks, the master answers (`master.answers`); a master that does not answer is gone.
+On another machine that shares the run's folder it is reached over TCP, with the keys in that file, so that `status`,
+`stop`, `attach` and `logs` need no Ray. The client asks, the master answers (`master.answers`); a master that does not
+answer is gone.
 
 A question is two frames: its number, which comes back with the answer, and the request. So an answer that comes too
 late is known for what it is, and no client ever waits for longer than its time limit.
@@ -16,22 +17,27 @@ from typing import TypeAlias
 import msgspec
 import zmq
 
-from rolemesh.api.failures import FaultKind
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.paging import open_regular
-from rolemesh.runs.run import CONTROL_FILE, Control
+from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.run import CONTROL_FILE
+from rolemesh_durable.boot import boot_id
+from rolemesh_durable.dataplane.curve import connects_with
+from rolemesh_durable.protocol.messages import FaultKind
+from rolemesh_durable.runs import Control
 
 __all__ = [
     "BEYOND",
     "REQUEST_BYTES",
     "ControlClient",
     "Detach",
+    "FinishJob",
     "InjectFault",
     "MasterGoneError",
     "Refused",
     "RefusedError",
     "Release",
+    "ResizeJob",
     "StopJob",
     "Update",
     "Watch",
@@ -67,6 +73,19 @@ class StopJob(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class FinishJob(msgspec.Struct, frozen=True, tag=True):
+    """Ask the job to end in good order, with a step that all ranks come to."""
+
+    reason: str
+
+
+class ResizeJob(msgspec.Struct, frozen=True, tag=True):
+    """Ask for other numbers of ranks, by role."""
+
+    sizes: dict[str, int]
+    reason: str
+
+
 class Detach(msgspec.Struct, frozen=True, tag=True):
     """Leave the job to its master."""
 
@@ -84,7 +103,7 @@ class InjectFault(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
-Request: TypeAlias = Watch | StopJob | Detach | Release | InjectFault
+Request: TypeAlias = Watch | StopJob | FinishJob | ResizeJob | Detach | Release | InjectFault
 
 
 class Update(msgspec.Struct, frozen=True, tag=True):
@@ -137,6 +156,14 @@ class ControlClient:
     def stop(self, reason: str) -> Update:
         """Ask the job to end; returns at once, the job's end follows."""
         return self._ask(StopJob(reason))
+
+    def finish(self, reason: str) -> Update:
+        """Ask the job to end in good order; the status says `finishing` once that is journalled."""
+        return self._ask(FinishJob(reason))
+
+    def resize(self, sizes: dict[str, int], reason: str) -> Update:
+        """Ask for other numbers of ranks; events tell what becomes of it. Raises `RefusedError` if they cannot be."""
+        return self._ask(ResizeJob(sizes, reason))
 
     def detach(self) -> Update:
         """Give up the ownership that ``watch(owner=True)`` expresses."""
@@ -208,7 +235,7 @@ class ControlClient:
             # Questions that nobody reads are not piled up for the one who reads next.
             socket.setsockopt(zmq.SNDHWM, UNSENT)
             try:
-                socket.connect(master.endpoint)
+                _connect(socket, master)
             except zmq.ZMQError as error:
                 socket.close()
                 raise _unreadable(self._path, error) from error
@@ -219,6 +246,16 @@ class ControlClient:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+
+
+def _connect(socket: zmq.Socket[bytes], master: Control) -> None:
+    """Where the master's own socket is to be seen, there; else where other machines reach it."""
+    here = master.boot == boot_id() and Path(master.endpoint.removeprefix("ipc://")).exists()
+    if here or master.keys is None:
+        socket.connect(master.endpoint)
+    else:
+        connects_with(socket, master.keys)
+        socket.connect(master.remote)
 
 
 def _update(master: Control, data: bytes) -> Update:

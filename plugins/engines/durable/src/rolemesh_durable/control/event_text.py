@@ -29,11 +29,29 @@ def sentence(event: Event) -> str | None:
             )
         case "recovery_failed":
             return f"recovery {data['number']} by level {data['level']} failed: {data['why']}"
+        case "job_finishing":
+            return f"the job is to finish: {data['reason']}"
+        case "last_step":
+            return f"it ends with step {data['step']}"
+        case "resize_asked":
+            sizes = ", ".join(f"{role} {size}" for role, size in data["sizes"].items())
+            return f"resize {data['number']} to {sizes}: {data['reason']}"
+        case "resize_at":
+            return f"resize {data['number']}: all ranks come to step {data['step']}"
+        case "resized":
+            sizes = ", ".join(f"{role} {size}" for role, size in data["sizes"].items())
+            return f"resized after step {data['step']}: {sizes}, within {data['seconds']:.2f} s"
+        case "resize_refused":
+            return f"resize {data['number']} is given up: {data['why']}"
         case "rolled_back":
             where = f"after step {data['step']}" if data["step"] >= 0 else "from the beginning"
             return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
         case "waiting_for_nodes":
             return f"waiting up to {data['wait_s']:g} s for a place: {data['missing']}"
+        case "agent_died":
+            return (
+                f"agent {data['agent']} on node {data['node']} is gone ({data['why']}); the next one adopts its ranks"
+            )
         case "agent_leaving":
             ranks = f"; {', '.join(data['ranks'])} start again elsewhere, or there" if data["ranks"] else ""
             return f"agent {data['agent']} on node {data['node']} was told to end{ranks}"
@@ -45,6 +63,8 @@ def sentence(event: Event) -> str | None:
                 f"warning: {who} took {data['seconds']:.0f} s, longer than hang.after_s, and came through; it is "
                 f"allowed {data['allowed_s']:g} s from now on: set hang.after_s above that"
             )
+        case "node_checked" if data.get("unfit"):
+            return f"node {data['node'][:12]} is left out: {data['unfit']}"
         case "straggler":
             return f"straggler: {data['message']}"
         case "snapshot_warning" | "snapshot_damaged":

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import msgspec
 
 from rolemesh.api.observer import Event, StepMetrics
-from rolemesh.runs.jsonl import last_line, read_metrics
-from rolemesh.runs.paging import PAGE, pages
+from rolemesh.runs.jsonl import open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.control.client import BEYOND
 from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.journal.line_file import last_line
+from rolemesh_durable.journal.paging import PAGE, pages, start_after
 
 __all__ = ["events", "lines", "newest"]
 
@@ -55,8 +56,14 @@ def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = T
 
 def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[StepMetrics]]:
     """Pages of the lines of metrics of steps above `after`, below `until`, in order."""
+    path = run.path / METRICS_FILE
+    try:
+        with open_regular(path) as file:
+            start = start_after(file, "step", after)
+    except FileNotFoundError:
+        return
     page: list[StepMetrics] = []
-    for line in read_metrics(run.path / METRICS_FILE, after):
+    for line in read_metrics(path, after, start):
         if line.step >= until:
             break
         page.append(line)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import RolemeshError, StateError
-from rolemesh.runs import run as runs
-from rolemesh.runs.lock import is_held
-from rolemesh.runs.run import Run
+from rolemesh_durable import runs
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.runs import Run
 
 __all__ = ["LivingRun", "answers", "find_run", "list_runs", "statuses"]
 
@@ -65,12 +65,12 @@ def answers(run_dir: Path, timeout_s: float) -> bool:
 
 
 def find_run(job: str, folder: Path) -> LivingRun:
-    """As `rolemesh.runs.run.find_run`."""
+    """As `rolemesh_durable.runs.find_run`."""
     return LivingRun(runs.find_run(job, folder).path)
 
 
 def list_runs(folder: Path) -> list[LivingRun]:
-    """As `rolemesh.runs.run.list_runs`."""
+    """As `rolemesh_durable.runs.list_runs`."""
     return [LivingRun(run.path) for run in runs.list_runs(folder)]
 
 

@@ -1,27 +1,38 @@
-"""Elastic roles of a job that runs grow when nodes join: it stops at a snapshot and goes on from it with more ranks."""
+"""Elastic roles of a job that runs get more ranks when nodes join: its master is asked, as a person would."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh.placement import PlacementPlan
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh.api.observer import JobStatus
+from rolemesh.errors import RolemeshError
+from rolemesh.placement import PlacementRequest
+from rolemesh_durable.control.resizing import resize
 
-__all__ = ["Growth", "with_own"]
+__all__ = ["Growth", "held_by", "with_own"]
 
 LOOK_S = 1.0
 """How often the nodes are looked at. What is seen twice in a row counts, so nodes that join together count together."""
 
 
-def with_own(free: ClusterView, plan: PlacementPlan) -> ClusterView:
-    """What a job could have that has `plan` now, where `free` is what nobody has."""
-    own = plan.bundles()
+def held_by(status: JobStatus, request: PlacementRequest) -> dict[str, dict[str, float]]:
+    """By node, what the job's ranks there have asked for."""
+    own: dict[str, dict[str, float]] = {}
+    for rank in status.ranks:
+        at = own.setdefault(rank.node, {})
+        for name, amount in request.role(rank.role).needs.items():
+            at[name] = at.get(name, 0.0) + amount
+    return own
+
+
+def with_own(free: ClusterView, own: Mapping[str, Mapping[str, float]]) -> ClusterView:
+    """What a job could have that has `own` by node, where `free` is what nobody has."""
     return ClusterView(tuple(_with(node, own.get(node.id, {})) for node in free.nodes))
 
 
@@ -32,7 +43,7 @@ def _with(node: NodeView, own: Mapping[str, float]) -> NodeView:
 
 
 class Growth(threading.Thread):
-    """Watches for room, and stops the job when there is some, right after a snapshot has become whole on disk."""
+    """Watches for room, and has the job resized when there is some."""
 
     def __init__(
         self, run_dir: Path, sizes: Mapping[str, int], room: Callable[[], Mapping[str, int]], say: Callable[[str], None]
@@ -41,38 +52,31 @@ class Growth(threading.Thread):
         super().__init__(name="growth", daemon=True)
         self._run_dir, self._sizes, self._room, self._say = run_dir, dict(sizes), room, say
         self._over = threading.Event()
-        self.asked = False
-        """Whether the job has been stopped in order to grow."""
 
     def run(self) -> None:
-        """Look until there is room, or until `stop`."""
+        """Look for room until `stop`."""
         before: Mapping[str, int] = {}
+        refused: Mapping[str, int] = {}
         while not self._over.wait(LOOK_S):
-            larger = self._room()
-            if self._is_larger(larger) and larger == before:
-                self._grow(larger)
-                return
-            before = larger
+            with suppress(RolemeshError):  # the job starts, ends, or its master is being started again
+                larger = self._room()
+                if self._is_larger(larger) and larger == before and larger != refused and not self._grow(larger):
+                    refused = larger
+                before = larger
 
-    def stop(self) -> bool:
-        """The job is over. Whether it has been stopped here, and is to go on."""
+    def stop(self) -> None:
+        """The job is over."""
         self._over.set()
         self.join()
-        return self.asked
 
     def _is_larger(self, sizes: Mapping[str, int]) -> bool:
         return sizes != self._sizes and all(sizes[role] >= size for role, size in self._sizes.items())
 
-    def _grow(self, larger: Mapping[str, int]) -> None:
+    def _grow(self, larger: Mapping[str, int]) -> bool:
         told = ", ".join(f"{role} {self._sizes[role]} → {size}" for role, size in larger.items())
-        self._say(f"nodes have joined: {told}, from the next snapshot on disk")
-        newest = disk.newest_complete(self._run_dir)
-        while disk.newest_complete(self._run_dir) == newest:
-            if self._over.wait(LOOK_S / 10):
-                return
-        try:
-            with ControlClient(self._run_dir) as client:
-                self.asked = True
-                client.stop(f"to go on with more ranks: {told}")
-        except MasterGoneError:
-            self.asked = False
+        self._say(f"nodes have joined: {told}")
+        event = resize(self._run_dir, dict(larger), f"nodes have joined: {told}", self._over.is_set)
+        if event is None or event.kind == "resize_refused":
+            return False
+        self._sizes = dict(larger)
+        return True

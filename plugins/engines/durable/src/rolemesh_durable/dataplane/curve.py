@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+
 import zmq
+from zmq.utils import z85
 
 from rolemesh.api.transport import TransportKeys
 
-__all__ = ["ZAP_DOMAIN", "connects_with", "listens_with"]
+__all__ = ["ZAP_DOMAIN", "Gate", "connects_with", "listens_with", "new_keys"]
 
 ZAP_DOMAIN = "rolemesh"
+_ZAP = "inproc://zeromq.zap.01"
+
+
+def new_keys() -> TransportKeys:
+    """Fresh CurveZMQ key pairs."""
+    pairs = (*zmq.curve_keypair(), *zmq.curve_keypair())
+    return TransportKeys(*(key.decode() for key in pairs))
 
 
 def listens_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
@@ -24,3 +34,42 @@ def connects_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
     socket.curve_serverkey = keys.server_public.encode()
     socket.curve_publickey = keys.client_public.encode()
     socket.curve_secretkey = keys.client_secret.encode()
+
+
+class Gate:
+    """Lets in who has a client's key: answers a context's ZAP requests (RFC 27) in a thread of its own, so that peers
+    get in while an operator computes."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], client_public: str) -> None:
+        self._allowed = z85.decode(client_public)
+        self._zap: zmq.Socket[bytes] = context.socket(zmq.REP)
+        self._zap.bind(_ZAP)
+        stop = f"inproc://gate-{id(self)}"
+        self._quit: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+        self._quit.bind(stop)
+        self._asked: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+        self._asked.connect(stop)
+        self._thread = threading.Thread(target=self._serve, name="rolemesh-zap", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._zap, zmq.POLLIN)
+        poller.register(self._asked, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._asked in ready:
+                break
+            request = self._zap.recv_multipart()
+            good = len(request) == 7 and request[5] == b"CURVE" and request[6] == self._allowed
+            sequence = request[1] if len(request) > 1 else b""
+            code, text = (b"200", b"OK") if good else (b"400", b"unknown key")
+            self._zap.send_multipart([b"1.0", sequence, code, text, b"", b""])
+        self._zap.close(linger=0)
+        self._asked.close(linger=0)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._quit.send(b"")
+        self._thread.join()
+        self._quit.close(linger=0)

@@ -12,6 +12,8 @@ __all__ = ["ShmTransport"]
 class ShmTransport(Transport):
     """Peers push into the rank's ipc inbox, which lies in a folder of mode 0700."""
 
+    reach = "node"
+
     def open(self, inbox: Inbox, site: Site) -> str:
         """The inbox is an ipc socket already."""
         self._context = inbox.context

@@ -20,7 +20,7 @@ from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
 
 __all__ = ["Inbox", "Payload", "encode_control"]
 
-DATA, CREDIT, CONTROL, ASK, BARRIER = 1, 2, 3, 4, 5
+DATA, CREDIT, CONTROL, ASK, BARRIER, SHARE = 1, 2, 3, 4, 5, 6
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
 
@@ -32,7 +32,9 @@ CREDITS = struct.Struct("<BxxxIIIq")
 ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
 BARRIERS = struct.Struct("<BBxxIIxxxxq")
-"""tag, word, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
+"""tag, kind, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
+SHARES = struct.Struct("<BBxxIIIqq")
+"""tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.rank.mates`."""
 
 
 def encode_control(message: bytes) -> list[bytes]:

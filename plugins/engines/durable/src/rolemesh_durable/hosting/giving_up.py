@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, Run
+from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR
 from rolemesh_durable.master.reserve import wait_and_write
 from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.runs import Run
 
 __all__ = ["give_up"]
 
@@ -25,7 +27,7 @@ def give_up(bundle: JobBundle, why: str) -> None:
             "status": "failed",
             "message": f"{why}; see {run_dir / LOGS_DIR / 'master.log'}",
             "exit_code": EXIT_FAILED,
-            "steps": bundle.config.steps,
+            "steps": known(bundle.config.steps),
             "committed_steps": None,
             "wall_s": round(time.time() - control.started, 3),
             "state_sha256": dict.fromkeys(bundle.config.world_sizes),

@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 import msgspec
 import zmq
 
-from rolemesh.api.failures import FaultKind
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
+from rolemesh.api.transport import TransportKeys
 from rolemesh_durable.control import client as client
+from rolemesh_durable.dataplane.curve import Gate, listens_with, new_keys
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.messages import FaultKind
 
 __all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
 
@@ -49,38 +51,55 @@ class _Page(msgspec.Struct, frozen=True, tag="Update"):
 
 
 class Answers:
-    """Serves the control socket at `endpoint`. Not thread-safe: `serve` is called from the master's loop.
+    """Serves the control socket at `endpoint`, and where there is a `host` one at a free TCP port of it, for other
+    machines, which lets in who has `keys`. Not thread-safe: `serve` is called from the master's loop.
 
     `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. What clients ask for
-    goes to `put` as events of the machine, and to `inject`. A ROUTER socket, because it keeps no state per client that
-    a client could wedge, and drops answers that nobody takes instead of waiting.
+    goes to `put` as events of the machine, and to `inject`; `refuse` says why world sizes cannot be had. ROUTER
+    sockets, because they keep no state per client that a client could wedge, and drop answers that nobody takes instead
+    of waiting.
     """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
+        host: str = "",
         *,
         status: Callable[[], JobStatus],
         events: Callable[[], deque[Event]],
         lines: Callable[[], deque[StepMetrics]],
         put: Callable[[e.Event], None],
         inject: Inject,
+        refuse: Callable[[dict[str, int]], str],
     ) -> None:
         self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
+        self._refuse = refuse
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(client.Request).decode
         self._drop = Dropped("the master's control socket")
-        self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, client.REQUEST_BYTES)
-        self.socket.setsockopt(zmq.SNDHWM, QUEUED)
-        self.socket.bind(endpoint)
+        self.sockets = [_router(context)]
+        self.sockets[0].bind(endpoint)
+        self.keys: TransportKeys | None = None
+        self.remote = ""
+        self._gate: Gate | None = None
+        if host:
+            self.keys = new_keys()
+            self._gate = Gate(context, self.keys.client_public)
+            far = _router(context)
+            listens_with(far, self.keys)
+            self.remote = f"tcp://{host}:{far.bind_to_random_port(f'tcp://{host}')}"
+            self.sockets.append(far)
 
     def serve(self, at_once: int = AT_ONCE) -> None:
         """Answer those who ask now, but no more than `at_once`, so that the master's turn does not wait for long."""
+        for socket in self.sockets:
+            self._serve(socket, at_once)
+
+    def _serve(self, socket: zmq.Socket[bytes], at_once: int) -> None:
         for _ in range(at_once):
             try:
-                identity, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             if not frames or len(frames) >= FRAMES:
@@ -88,7 +107,7 @@ class Answers:
                 continue
             *envelope, request = frames
             with suppress(zmq.Again, zmq.ZMQError):  # the client has gone
-                self.socket.send_multipart([identity, *envelope, self._answer(request)], zmq.NOBLOCK)
+                socket.send_multipart([identity, *envelope, self._answer(request)], zmq.NOBLOCK)
 
     def _answer(self, data: bytes) -> bytes:
         try:
@@ -103,6 +122,12 @@ class Answers:
                 return self._page(event, step)
             case client.StopJob(reason=reason):
                 self._put(e.StopAsked(reason))
+            case client.FinishJob(reason=reason):
+                self._put(e.FinishAsked(reason))
+            case client.ResizeJob(sizes=sizes, reason=reason):
+                if why := self._refuse(sizes):
+                    return self._encode(client.Refused(why))
+                self._put(e.ResizeWanted(sizes, reason))
             case client.Release(step=step):
                 self._put(e.Released(step))
             case client.Detach():
@@ -140,7 +165,17 @@ class Answers:
 
     def close(self) -> None:
         """Close the socket; answers that are on their way may take 0.2 s to leave."""
-        self.socket.close(linger=200)
+        for socket in self.sockets:
+            socket.close(linger=200)
+        if self._gate is not None:
+            self._gate.close()
+
+
+def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.MAXMSGSIZE, client.REQUEST_BYTES)
+    socket.setsockopt(zmq.SNDHWM, QUEUED)
+    return socket
 
 
 def _after(events: deque[Event], seq: int) -> Iterator[Event]:

@@ -8,26 +8,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rolemesh.api.cluster import AgentStart, Launcher
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, Strategy
-from rolemesh.placement.chain import replan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
+from rolemesh_durable.master.placing import find_places, sized, why_not_cut
 from rolemesh_durable.protocol.job import JobBundle, agent_config
+from rolemesh_durable.protocol.launcher import AgentStart, Launcher
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.protocol.replan import replan
 
 __all__ = ["BackgroundTasks"]
 
 log = logging.getLogger("rolemesh_durable.master")
+LOOK_AROUND_S = 10.0
 
 
 class BackgroundTasks:
@@ -37,6 +43,8 @@ class BackgroundTasks:
         self, bundle: JobBundle, launcher: Launcher, strategies: tuple[Strategy, ...], answer: Callable[[e.Event], None]
     ) -> None:
         self.plan: PlacementPlan = bundle.plan
+        self._request = bundle.request
+        self._sizes = dict(bundle.config.world_sizes)
         self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
         self._run_dir = Path(bundle.config.run_dir)
         self._hosts = dict(bundle.hosts)
@@ -57,6 +65,20 @@ class BackgroundTasks:
 
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
+    def look_around(self) -> None:
+        """Tell now and then which nodes there are: levels are told of those that are spare."""
+
+        def task() -> None:
+            seen: tuple[str, ...] = ()
+            while True:
+                with contextlib.suppress(RolemeshError, OSError):
+                    nodes = tuple(node.id for node in self._launcher.cluster().nodes)
+                    if nodes != seen:
+                        self._answer(e.NodesSeen(seen := nodes))
+                time.sleep(LOOK_AROUND_S)
+
+        self._run("look-around", task, lambda _: e.NodesSeen(()))
+
     def attach(self, agents: tuple[e.Incarnation, ...]) -> None:
         """Find agents again."""
         numbers = {agent.place.agent: agent.incarnation for agent in agents}
@@ -66,22 +88,51 @@ class BackgroundTasks:
 
         self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
-    def replan(self, lost: tuple[str, ...], homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> None:
-        """Find places for the ranks on lost nodes. `agents`: the nodes of those that live."""
+    def replan(self, lost: tuple[str, ...], state: JobState) -> None:
+        """Find places for the ranks on lost nodes."""
+        homes, agents = _homes(state, lost)
 
         def task() -> None:
             cluster = self._launcher.cluster()
             self._hosts |= {node.id: node.host for node in cluster.nodes}
-            plan = replan(self._bundle.request, self.plan, lost, cluster, self._strategies)
+            plan = replan(self._request, self.plan, lost, cluster, self._strategies)
             found = moves_of(plan, homes, agents)
             if found.moves is not None:
                 self.plan = plan
+            self._answer(msgspec.structs.replace(found, lost=lost))
+
+        self._run("replan", task, lambda error: e.Replanned(None, why=error, lost=lost))
+
+    def relaid(self, sizes: Mapping[str, int], plan: PlacementPlan | None) -> None:
+        """The job has these world sizes now, by `plan`."""
+        self._sizes = dict(sizes)
+        self._request = sized(self._bundle.request, sizes)
+        self.plan = plan if plan is not None else self.plan
+
+    def find_layout(self, wanted: e.FindLayout, state: JobState) -> None:
+        """Find places for resized roles, and the snapshot that they start from; see `find_places`."""
+        lost = (*(record.place.node for record in state.agents.values() if record.node_lost), *state.unfit)
+        homes, agents = _homes(state, lost)
+
+        def task() -> None:
+            cluster = self._launcher.cluster()
+            self._hosts |= {node.id: node.host for node in cluster.nodes}
+            request = sized(self._request, wanted.sizes)
+            found = find_places(wanted, request, self.plan, lost, cluster, self._strategies, homes, agents)
+            step = wanted.step if wanted.step >= 0 else disk.newest_complete(self._run_dir, self._bundle.job_id)
+            if not found.why and step >= 0:
+                folder = disk.step_folder(self._run_dir, step)
+                why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
+                found = msgspec.structs.replace(found, folder=str(folder), why=why)
+            if not found.why and wanted.step >= 0:
+                self._launcher.reserve(found.places)
             self._answer(found)
 
-        self._run("replan", task, lambda error: e.Replanned(None, why=error))
+        self._run("find-layout", task, lambda error: e.LayoutFound(wanted.number, wanted.step, why=error))
 
     def find_origin(self) -> None:
-        """Find the newest persisted snapshot that is intact; a set that is being completed is so before, or never."""
+        """Find the newest persisted snapshot that is intact; a checkpoint that is being completed is so before, or
+        never."""
         self._origins += 1
 
         def task() -> None:
@@ -93,21 +144,21 @@ class BackgroundTasks:
 
         self._run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
 
-    def find_sets(self, after: int) -> None:
-        """Find the newest persisted set of this job after step `after`, if there is one that is intact."""
+    def find_checkpoints(self, after: int) -> None:
+        """Find the newest persisted checkpoint of this job after step `after`, if there is one that is intact."""
 
         def task() -> None:
             found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
             for text in passed_over:
                 log.warning("%s", text)
             if found is not None and found.step > after and found.manifest is not None:
-                self._answer(e.SetCompleted(found.step))
+                self._answer(e.CheckpointCommitted(found.step))
 
-        self._run("find-sets", task, lambda error: e.SetCompleted(after))
+        self._run("find-checkpoints", task, lambda error: e.CheckpointCommitted(after))
 
-    def complete(self, effect: e.CompleteSet) -> None:
-        """Make a persisted set whole, and remove the oldest ones."""
-        origins = self._origins
+    def complete(self, effect: e.CommitCheckpoint) -> None:
+        """Make a persisted checkpoint whole, and remove the oldest ones."""
+        origins, sizes = self._origins, dict(self._sizes)
 
         def task() -> None:
             config = self._bundle.config
@@ -118,31 +169,31 @@ class BackgroundTasks:
                 config.name,
                 config.job_id,
                 effect.step,
-                config.steps,
-                config.world_sizes,
+                known(config.steps),
+                sizes,
                 files,
                 plugins,
                 config.base,
                 datetime.now(UTC).isoformat(timespec="seconds"),
-                config.graph.lines,
+                disk.flow_lines(config.graph),
             )
             step = effect.step
             with self._completing:
                 if self._origins > origins:
-                    step = -1  # the job has gone back to the disk meanwhile: of its new timeline this set is not
+                    step = -1  # the job has gone back to the disk meanwhile: of its new timeline this checkpoint is not
                 else:
                     try:
                         disk.write_manifest(self._run_dir, manifest, attempts)
-                        with contextlib.suppress(OSError):  # what could not be removed is so after the next set
-                            disk.prune(self._run_dir, config.snapshots.keep, config.job_id)
+                        with contextlib.suppress(OSError):  # what could not be removed is so after the next checkpoint
+                            disk.prune(self._run_dir, config.snapshots.keep, config.job_id, effect.needed)
                     except SnapshotError:
                         newest = disk.newest_complete(self._run_dir, config.job_id)
                         if newest < step:
                             raise
                         step = newest  # a later one was quicker, and has removed what there was of this one
-            self._answer(e.SetCompleted(step))
+            self._answer(e.CheckpointCommitted(step))
 
-        self._run("persist", task, lambda error: e.SetCompleted(effect.step, error))
+        self._run("persist", task, lambda error: e.CheckpointCommitted(effect.step, error))
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:
@@ -160,3 +211,12 @@ class BackgroundTasks:
                 self._answer(failed(str(error) or type(error).__name__))
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
+
+
+def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankKey, str], dict[str, str]]:
+    """The agent of each rank, and the node of each agent that may be used."""
+    return {key: record.agent for key, record in state.ranks.items()}, {
+        name: record.place.node
+        for name, record in state.agents.items()
+        if record.state == "up" and record.place.node not in lost
+    }

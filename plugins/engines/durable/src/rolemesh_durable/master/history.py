@@ -9,8 +9,8 @@ import msgspec
 from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import Stored
 from rolemesh_durable.master.goodput import Account
-from rolemesh_durable.protocol.master.checkpoint import Checkpoint
 from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 
@@ -20,7 +20,7 @@ __all__ = ["History"]
 class _Head(msgspec.Struct, frozen=True):
     """The content of the store's head."""
 
-    state: Checkpoint
+    state: Head
     account: Account
 
 
@@ -46,7 +46,7 @@ class History:
 
     def continue_with(self, fresh: JobState, clock: str, now: float, wall: float) -> None:
         """Bring the state of a new master to where the journal ends, to go on with what was under way."""
-        msgspec.convert(msgspec.to_builtins(Checkpoint.of(self._state)), Checkpoint).onto(fresh)
+        msgspec.convert(msgspec.to_builtins(Head.of(self._state)), Head).onto(fresh)
         by_another_clock(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
@@ -60,4 +60,4 @@ class History:
 
     def head(self) -> str:
         """What stands for everything so far."""
-        return msgspec.json.encode(_Head(Checkpoint.of(self._state), self.account)).decode()
+        return msgspec.json.encode(_Head(Head.of(self._state), self.account)).decode()

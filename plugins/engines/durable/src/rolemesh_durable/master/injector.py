@@ -6,12 +6,12 @@ import os
 import signal
 from collections.abc import Callable
 
-from rolemesh.api.cluster import Launcher
 from rolemesh.api.observer import Event
 from rolemesh_durable import faults
 from rolemesh_durable.master.journal import Journal
 from rolemesh_durable.master.publication import Publication
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.transitions import Injected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rolemesh.api.cluster import Launcher
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import Launcher
 
 __all__ = ["Keepalive"]
 

@@ -20,16 +20,15 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from rolemesh.api.cluster import Launcher
 from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
-from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE, Control, Run, write_json
+from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE
+from rolemesh_durable.boot import boot_id
 from rolemesh_durable.control.background import Background
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.master import reserve
 from rolemesh_durable.master.answers import Answers
 from rolemesh_durable.master.background_tasks import BackgroundTasks
-from rolemesh_durable.master.clock import boot
 from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.injector import Injector
 from rolemesh_durable.master.journal import Claimed, Journal, refuse_damaged
@@ -37,13 +36,18 @@ from rolemesh_durable.master.keepalive import Keepalive
 from rolemesh_durable.master.plugins import MasterPlugins, created, exact
 from rolemesh_durable.master.publication import DRAIN_S, Publication
 from rolemesh_durable.master.report import result_of, status_of
+from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.runs import Control, Run, write_json
 
 __all__ = ["Master"]
 
@@ -57,10 +61,11 @@ RECENT_LINES = 4096
 class Master:
     """Controls one job. Everything happens in `run`; the launcher's callbacks only enqueue.
 
-    `socket_dir` is a private folder for the control socket; `launcher` starts agents and talks to them.
+    `socket_dir` is a private folder for the control socket; `launcher` starts agents and talks to them. `host` is where
+    other machines reach this one, "" if nobody will ask from there.
     """
 
-    def __init__(self, bundle: JobBundle, launcher: Launcher, socket_dir: Path) -> None:
+    def __init__(self, bundle: JobBundle, launcher: Launcher, socket_dir: Path, host: str = "") -> None:
         self.bundle = bundle
         self.run_dir = Path(bundle.config.run_dir)
         self._launcher = launcher
@@ -84,15 +89,17 @@ class Master:
         self._in_control = self._over = False
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
+        self._until = Until(bundle.until)
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name,
             str(self.run_dir),
-            bundle.config.steps,
+            known(bundle.config.steps),
             bundle.config.world_sizes,
             tuple(op.label for op in graph.ops),
             bundle.backend,
             bundle.outline.origin,
+            bundle.config.base,
         )
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._publication = Publication(self.run_dir, self._observers, self._published)
@@ -103,15 +110,17 @@ class Master:
         self._answers = Answers(
             self._zmq,
             self._endpoint,
+            host,
             status=self._status,
             events=lambda: self._journal.recent,
             lines=lambda: self._recent,
             put=self._put,
             inject=self._inject,
+            refuse=lambda sizes: self._machine.resizing.refusal(sizes),
         )
         self._poller = zmq.Poller()
-        self._poller.register(self._answers.socket, zmq.POLLIN)
-        self._poller.register(self._wake, zmq.POLLIN)
+        for end in (*self._answers.sockets, self._wake):
+            self._poller.register(end, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
@@ -123,6 +132,8 @@ class Master:
             self._launcher.open(self._received, self._lost)
             self._journal.claim(self._take_over, patient=self._earlier is not None)
             self._serve(until=lambda: self._in_control)
+            if self._plugins.ladder:
+                self._tasks.look_around()
             while not self._over:
                 self._serve_once()
                 self._turn()
@@ -141,7 +152,7 @@ class Master:
             os.eventfd_read(self._wake)
         if self._in_control:
             self._launcher.beat()
-        if self._answers.socket in ready:
+        if not ready.keys().isdisjoint(self._answers.sockets):
             self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
         self._files.collect()
         self._writer.collect()
@@ -151,13 +162,16 @@ class Master:
     def _take_over(self, found: Claimed) -> None:
         """Go on where earlier masters have stopped, now that the journal is this one's."""
         refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
-        outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot())
+        outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot_id())
         self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
         self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
             published = max(found.published, self.bundle.outline.origin_step)
             self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
+            if self._machine.state.layout.number:
+                self._relaid()
+            self._files.submit("until", partial(self._until.look_back, self.run_dir, published))
         self._announce(found)
         self._in_control = True
         if self._machine.state.phase == "ended":
@@ -188,6 +202,9 @@ class Master:
             self._started,
             self.bundle.ray_address,
             "rolemesh" if self.bundle.backend == "ray" else "",
+            boot_id(),
+            self._answers.remote,
+            self._answers.keys,
         )
         self._files.submit("the room for the result", lambda: reserve.take(self.run_dir))
         for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
@@ -210,7 +227,7 @@ class Master:
     def _turn(self) -> None:
         if self._writer.busy or self._publication.full or self._over:
             return  # nothing follows from what is not durable, or would have to wait in memory for the disk
-        events = self._inbox.take()
+        events = [*self._inbox.take(), *self._until.events(time.time() - self._started)]
         for event in events:
             if isinstance(event, e.Published):
                 self._lines.written(event.step)
@@ -234,6 +251,8 @@ class Master:
     def _release(self, events: list[Event], effects: list[e.Effect]) -> None:
         """What a turn has led to, now that it is durable."""
         self._publication.add(events)
+        if any(event.kind == "layout_changed" for event in events):
+            self._relaid()
         if any(event.kind == "replanned" for event in events):
             self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
         for effect in effects:
@@ -247,18 +266,14 @@ class Master:
                 case e.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
                 case e.Replan(lost):
-                    homes = {key: record.agent for key, record in self._machine.state.ranks.items()}
-                    alive = {
-                        name: record.place.node
-                        for name, record in self._machine.state.agents.items()
-                        if record.state == "up" and record.place.node not in lost
-                    }
-                    self._tasks.replan(lost, homes, alive)
+                    self._tasks.replan(lost, self._machine.state)
+                case e.FindLayout():
+                    self._tasks.find_layout(effect, self._machine.state)
                 case e.FindOrigin():
                     self._tasks.find_origin()
-                case e.FindSets(after):
-                    self._tasks.find_sets(after)
-                case e.CompleteSet():
+                case e.FindCheckpoints(after):
+                    self._tasks.find_checkpoints(after)
+                case e.CommitCheckpoint():
                     self._tasks.complete(effect)
                 case e.Publish(agent, metrics):
                     self._publish(agent, metrics)
@@ -267,6 +282,14 @@ class Master:
                 case e.Record() | e.Committed():
                     pass
 
+    def _relaid(self) -> None:
+        """The job has other world sizes now."""
+        sizes = sizes_now(self._machine.state)
+        self._lines.resized(sizes)
+        self._tasks.relaid(sizes, self._machine.state.plan)
+        self._run = run = msgspec.structs.replace(self._run, roles=sizes)
+        self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
+
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
         lines = tuple(
             self._lines.add(agent, metrics, self._machine.now, self._machine.state.committed, wall=time.time())
@@ -274,6 +297,7 @@ class Master:
         if lines:
             self._recent.extend(lines)
             self._publication.add(lines)
+            self._until.look(lines)
 
     def _published(self, step: int, held: bool) -> None:
         """Of the writer's thread."""
@@ -322,6 +346,7 @@ class Master:
         if self._over:
             self._launcher.stop()
             (self.run_dir / CONTROL_FILE).unlink(missing_ok=True)
+        self._answers.close()
         self._zmq.destroy(linger=200)
         for writer in (self._writer, self._files):
             writer.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.placement import PlacementPlan
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.events import Replanned
 from rolemesh_durable.protocol.master.transitions import Move
+from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["moves_of"]
 
@@ -33,7 +34,7 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
     local: dict[tuple[str, str], list[int]] = {}
     for a in sorted(plan.assignments, key=lambda a: (a.role, a.rank)):
         local.setdefault((a.role, plan.slot(a.slot).node), []).append(a.rank)
-    turns = plan.turns()
+    turns = taking_turns(plan)
     moves, used = [], dict[str, None]()
     for a in plan.assignments:
         slot = plan.slot(a.slot)
@@ -44,5 +45,5 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
             gpus = tuple(index for index, _ in slot.gpus)
             on_slot = turns.get(slot.id, ())
             moves.append(Move(a.role, a.rank, agent, mates.index(a.rank), len(mates), gpus, on_slot))
-    places = tuple(AgentPlace(at[node], node, plan.held(node)) for node in used)
+    places = tuple(AgentPlace.of(at[node], node, plan) for node in used)
     return Replanned(tuple(moves), places)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.api.failures import RecoveryPlan, Verdict
+from rolemesh.api.failures import Pass, RecoveryPlan, Verdict
 from rolemesh.api.import_ref import import_paths
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import load_exact
-from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh.plugins.manager import JobPlugins, misbehaved
 from rolemesh_durable.protocol.job import JobBundle, PluginUse
 from rolemesh_durable.protocol.master.ladder import Diagnose, LadderLevel
 
-__all__ = ["MasterPlugins", "created", "exact"]
+__all__ = ["MasterPlugins", "asked", "created", "exact"]
+
+T = TypeVar("T")
+
+MOST_SHOWN = 200
+"""Characters of a wrong answer that are shown."""
 
 
 def exact(use: PluginUse) -> type[Any]:
@@ -35,6 +41,22 @@ def created(uses: Iterable[PluginUse], base: str) -> JobPlugins:
         options = cls.Options.model_validate(use.options, context={"base": base})
         plugins.create(f"{record.name}#{index}", record, cls, options)
     return plugins
+
+
+def asked(plugins: JobPlugins, name: str, hook: str, *kinds: type[T], **arguments: Any) -> T | None:
+    """What a hook answers that gives one of `kinds`, or None. Raises `PluginError` for anything else."""
+    value = plugins.call(name, hook, **arguments)
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, kinds):
+            names = " or ".join([*(kind.__name__ for kind in kinds), "None"])
+            raise msgspec.ValidationError(f"expected {names}, got {type(value).__name__}")
+        return msgspec.convert(msgspec.to_builtins(value), type(value))
+    except (msgspec.ValidationError, TypeError) as error:
+        shown = repr(value)
+        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"
+        raise misbehaved(plugins.record(name), f"answered {shown} from its hook {hook!r}: {error}") from error
 
 
 class MasterPlugins:
@@ -59,7 +81,7 @@ class MasterPlugins:
         level = self._levels.instance(instance)
 
         def recover(failure: Any, view: Any) -> Any:
-            return self._levels.asked(instance, "recover", RecoveryPlan, failure=failure, view=view)
+            return asked(self._levels, instance, "recover", RecoveryPlan, Pass, failure=failure, view=view)
 
         return LadderLevel(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
 
@@ -75,7 +97,7 @@ class MasterPlugins:
     @staticmethod
     def _diagnose(plugins: JobPlugins, instance: str) -> Diagnose:
         def diagnose(failure: Any, view: Any) -> Any:
-            return plugins.asked(instance, "diagnose", Verdict, failure=failure, view=view)
+            return asked(plugins, instance, "diagnose", Verdict, failure=failure, view=view)
 
         return diagnose
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from rolemesh.api.observer import Event, StepMetrics
-from rolemesh.runs.jsonl import LineFile, Numbered, event_line, metrics_line
+from rolemesh.runs.jsonl import Numbered, event_line, metrics_line
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+from rolemesh_durable.journal.line_file import LineFile
 
 __all__ = ["DRAIN_S", "Publication"]
 

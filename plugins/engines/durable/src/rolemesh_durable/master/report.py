@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api import failures
+from rolemesh.api.failures import describe
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.master.goodput import Account
+from rolemesh_durable.protocol.failures import primary
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import JobState, RankRecord
+from rolemesh_durable.protocol.master_config import known
 
 __all__ = ["result_of", "status_of"]
 
-PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering")
+PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following")
 """What `rolemesh_durable.rank.status_page` writes as a rank's phase."""
 
 
@@ -41,7 +43,7 @@ def status_of(
         state.status if state.phase == "ended" else state.phase,
         machine.outline.epoch,
         state.committed,
-        bundle.config.steps,
+        known(bundle.config.steps),
         started,
         pid,
         host,
@@ -50,6 +52,8 @@ def status_of(
         state.message,
         state.persisted,
         (*warnings, *machine.warnings()),
+        state.finishing,
+        state.resize.sizes if state.resize is not None else {},
     )
 
 
@@ -60,6 +64,8 @@ def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph)
         return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
     phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
     doing = _doing(at.op, at.edge, graph)
+    if at.done >= 0:
+        doing += f" {at.done}/{at.total}" if at.total else f" {at.done}"
     return RankStatus(role, n, node, record.pid, record.state, max(at.step, 0), phase, doing, generation)
 
 
@@ -82,7 +88,8 @@ def result_of(state: JobState, bundle: JobBundle, account: Account, wall_s: floa
         "status": status,
         "message": state.message,
         "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
-        "steps": bundle.config.steps,
+        "steps": known(bundle.config.steps),
+        "reason": state.finishing,
         "committed_steps": state.committed + 1,
         "wall_s": round(wall_s, 3),
         "state_sha256": _digests(state),
@@ -96,8 +103,8 @@ def result_of(state: JobState, bundle: JobBundle, account: Account, wall_s: floa
         "goodput": account.goodput(wall_s),
     }
     if state.failures and status != "done":
-        result["failure"] = msgspec.to_builtins(failures.primary(state.last_failures))
-        result["failures"] = [failures.describe(failure) for failure in state.last_failures]
+        result["failure"] = msgspec.to_builtins(primary(state.last_failures))
+        result["failures"] = [describe(failure) for failure in state.last_failures]
     return result
 
 

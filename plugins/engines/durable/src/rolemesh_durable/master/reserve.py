@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rolemesh.runs.run import RESULT_FILE, write_json
+from rolemesh.runs.run import RESULT_FILE
 from rolemesh_durable.master.writer import Writes
+from rolemesh_durable.runs import write_json
 
 __all__ = ["take", "wait_and_write", "write_result"]
 

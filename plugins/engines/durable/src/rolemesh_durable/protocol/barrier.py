@@ -31,9 +31,9 @@ class Barrier:
         self._world_size = world_size
         self._here: dict[int, int] = {}
 
-    def heard(self, rank: int, word: int, position: int) -> tuple[tuple[int, int], ...]:
-        """`rank` says `word` (`ARRIVE` or `LEAVE`) about the call at `position`: who is told what, as (rank, word)."""
-        if word == LEAVE:
+    def heard(self, rank: int, kind: int, position: int) -> tuple[tuple[int, int], ...]:
+        """`rank` has sent `kind` (`ARRIVE` or `LEAVE`) of the call at `position`: who is told what, as (rank, kind)."""
+        if kind == LEAVE:
             if self._here.get(rank) != position:
                 return ()
             del self._here[rank]

@@ -17,22 +17,28 @@ from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["InEdgeState", "Kept", "OutEdgeState", "first_needed", "hold_of", "last_call"]
+__all__ = ["InEdgeState", "Kept", "LogLost", "OutEdgeState", "first_needed", "hold_of", "last_call"]
 
 T = TypeVar("T")
 
 NEVER: Final = 1 << 62
 """The first step for a consumer that has not asked."""
+SMALL = 256
+"""So many small values may be under way."""
 
 
-def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Collection[str]) -> int:
+class LogLost(TransportError):
+    """Others have used what this rank is about to make again, and it may come to something else."""
+
+
+def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str]) -> int:
     """How many steps after it was made a value of `edge` may still be asked for by a rank restored at the commit.
 
-    A consumer restored at step r takes what was made after r - lag. One of a role that is not `stateful` also repeats
+    A consumer restored at step r takes what was made after r - lag. One of a role that is not `unrepeated` also repeats
     its last call up to r of each operator that returns nothing, so that input is needed until the next such call.
     """
     call = graph.ops[edge.dst]
-    if call.role in stateful or call.returns is not None:
+    if call.role in unrepeated or call.returns is not None:
         return edge.lag
     period = activity.periods[edge.dst]
     return edge.lag + (period.every if period is not None else 0)
@@ -47,18 +53,21 @@ def last_call(activity: Activity, op: int, step: int) -> int | None:
     return found if found >= period.start else None
 
 
-def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, stateful: Collection[str], resume: int) -> int:
+def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str], resume: int) -> int:
     """The first producer step whose value a consumer needs that is restored at step `resume` (-1: it starts)."""
     call = graph.ops[edge.dst]
-    if call.returns is None and call.role not in stateful:
+    if call.returns is None and call.role not in unrepeated:
         repeated = last_call(activity, edge.dst, resume)
-        if repeated is not None:
-            return max(0, repeated - edge.lag)
+        if repeated is not None and repeated - edge.lag >= activity.first(edge):  # else it had the initial value
+            return repeated - edge.lag
     return max(0, resume + 1 - edge.lag)
 
 
 class Kept(NamedTuple, Generic[T]):
-    """A chunk that was sent and may be needed again. `item` is None for the mark that no chunk follows."""
+    """A chunk that was sent and may be needed again. `item` is None for the mark that no chunk follows.
+
+    Of its `size` in bytes, `nbytes` are kept in this process.
+    """
 
     step: int
     chunk: int
@@ -66,14 +75,16 @@ class Kept(NamedTuple, Generic[T]):
     consumers: tuple[int, ...]
     item: T | None
     nbytes: int
+    size: int
 
 
 class OutEdgeState(Generic[T]):
-    """One producer rank's end: at most `window` steps are under way to the slowest consumer."""
+    """One producer rank's end: at most `window` steps are under way to the slowest consumer; or more of them, up to
+    `SMALL`, while they are together smaller than `budget` bytes."""
 
-    def __init__(self, consumers: Sequence[int], window: int, *, retain: bool, hold: int = 0) -> None:
+    def __init__(self, consumers: Sequence[int], window: int, *, retain: bool, hold: int = 0, budget: int = 0) -> None:
         """`consumers` are ranks. With `retain`, what was made at step m is kept until m + `hold` is committed."""
-        self.window = window
+        self.window, self._budget = window, budget
         self.retain = retain
         self.hold = hold
         self.kept_bytes = 0
@@ -84,6 +95,8 @@ class OutEdgeState(Generic[T]):
         self._committed = -1
         self._gone = -1
         self._under_way: deque[int] = deque()
+        self._sizes: deque[int] = deque()
+        self._size = 0
         self._kept: deque[Kept[T]] = deque()
         self._pins: tuple[int, ...] = ()
         self._pinned: list[Kept[T]] = []
@@ -93,10 +106,19 @@ class OutEdgeState(Generic[T]):
         """Steps sent that some consumer has not released."""
         return len(self._under_way)
 
+    def feeds(self, consumer: int) -> bool:
+        """Whether it is a consumer of this edge."""
+        return consumer in self._acked
+
+    def awaits_release(self, step: int) -> bool:
+        """Whether some consumer has not released all that was made up to `step`."""
+        return bool(self._under_way) and self._under_way[0] <= step
+
     @property
     def credit(self) -> bool:
         """Whether a value of a new step may be sent."""
-        return len(self._under_way) < self.window
+        count = len(self._under_way)
+        return count < self.window or (self._size < self._budget and count < SMALL)
 
     @property
     def unheard(self) -> bool:
@@ -104,17 +126,25 @@ class OutEdgeState(Generic[T]):
         return bool(self._from) and NEVER in self._from.values()
 
     def sent(
-        self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int
+        self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int, size: int = 0
     ) -> tuple[int, ...]:
         """A chunk of `step` is made, encoded as `item`, or taken over from a former generation's log.
 
+        Of its `size` in bytes, `nbytes` are kept in this process.
         Returns those of `consumers` that it must be sent to now: who has asked, and has not got it already.
         """
-        if step > self._low and (not self._under_way or self._under_way[-1] != step):
-            self._under_way.append(step)
-        self._kept.append(Kept(step, chunk, last, consumers, item, nbytes))
+        if step > self._low:
+            self._leaves(step, size)
+        self._kept.append(Kept(step, chunk, last, consumers, item, nbytes, size))
         self.kept_bytes += nbytes
         return consumers if not self._from else self._listeners(step, consumers)
+
+    def _leaves(self, step: int, size: int) -> None:
+        if not self._under_way or self._under_way[-1] != step:
+            self._under_way.append(step)
+            self._sizes.append(0)
+        self._sizes[-1] += size
+        self._size += size
 
     def _listeners(self, step: int, consumers: tuple[int, ...]) -> tuple[int, ...]:
         for consumer in [c for c in consumers if self._from.get(c, NEVER) <= step]:
@@ -150,7 +180,12 @@ class OutEdgeState(Generic[T]):
         self._from[consumer] = from_step
         self._acked[consumer] = released
         self._low = min(self._acked.values())
-        self._under_way = deque(dict.fromkeys(kept.step for kept in self._kept if kept.step > self._low))
+        self._under_way.clear()
+        self._sizes.clear()
+        self._size = 0
+        for kept in self._kept:
+            if kept.step > self._low:
+                self._leaves(kept.step, kept.size)
         return [kept for kept in self._kept if kept.step >= from_step and consumer in kept.consumers]
 
     def acked(self, consumer: int, generation: int, step: int) -> list[T]:
@@ -165,6 +200,7 @@ class OutEdgeState(Generic[T]):
         under_way = self._under_way
         while under_way and under_way[0] <= low:
             under_way.popleft()
+            self._size -= self._sizes.popleft()
         return self._freed()
 
     def committed(self, step: int) -> list[T]:
@@ -180,6 +216,13 @@ class OutEdgeState(Generic[T]):
         self._pins = tuple(steps)
         held, self._pinned = self._pinned, []
         return [item for kept in held if (item := self._let_go(kept)) is not None]
+
+    def clear(self) -> list[T]:
+        """Nobody asks any more; all items are returned."""
+        items = [kept.item for kept in (*self._pinned, *self._kept) if kept.item is not None]
+        self._pinned, self.kept_bytes = [], 0
+        self._kept.clear()
+        return items
 
     def awaits_commit(self, step: int) -> bool:
         """Whether the commit of `step` would free something here, so that waiting for it makes sense."""
@@ -225,6 +268,9 @@ class _Source:
 class InEdgeState(Generic[T]):
     """One consumer rank's end: gathers the chunks of each of `sources`, in their order, step by step."""
 
+    revocable = False
+    """Whether a restarted producer may make other values than before: what was not used is taken back then."""
+
     def __init__(self, sources: Sequence[int], from_step: int = 0) -> None:
         """`from_step`: values of earlier producer steps are duplicates."""
         self.sources = tuple(sources)
@@ -237,16 +283,31 @@ class InEdgeState(Generic[T]):
         """`source` is in `generation` now. Returns the first step to ask it for: all before it have come completely.
 
         Chunks of an incomplete value are dropped and taken again, unless a consumer of the stream has used some: then
-        what comes again is a duplicate.
+        what comes again is a duplicate. Of a `revocable` one all that has not been used is dropped.
         """
         position = self._position(source)
         head = self._heads[position]
         if generation > head.generation:
             head.generation = generation
-            if head.chunk and head.used != head.step:
+            if self.revocable:
+                self._take_back(position, head)
+            elif head.chunk and head.used != head.step:
                 head.chunk = 0
                 self._chunks[head.step][position].clear()
         return head.step
+
+    def _take_back(self, position: int, head: _Source) -> None:
+        begun = [step for step in self._chunks if head.used < step < head.step + bool(head.chunk)]
+        for step in begun:
+            self._chunks[step][position].clear()
+            self._ended[step] -= step < head.step
+        if begun:
+            head.step, head.chunk = min(begun), 0
+
+    def use(self, step: int) -> None:
+        """What is there of `step`, and before, is used: it is not taken back."""
+        for head in self._heads:
+            head.used = max(head.used, step)
 
     def accept(self, source: int, generation: int, step: int, chunk: int, last: bool, item: T | None) -> bool:
         """Take a chunk (`item` None: only the end of the value). False if it is a duplicate or from a dead generation.
@@ -285,10 +346,22 @@ class InEdgeState(Generic[T]):
         del self._ended[step]
         return self._chunks.pop(step)
 
+    def peek(self, step: int) -> list[list[T]]:
+        """As `take`, of a value that is ready, but it stays."""
+        return self._chunks[step]
+
+    def forget(self, before: int) -> None:
+        """The values of steps before this one will not be taken."""
+        for step in [step for step in self._ended if step < before]:
+            self.take(step)
+
     def chunk(self, step: int, position: int, index: int) -> T | None:
-        """Chunk `index` of source number `position` for use now, or None if it has not come (or does not exist)."""
+        """Chunk `index` of source number `position` for use now, or None if it has not come (or does not exist).
+
+        One of a `revocable` value has come when all of them have.
+        """
         chunks = self._chunks.get(step)
-        if chunks is None or index >= len(chunks[position]):
+        if chunks is None or index >= len(chunks[position]) or (self.revocable and not self.ended(step, position)):
             return None
         self._heads[position].used = step
         return chunks[position][index]

@@ -10,9 +10,11 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Route, route
 from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.calls import called_at
 from rolemesh_durable.protocol.messages import RankReport
 
 __all__ = ["HangVerdict", "Key", "culprit"]
@@ -21,7 +23,7 @@ Key: TypeAlias = tuple[str, int]
 """Role and rank."""
 
 # Phases, as `rolemesh_durable.rank.status_page` numbers them; that room is above this one.
-_IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING = range(6)
+_IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING, _CALLING, _SERVING, _FOLLOWING = range(9)
 
 MAX_TOLD = 6
 """Waits that are told in the verdict's text; `HangVerdict.chain` has all of them."""
@@ -109,8 +111,12 @@ class _Picture:
             return self._for_turn(key, report)
         if report.phase == _GATHERING and not report.frozen:
             return self._for_group(key, report)
-        if report.frozen or report.state != "ready":
+        if report.frozen or report.state != "ready" or report.phase == _SERVING:
             return _Wait((), "")
+        if report.phase == _CALLING:
+            return self._for_answer(report)
+        if report.phase == _FOLLOWING:
+            return self._for_callers(key, report)
         edge = self.edge(report)
         if report.phase == _WAITING and edge is not None:
             return self._for_input(key, report, edge)
@@ -128,7 +134,8 @@ class _Picture:
     def innocence(self, key: Key, waiters: int) -> tuple[int, int, bool]:
         """Lower is more suspicious, among ranks that wait for nobody; `waiters` ranks wait for this one."""
         report = self.live[key]
-        return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, report.phase != _COMPUTING)
+        busy = report.phase in (_COMPUTING, _SERVING)
+        return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, not busy)
 
     def mates(self, key: Key) -> list[Key]:
         """The members of the collective group that are in the same call, `key` included."""
@@ -154,7 +161,13 @@ class _Picture:
         made, source = report.step - edge.lag, self.graph.ops[edge.src]
         senders = [(source.role, rank) for rank in self._route(edge).sources(key[1])]
         missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
+        if edge.first and not missing:  # nothing that is due, but there is not enough
+            missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, report.step)]
         why = f"for {edge.param} of step {made} from {source.label}"
+        if not missing and isinstance(edge.dst_partition, Balanced):
+            # All is there but the mates' word, what they have taken: they give it between two items.
+            missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != _WAITING]
+            why = f"to say what it has taken of {edge.param}"
         return _Wait(tuple(missing or self._frozen(senders)), why)
 
     def _for_credit(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
@@ -166,12 +179,26 @@ class _Picture:
         if period is None:
             return _Wait((), why)
         # The newest value that must have been released before another may be sent, as the step in which it is taken.
-        taken = report.step - 1 + edge.lag
+        # One that is taken more than once is released when a newer one is taken.
+        taken = report.step - 1 + edge.lag + edge.newest
         taken -= (taken - period.at) % period.every + (edge.window - 1) * period.every
         late = [k for k in live if not self._past(self.live[k], edge.dst, taken)]
+        if edge.credits is None:
+            # Small values may be further ahead: the one that is furthest behind holds the credit.
+            late = [k for k in late if self.progress(k) == min(map(self.progress, late))]
         # Who has done so may still owe the word: it comes with the next wait, which who computes does not reach.
         busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
+
+    def _for_answer(self, report: RankReport) -> _Wait:
+        role, rank = called_at(report.edge, self.graph) or ("", -1)
+        asked = [k for k in self.live if k[0] == role and rank in (k[1], -1)]
+        return _Wait(tuple(asked), "to answer a call")
+
+    def _for_callers(self, key: Key, report: RankReport) -> _Wait:
+        callers = {caller for caller, callee in self.graph.callers if callee == key[0]}
+        behind = [k for k, r in self.live.items() if k[0] in callers and (r.finished <= report.finished or r.frozen)]
+        return _Wait(tuple(behind), "to finish the step in which they call it")
 
     def _for_turn(self, key: Key, report: RankReport) -> _Wait:
         """Who is on the slot; or else who has to be there before."""
@@ -250,7 +277,7 @@ def _verdict(picture: _Picture, key: Key, waits: Mapping[Key, _Wait], behind: Ma
         told.insert(1, f"they wait for each other in a circle: {circle}")
     if len(chain) > MAX_TOLD:
         told.append(f"{len(chain) - MAX_TOLD} more wait for these")
-    computing = report.state == "ready" and report.phase == _COMPUTING and not report.frozen
+    computing = report.state == "ready" and report.phase in (_COMPUTING, _SERVING) and not report.frozen
     return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
 
 
@@ -271,6 +298,14 @@ def _position(picture: _Picture, key: Key) -> str:
     elif report.phase == _BLOCKED and edge is not None:
         where = f"been blocked in {at} {for_s} until {picture.graph.ops[edge.dst].label} takes {edge.param}"
         strange = ", which has been taken"
+    elif report.phase == _CALLING:
+        role, rank = called_at(report.edge, picture.graph) or ("", -1)
+        whom = f"{role}/{rank}" if rank >= 0 else f"a rank of {role}"
+        where, strange = f"waited in {at} {for_s} for {whom} to answer a call", ", which is done"
+    elif report.phase == _SERVING:
+        where, strange = f"been in a call of another role {for_s}", ""
+    elif report.phase == _FOLLOWING:
+        where, strange = f"waited {for_s} for its callers, after step {report.finished}", ", which are further"
     elif report.phase == _GATHERING:
         where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
     elif report.phase == _TURN:

@@ -6,15 +6,25 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
-from rolemesh.spec.role_environments import Environment
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["AgentConfig", "JobBundle", "JobConfig", "PluginUse", "RankStart", "agent_config"]
+__all__ = [
+    "AgentConfig",
+    "CheckUse",
+    "Environment",
+    "JobBundle",
+    "JobConfig",
+    "PluginUse",
+    "RankStart",
+    "agent_config",
+    "laid_out",
+]
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -22,6 +32,13 @@ class PluginUse(msgspec.Struct, frozen=True):
 
     record: dict[str, Any]
     options: dict[str, Any]
+
+
+class CheckUse(msgspec.Struct, frozen=True):
+    """A check, and what it is called in this job."""
+
+    name: str
+    use: PluginUse
 
 
 class JobConfig(msgspec.Struct, frozen=True):
@@ -45,8 +62,24 @@ class JobConfig(msgspec.Struct, frozen=True):
     snapshots: SnapshotPlan = SnapshotPlan()
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""
+    unrepeated: tuple[str, ...] = ()
+    """Those of them that are restored by their snapshots alone."""
+    varying: tuple[str, ...] = ()
+    """Roles whose workload may return something else when it is called again: what they have sent is not replaced."""
     trust_pickles: bool = False
     """Pickled objects in the snapshot that the job was resumed from may be read."""
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """What a role's processes are started in, beside their variables.
+
+    `pip` are lines of a requirements file with absolute paths, `working_dir` is an absolute path or "" for the agent's
+    own, `where` the place in the job file. Lines may hold secrets.
+    """
+
+    pip: tuple[str, ...] = ()
+    working_dir: str = ""
+    where: str = ""
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -65,6 +98,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     environments: dict[str, Environment]
     incarnation: int = 0
     warm: tuple[str, ...] = ()
+    checks: tuple[CheckUse, ...] = ()
 
 
 class RankStart(msgspec.Struct, frozen=True):
@@ -85,6 +119,7 @@ class RankStart(msgspec.Struct, frozen=True):
     status_page: str
     mates: dict[int, str] = {}
     turns: str = ""
+    timeline: int = 0
 
 
 class JobBundle(msgspec.Struct, frozen=True):
@@ -109,6 +144,14 @@ class JobBundle(msgspec.Struct, frozen=True):
     env: dict[str, dict[str, str]]
     environments: dict[str, Environment]
     ray_address: str = ""
+    until: dict[str, Any] = {}
+    """The job file's `until`, as data."""
+    checks: tuple[CheckUse, ...] = ()
+
+
+def laid_out(job: JobConfig, layout: Layout) -> JobConfig:
+    """`job` with the world sizes of `layout`."""
+    return msgspec.structs.replace(job, world_sizes=layout.world_sizes(job.world_sizes)) if layout.number else job
 
 
 def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentConfig:
@@ -123,5 +166,6 @@ def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: s
         env=bundle.env,
         environments=bundle.environments,
         incarnation=incarnation,
+        checks=bundle.checks,
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )

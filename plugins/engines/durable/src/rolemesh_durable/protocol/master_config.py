@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol.fitness import Limits
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["MasterConfig", "SnapshotPlan"]
+__all__ = ["ENDLESS", "MasterConfig", "SnapshotPlan", "known"]
+
+ENDLESS: Final = 1 << 60
+"""The number of steps of a job without an end; nobody is shown it."""
+
+
+def known(steps: int) -> int | None:
+    """The number of steps of a job, if it has one."""
+    return steps if steps < ENDLESS else None
 
 
 class SnapshotPlan(msgspec.Struct, frozen=True):
@@ -39,15 +50,17 @@ class MasterConfig(msgspec.Struct, frozen=True):
     `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
     again. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
-    that give snapshots. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes no further than
-    whoever injects its failures lets it, so that none of them comes too late. `clock` names the monotonic clock that
-    the master goes by: another machine, or another boot of the same one, has another.
+    that give snapshots, `collective` those whose ranks are one group if they are several, `ranges` the least and the
+    most ranks of those that have limits. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes
+    no further than whoever injects its failures lets it, so that none of them comes too late. `clock` names the
+    monotonic clock that the master goes by: another machine, or another boot of the same one, has another.
+    `checks` are what nodes must measure up to before ranks start there.
     """
 
     name: str
     epoch: int
     steps: int
-    grant: int
+    grant: int | None
     places: tuple[AgentPlace, ...]
     launches: dict[str, tuple[RankLaunch, ...]]
     start_timeout_s: float
@@ -57,6 +70,8 @@ class MasterConfig(msgspec.Struct, frozen=True):
     lease_s: float = 10.0
     snapshots: SnapshotPlan = SnapshotPlan()
     stateful: tuple[str, ...] = ()
+    collective: tuple[str, ...] = ()
+    ranges: dict[str, tuple[int, int]] = {}
     origin: str = ""
     origin_step: int = -1
     hang_after_s: float | None = None
@@ -64,3 +79,4 @@ class MasterConfig(msgspec.Struct, frozen=True):
     metrics_every: int = 1
     rehearsed: bool = False
     clock: str = ""
+    checks: tuple[Limits, ...] = ()

@@ -97,7 +97,7 @@ class LineAssembler:
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int], published: int = -1) -> None:
         """`published`: lines up to this step have been built before."""
-        self._world_sizes = dict(world_sizes)
+        self._graph, self._world_sizes = graph, dict(world_sizes)
         self._builder = LineBuilder(graph, world_sizes)
         self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
         self._since: dict[int, float] = {}
@@ -111,6 +111,10 @@ class LineAssembler:
         self.published = max(self.published, step)
         for at in [at for at in self._parts if at <= step]:
             self._drop(at)
+
+    def resized(self, world_sizes: Mapping[str, int]) -> None:
+        """All lines from now on are of a new layout."""
+        self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 
     def unsettled(self, now: float) -> None:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""

@@ -13,9 +13,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.failures import Failure
-from rolemesh.api.failures import FaultKind as FaultKind
 from rolemesh.runs.metrics import Metrics as Metrics
-from rolemesh.runs.metrics import RankMetrics as RankMetrics
+from rolemesh_durable.protocol.fitness import Measurements
+from rolemesh_durable.protocol.layout import Layout
+
+FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
+"""What a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` says what each does."""
 
 
 class RankLaunch(msgspec.Struct, frozen=True):
@@ -25,7 +28,8 @@ class RankLaunch(msgspec.Struct, frozen=True):
     start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
     `resume`. `replica` is the address of the agent that holds it in memory, if that is another one: it is fetched
     first. Values made up to `origin_step` come from `origin`, all others from their producers. `turns` are the ranks,
-    this one among them, that take turns on its slot; none if it runs whenever it can.
+    this one among them, that take turns on its slot; none if it runs whenever it can. `layout` is the job's when it
+    starts.
     """
 
     role: str
@@ -48,6 +52,7 @@ class RankLaunch(msgspec.Struct, frozen=True):
     replica: str = ""
     origin: str = ""
     origin_step: int = -1
+    layout: Layout = Layout()
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -82,7 +87,8 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
 
     `finished` and `durable` are steps, -1 before the first: `durable` is the newest that this rank could be restored to
     even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
-    `frozen`: stopped by a signal. `busy_s`: seconds in operators since its start.
+    `layout`: the number of the one that it has taken up. `frozen`: stopped by a signal. `busy_s`: seconds in operators
+    since its start. `done` of `total` (0: unknown) is what the operator says of its own progress, or -1.
     """
 
     finished: int = -1
@@ -94,13 +100,17 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     since_s: float = 0.0
     frozen: bool = False
     busy_s: float = 0.0
+    done: int = -1
+    total: int = 0
+    layout: int = 0
 
 
 class RankReport(RankProgress, frozen=True):
     """A rank as its agent sees it, whole: a report that is lost, late or repeated does no harm.
 
     `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
-    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds).
+    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finish`: its
+    workload wants the job to finish, for this reason.
     """
 
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -111,6 +121,7 @@ class RankReport(RankProgress, frozen=True):
     snapshots: tuple[int, ...] = ()
     sha256: str = ""
     failure: Failure | None = None
+    finish: str = ""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -129,8 +140,8 @@ class Persisted(msgspec.Struct, frozen=True):
     """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256].
 
     `timeline` (see `Launch`) and `generation` are those for which it holds: a part that was made before the job, or the
-    rank, went back to an earlier step belongs to no set any more. `attempt` is in the names that the files have until
-    their set is completed, see `snapshots.disk.attempt_file`.
+    rank, went back to an earlier step belongs to no checkpoint any more. `attempt` is in the names that the files have
+    until their checkpoint is completed, see `snapshots.disk.attempt_file`.
     """
 
     role: str
@@ -171,7 +182,8 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
     """Where the neighbours of this agent's ranks are now, as far as that is newer than version `since`.
 
     Who has not all up to `since` leaves it alone, and is told more; -1 is before everything. `version` grows with each
-    change. `copies_to` is the address of the agent that gets copies of this one's snapshots, "" if none does.
+    change. `copies_to` is the address of the agent that gets copies of this one's snapshots, "" if none does. Who the
+    neighbours are follows from `layout`.
     """
 
     epoch: int
@@ -180,6 +192,7 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
     peers: tuple[Peer, ...]
     rendezvous: tuple[RendezvousAt, ...] = ()
     copies_to: str = ""
+    layout: Layout = Layout()
 
 
 class Watermarks(msgspec.Struct, frozen=True, tag=True):
@@ -187,8 +200,11 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
 
     Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
     of metrics up to step `published` are durable. `persisted` is the newest complete snapshot on disk. `groups`: for
-    collective roles, the newest step that all of its ranks have durable. Nothing but `groups` goes back, except where
-    `timeline` (see `Launch`) goes on.
+    collective roles, the newest step that all of its ranks have durable. `finishing`: somebody wants the job to finish,
+    which is journalled; `last` is the step with which it does, once that is decided. `away`: of the roles that are
+    called, the ranks that are dead, with the generation up to which they are. The job has `layout`, which is to change
+    after step `pause`, of which a snapshot is to be persisted. Nothing but `groups` goes back, except where `timeline`
+    (see `Launch`) goes on.
     """
 
     epoch: int
@@ -198,15 +214,28 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     published: int = -1
     persisted: int = -1
     groups: dict[str, int] = {}
+    finishing: bool = False
+    last: int = -1
+    away: tuple[tuple[str, int, int], ...] = ()
+    pause: int = -1
+    layout: Layout = Layout()
 
     def after(self, known: Watermarks | None) -> Watermarks:
         """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
         if known is None:
             return self
-        numbers = ("epoch", "granted", "committed", "published", "persisted")
+        numbers = ("epoch", "granted", "committed", "published", "persisted", "finishing", "last", "pause")
+        layout = max(known.layout, self.layout, key=lambda each: each.number)
         return msgspec.structs.replace(
-            self, **{name: max(getattr(known, name), getattr(self, name)) for name in numbers}
+            self, layout=layout, **{name: max(getattr(known, name), getattr(self, name)) for name in numbers}
         )
+
+
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """Run the job's checks on this node, once, and report what they find; others do so on the nodes `together`."""
+
+    epoch: int
+    together: tuple[str, ...]
 
 
 class Dump(msgspec.Struct, frozen=True, tag=True):
@@ -234,11 +263,13 @@ class Inject(msgspec.Struct, frozen=True, tag=True):
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End: ranks finish the operator they are in, and tear down. One that takes longer than half of `grace_s` seconds
-    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once."""
+    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once. `committed`, `persisted`: see `Watermarks`."""
 
     epoch: int
     grace_s: float
     reason: str = ""
+    committed: int = -1
+    persisted: int = -1
 
 
 # ------------------------------------------------------------------------------------------------- agent to master
@@ -250,11 +281,13 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
     master it has heard, `wired` the `Addresses.version` that its ranks have. `metrics` are lines after what is
     `published`: they are repeated until that covers them. `persisted` likewise until `Watermarks.persisted` does.
-    `warning` is what goes wrong with snapshots, and `given_up` the newest step whose set this agent could not write.
+    `warning` is what goes wrong with snapshots, and `given_up` the newest step whose checkpoint this agent could not
+    write.
     `timeline` is that of everything in memory, see `Launch`. `making` are the environments of roles that are being
     made, and how far that is. `refused` counts the connections that this incarnation and its ranks have refused,
     because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to
-    be brought elsewhere.
+    be brought elsewhere. `granted`: how far its ranks may run, as masters have told it; those that were before `epoch`
+    cannot tell it any more. `measured` is what all of the job's checks have found on this node, once they have.
     """
 
     agent: str
@@ -276,6 +309,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     refused: int = 0
     given_up: int = -1
     leaving: bool = False
+    granted: int = -1
+    measured: Measurements = ()
 
 
 class Stacks(OfRank, frozen=True, tag=True):
@@ -315,6 +350,12 @@ class RankReady(OfRank, frozen=True, tag=True):
     setup_s: float
 
 
+class RankFinish(OfRank, frozen=True, tag=True):
+    """Its workload wants the job to finish."""
+
+    reason: str
+
+
 class RankDone(OfRank, frozen=True, tag=True):
     """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one."""
 
@@ -344,10 +385,27 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     kind: Literal["exit", "raise"]
 
 
-MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Dump | Inject | Stop
+class Adopted(msgspec.Struct, frozen=True, tag=True):
+    """The agent is dead and this is its next incarnation: say again all that is not known to have come further."""
+
+    incarnation: int
+
+
+MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Measure | Dump | Inject | Stop
 AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
-RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankDone | RankFailed
-AgentToRank: TypeAlias = Connect | Watermarks | Fault | Stop
+
+
+class RankMetrics(msgspec.Struct, frozen=True, tag=True):
+    """Lines of metrics of one rank."""
+
+    role: str
+    rank: int
+    generation: int
+    lines: tuple[Metrics, ...]
+
+
+RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankFailed
+AgentToRank: TypeAlias = Connect | Watermarks | Fault | Stop | Adopted
 
 encode = msgspec.msgpack.Encoder().encode
 decode_master_to_agent = msgspec.msgpack.Decoder(MasterToAgent).decode

@@ -14,13 +14,23 @@ from typing import Final, NamedTuple
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import flow_order
+from rolemesh.placement import PlacementPlan
 
-__all__ = ["ABSENT", "STARTING", "Positions", "Row", "is_before", "is_free"]
+__all__ = ["ABSENT", "STARTING", "Positions", "Row", "is_before", "is_free", "taking_turns"]
 
 STARTING: Final = -1
 """The position of a rank that is being started: before all others."""
 ABSENT: Final = 1 << 62
 """The position of a rank that needs no turn: its process is gone, or all of its steps are done."""
+
+
+def taking_turns(plan: PlacementPlan) -> dict[int, tuple[tuple[str, int], ...]]:
+    """Of each slot on which several ranks take turns, who they are."""
+    members: dict[int, list[tuple[str, int]]] = {}
+    for a in plan.assignments:
+        if plan.slots[a.slot].turns:
+            members.setdefault(a.slot, []).append((a.role, a.rank))
+    return {slot: tuple(ranks) for slot, ranks in members.items() if len(ranks) > 1}
 
 
 class Row(NamedTuple):

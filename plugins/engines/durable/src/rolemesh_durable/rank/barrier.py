@@ -39,16 +39,16 @@ class GroupBarrier:
         """Whether this rank has stepped back; it may arrive again."""
         return self._answer not in (-1, GO)
 
-    def word(self, rank: int, generation: int, word: int, position: int) -> None:
+    def message(self, rank: int, generation: int, kind: int, position: int) -> None:
         """Take what a rank of the group has said. Words of its dead generations are dropped."""
         if generation < self._endpoint.generation(self._site.role, rank):
             return
-        if word in (ARRIVE, LEAVE):
-            for each, answer in self._guard.heard(rank, word, position) if self._guard is not None else ():
+        if kind in (ARRIVE, LEAVE):
+            for each, answer in self._guard.heard(rank, kind, position) if self._guard is not None else ():
                 self._say(each, answer, position)
         elif position == self._position:
-            self._answer = word
+            self._answer = kind
 
-    def _say(self, rank: int, word: int, position: int) -> None:
+    def _say(self, rank: int, kind: int, position: int) -> None:
         site = self._site
-        self._endpoint.sender(site.role, rank).send(BARRIERS.pack(BARRIER, word, site.rank, site.generation, position))
+        self._endpoint.sender(site.role, rank).send(BARRIERS.pack(BARRIER, kind, site.rank, site.generation, position))

@@ -1,13 +1,13 @@
-"""Between two steps: the rank's snapshot, and what its agent's word lets it forget."""
+"""Between two steps: the rank's snapshot, and what its agent's control messages let it forget."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic_ns
 
 from rolemesh.api.workload import State, Workload
-from rolemesh.runs.meter import Meter
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
@@ -16,6 +16,7 @@ from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, StatusPage
 from rolemesh_durable.rank.takeover import Inheritance
@@ -62,6 +63,7 @@ class Boundary:
         *,
         stateful: bool,
         steps: int,
+        control: Control,
         ports: Ports,
         log: SendLog,
         meter: Meter,
@@ -75,36 +77,60 @@ class Boundary:
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
         self._group, self._inherited, self._admission = group, inherited, admission
-        self._shortage = shortage
+        self._shortage, self._control = shortage, control
         self._resent = False
+        self._persisted = -1
         self._pin()
 
     def __call__(self, step: int) -> None:
         """All of `step` is done. Raises `Stopping`, `SnapshotError`, and what the workload's ``snapshot`` raises."""
-        if not self._plan.due(step, self._steps):
+        steps = min(self._steps, self._control.last + 1)
+        pauses = step == self._control.pause
+        if pauses or self._plan.due(step, steps):
+            self._take(step, persist=pauses or self._plan.persisted(step, steps))
+
+    def end(self, step: int) -> None:
+        """`step` was the last one, or that before the layout changes, which may not have been known by then.
+
+        Raises what a call does.
+        """
+        advance = self._control.advance
+        if self._plan.persisted(step, self._steps) or self._persisted == step:
+            return  # this generation's, or its agent has seen to an earlier one's
+        if advance is not None and advance.persisted >= step:
             return
+        if step in self._memory.steps():
+            self._memory.pin(step)
+            self._pin()
+        else:
+            self._take(step, persist=True)
+
+    def _take(self, step: int, *, persist: bool) -> None:
         if self._log.lost:
             _LOG.warning("somebody has emptied shared memory (%s); what is needed of it is made again", self._log.where)
             self._memory.clear()  # they name places in a log that is gone
             self._ports.log_again(self._log)
             self._meter.log_again()
-        if step == self._steps - 1:
+        if step in (self._control.last, self._control.pause):
             self._meter.end(step)
         self._meter.boundary(step)
         fields = self._status_page.fields
         if self._group is not None and len(self._memory.steps()) > 1:
             self._wait_for(self._group, fields[SNAPSHOT])
-        state = None
-        if self._stateful:
+        state = self._workload.snapshot
+        if not self._stateful:
+            state = _nothing
+        else:
             if self._admission is not None:
                 self._admission.take()
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
-            state = self._workload.snapshot()
-        persist = self._plan.persisted(step, self._steps)
+            if self._admission is not None:  # its turn may be over after a wait for memory; else it may answer calls
+                state = partial(_same, state())
         # Never left out: producers that keep as much as they may wait for the commit of this step.
         write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
         fields[SNAPSHOT] = step
         if persist:
+            self._persisted = step
             self._pin()
 
     def advanced(self, advance: Watermarks) -> None:
@@ -136,14 +162,28 @@ class Boundary:
         self._meter.blocked += monotonic_ns() - began
 
 
+def _nothing() -> None:
+    return None
+
+
+def _same(state: State | None) -> State | None:
+    return state
+
+
 def write_snapshot(
-    shortage: Shortage, memory: MemorySnapshots, step: int, state: State | None, *, log: int, persist: bool
+    shortage: Shortage,
+    memory: MemorySnapshots,
+    step: int,
+    state: Callable[[], State | None],
+    *,
+    log: int,
+    persist: bool,
 ) -> None:
-    """Take the snapshot of `step`, once there is memory for it. Raises what `MemorySnapshots.write` raises."""
+    """Take the snapshot of `step`, once there is memory for it. Raises what `state` and `MemorySnapshots.write` do."""
 
     def write() -> None:
         try:
-            memory.write(step, state, log=log, persist=persist)
+            memory.write(step, state(), log=log, persist=persist)
         except NoRoom as error:
             if not is_full(error.__cause__):
                 raise

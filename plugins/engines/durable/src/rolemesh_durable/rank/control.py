@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rolemesh_durable.protocol.messages import AgentToRank, Connect, Fault, Stop, Watermarks
+from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master_config import ENDLESS
+from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, Stop, Watermarks
 
 __all__ = ["Control", "Stopping"]
 
@@ -22,6 +24,12 @@ class Control:
     def __init__(self) -> None:
         self.granted = -1
         """The last step that may run."""
+        self.last = ENDLESS
+        """The last step of the job, as far as it is known."""
+        self.pause = -1
+        """The step after which the layout changes."""
+        self.layout = Layout()
+        """The newest that the agent has told of."""
         self.advance: Watermarks | None = None
         """How far everything is, as the agent has said last."""
         self.stopping: Stop | None = None
@@ -32,6 +40,8 @@ class Control:
         self.on_advance: Callable[[Watermarks], None] | None = None
         self.on_wire: Callable[[Connect], None] | None = None
         self.on_raise: Callable[[], None] | None = None
+        self.on_adopted: list[Callable[[], None]] = []
+        """Called in order when another incarnation of the agent has taken over: it knows nothing yet."""
 
     def __call__(self, message: AgentToRank) -> None:
         """Take note of `message`, and call whoever is to be told."""
@@ -39,6 +49,8 @@ class Control:
             case Watermarks():
                 self.advance = message
                 self.granted = max(self.granted, message.granted)
+                self.last = message.last if message.last >= 0 else self.last
+                self.pause, self.layout = message.pause, message.layout
                 if self.on_advance is not None:
                     self.on_advance(message)
             case Connect():
@@ -53,5 +65,8 @@ class Control:
                 self.raising = True
                 if self.on_raise is not None:
                     self.on_raise()
+            case Adopted():
+                for tell in self.on_adopted:
+                    tell()
             case Stop():
                 self.stopping = message

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from time import monotonic
 from typing import Protocol
 
-from rolemesh.graph.logical import LogicalGraph
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import route
-from rolemesh.graph.schedule import Activity
-from rolemesh.runs.meter import Meter
-from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh.graph.schedule import Activity, Period
+from rolemesh_durable.checkpoint.send_log import LogRecord, SendLog
 from rolemesh_durable.protocol.edge import first_needed, hold_of
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master_config import ENDLESS, SnapshotPlan
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.first_port import FirstPort
 from rolemesh_durable.rank.in_port import InPort
+from rolemesh_durable.rank.items_port import ItemsPort
+from rolemesh_durable.rank.mates import Mates
+from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.newest_port import NewestPort
 from rolemesh_durable.rank.out_port import OutEdge, OutPort, free
 from rolemesh_durable.rank.status_page import STEP, StatusPage
 
 __all__ = ["Ports"]
+
+
+PORTS = {(False, False): InPort, (False, True): NewestPort, (True, False): ItemsPort, (True, True): FirstPort}
+"""By whether the value was shared out by demand, and whether its lag is bounded."""
 
 
 class Orphans(Protocol):
@@ -50,14 +61,15 @@ class Ports:
         retention: bool = False,
         retention_bytes: int = 1 << 30,
         snapshots: SnapshotPlan | None = None,
-        stateful: Collection[str] = (),
+        unrepeated: Collection[str] = (),
+        varying: Collection[str] = (),
         resume: int = -1,
         log: SendLog | None = None,
     ) -> None:
         """`retention_bytes`: a put waits for a commit while what is kept for steps that are not committed takes more.
 
-        The rank goes on after step `resume`; `log` gets what it sends. `stateful` are the roles that are restored from
-        snapshots alone.
+        The rank goes on after step `resume`; `log` gets what it sends. `unrepeated` are the roles that are restored
+        from snapshots alone, `varying` those that may make something else the second time.
         """
         self.endpoint, self.status_page, self.meter = endpoint, status_page, meter
         self.activity, self.steps = activity, steps
@@ -65,33 +77,91 @@ class Ports:
         self.snapshots, self.log = snapshots or SnapshotPlan(), log
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort] = {}
+        self.mates: dict[int, Mates] = {}
+        """Of calls that share their rows out: with whom."""
         self.ways: list[OutEdge] = []
         self.orphans: Orphans | None = None
         """What former generations have left, where there were any."""
         self.committed = -1
-        role, rank = endpoint.site.role, endpoint.site.rank
+        self._graph, self._world_sizes, self._unrepeated = graph, dict(world_sizes), unrepeated
+        self._varying = varying
         for edge in graph.edges:
-            src, dst = graph.ops[edge.src], graph.ops[edge.dst]
-            if role not in (src.role, dst.role):
-                continue
-            way = route(edge.src_partition, world_sizes[src.role], edge.dst_partition, world_sizes[dst.role])
-            if dst.role == role:
-                port = InPort(
-                    edge,
-                    src.role,
-                    way.sources(rank),
-                    way.combine,
-                    endpoint=endpoint,
-                    status_page=status_page,
-                    meter=meter,
-                    first=first_needed(edge, graph, activity, stateful, resume),
+            self._begin(edge, resume)
+
+    def _begin(self, edge: Edge, resume: int) -> None:
+        """This rank's ends of an edge, if it has any, where it goes on after step `resume`."""
+        role, rank, graph = self.endpoint.site.role, self.endpoint.site.rank, self._graph
+        src, dst = graph.ops[edge.src], graph.ops[edge.dst]
+        if role not in (src.role, dst.role):
+            return
+        sizes = self._world_sizes
+        way = route(edge.src_partition, sizes[src.role], edge.dst_partition, sizes[dst.role])
+        hold = hold_of(edge, graph, self.activity, self._unrepeated)
+        varies = src.role in self._varying and not isinstance(edge.src_partition, Balanced)
+        if dst.role == role:
+            make = PORTS[isinstance(edge.src_partition, Balanced), edge.newest]
+            port = make(
+                edge,
+                src.role,
+                way.sources(rank),
+                way.combine,
+                endpoint=self.endpoint,
+                status_page=self.status_page,
+                meter=self.meter,
+                first=first_needed(edge, graph, self.activity, self._unrepeated, resume),
+            )
+            if isinstance(port, FirstPort):
+                port.remember(self.log, rank, sizes[role])
+            port.state.revocable = self.log is not None and varies
+            if isinstance(port, NewestPort):
+                port.remember(self.log, hold - edge.lag, self.activity.periods[edge.dst] or Period())
+            for value in edge.initial:
+                begins = self.activity.first(edge)
+                port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
+            self.inputs.setdefault(edge.dst, []).append((edge.param, port))
+            if isinstance(edge.dst_partition, Balanced):
+                self.mates[edge.dst] = Mates(
+                    edge, sizes[role], resume, endpoint=self.endpoint, status_page=self.status_page, meter=self.meter
                 )
-                self.inputs.setdefault(edge.dst, []).append((edge.param, port))
-            if src.role == role:
-                sends = [(send.selection, send.consumers) for send in way.sends(rank)]
-                if sends:
-                    hold = hold_of(edge, graph, activity, stateful)
-                    self.outputs.setdefault(edge.src, OutPort(self)).add(OutEdge(self, edge, dst.role, sends, hold))
+        if src.role == role:
+            sends = [(send.selection, send.consumers) for send in way.sends(rank)]
+            if sends:
+                made = self.outputs.setdefault(edge.src, OutPort(self, edge.src, varies=varies))
+                way_out = OutEdge(self, edge, dst.role, sends, hold)
+                if varies and self.log is not None and not self.log.sure:
+                    way_out.made = resume
+                made.add(way_out)
+
+    def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
+        """From the step of `layout` on, the roles `changed` have other ranks: begin again on the edges from and to
+        them, which are returned. Where those ranks are is told afterwards."""
+        ops, role = self._graph.ops, self.endpoint.site.role
+        self.endpoint.forget(changed)
+        self._world_sizes |= layout.sizes
+        edges = [each for each in self._graph.edges if {ops[each.src].role, ops[each.dst].role} & {*changed}]
+        edges = [each for each in edges if role in (ops[each.src].role, ops[each.dst].role)]
+        gone = {each.id for each in edges}
+        self.ways[:] = [way for way in self.ways if way.edge.id not in gone]
+        for op, ports in self.inputs.items():
+            self.inputs[op] = [(param, port) for param, port in ports if port.edge.id not in gone]
+        for out in self.outputs.values():
+            out.drop(gone)
+        for edge in edges:
+            self._begin(edge, layout.step)
+        for way in self.ways:
+            if way.edge.id in gone:
+                way.open()
+        return tuple(gone)
+
+    @property
+    def wired(self) -> bool:
+        """Whether it is known where all ranks at the other ends are."""
+        return all(port.wired for port in self.ins) and all(way.wired for way in self.ways)
+
+    @property
+    def ins(self) -> Iterator[InPort]:
+        """The in-ports of all calls."""
+        return (port for ports in self.inputs.values() for _, port in ports)
 
     @property
     def kept_bytes(self) -> int:
@@ -120,22 +190,28 @@ class Ports:
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
         """Ask the producers among `peers`, and answer the consumers' asks."""
-        for way in self.ways:
-            way.open()
+        for end in self._speakers:
+            end.open()
         self.rewire(peers)
 
     def rewire(self, peers: Sequence[Peer]) -> None:
         """These are the peers now: the conversation with those of a new generation begins again."""
         self.endpoint.connect(peers)
-        for way in self.ways:
-            way.rewire()
-        for ports in self.inputs.values():
-            for _, port in ports:
-                port.ask()
+        for end in self._speakers:
+            end.rewire()
+        for port in self.ins:
+            port.ask()
+
+    @property
+    def _speakers(self) -> Sequence[OutEdge | Mates]:
+        """Who answers others when there is a new one of them."""
+        return (*self.ways, *self.mates.values())
 
     def commit(self, step: int) -> None:
         """`step` is committed: forget what was retained for it and before, and give back what has not been used."""
         self.committed = max(self.committed, step)
+        for mates in self.mates.values():
+            mates.committed(step)
         for way in self.ways:
             free(way.state.committed(step))
         at, now = self.status_page.fields[STEP], monotonic()
@@ -153,16 +229,39 @@ class Ports:
                 payload.log = -1
                 if payload.slot is not None:
                     payload.slot = pool.rescue(payload.slot)
-        for way in self.ways:
-            way.log_again(log)
+        for out in self.outputs.values():
+            out.log_again(log)
+        for port in self.ins:
+            if isinstance(port, FirstPort):
+                port.log_again(log)
+
+    def choose_again(self, choices: Mapping[tuple[int, int], int]) -> None:
+        """What former generations took, by edge and step: how old it was. It is taken again, where it can be."""
+        for port in self.ins:
+            if isinstance(port, NewestPort):
+                port.choose_again({step: age for (edge, step), age in choices.items() if edge == port.edge.id})
+
+    def take_again(self, resume: int, records: Sequence[LogRecord]) -> None:
+        """`records`: which items former generations took. The rank goes on after step `resume`."""
+        for port in self.ins:
+            if isinstance(port, FirstPort):
+                port.restored(resume, {r.step: r.body for r in records if r.edge == port.edge.id})
+
+    def end(self, step: int) -> None:
+        """`step` was the last one: nothing that may still come is taken."""
+        for port in self.ins:
+            port.end(step)
 
     def pin(self, steps: Sequence[int]) -> None:
         """The snapshots of these steps are being persisted: what crosses them is kept."""
         for way in self.ways:
             free(way.state.pin(steps))
 
-    def drain(self) -> None:
-        """Wait until all consumers have released everything, so that slots may go. Raises `Stopping`."""
+    def drain(self, last: int = ENDLESS) -> None:
+        """Wait until all consumers have released what they take up to step `last`, so that slots may go.
+
+        Raises `Stopping`.
+        """
         self.endpoint.flush()
-        while any(way.state.under_way for way in self.ways):
+        while any(way.state.awaits_release(last - way.edge.lag) for way in self.ways):
             self.endpoint.wait()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 import zmq
 
@@ -15,7 +16,7 @@ from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.rank.control import Stopping
-from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer
+from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer, SharePort
 
 __all__ = ["Endpoint"]
 
@@ -73,6 +74,8 @@ class Endpoint:
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
         self.on_idle: Callable[[], bool] | None = None
         """Called before the rank blocks, and every 50 ms while it does."""
+        self.on_wait: Callable[[int], bool] | None = None
+        """Called before the rank blocks, with the longest time in ms: it may wait itself, until something has come."""
         self.on_refused: Callable[[int], None] | None = None
         """Called when the transports have refused more connections, with how many there are in all."""
         self._refused = 0
@@ -81,9 +84,10 @@ class Endpoint:
         self._senders: dict[tuple[str, int], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
         self._producers: dict[int, Producer] = {}
+        self._mates: dict[int, SharePort] = {}
         self._barrier: GatherPort | None = None
         self._early: list[tuple[bytes, list[Buffer]]] = []
-        self._early_words: list[bytes] = []
+        self._early_messages: list[bytes] = []
         self.keep_slots = False
         """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
         self._dirty: list[Consumer] = []
@@ -110,6 +114,13 @@ class Endpoint:
             if key in self._senders:
                 self._senders.pop(key).close(0)
             self._peers[key] = peer
+
+    def forget(self, roles: Collection[str]) -> None:
+        """The ranks of these roles are gone; where their next ones are is told."""
+        for key in [key for key in self._peers if key[0] in roles]:
+            del self._peers[key]
+            if key in self._senders:
+                self._senders.pop(key).close(0)
 
     def generation(self, role: str, rank: int) -> int:
         """The newest generation of a peer that has been heard of; -1 if none has."""
@@ -156,13 +167,18 @@ class Endpoint:
         self._producers[edge] = producer
         self._repeat_early()
 
+    def register_mates(self, edge: int, mates: SharePort) -> None:
+        """What the mates say about the items of `edge` goes to `mates`, including what came before."""
+        self._mates[edge] = mates
+        self._repeat_early()
+
     def register_barrier(self, barrier: GatherPort) -> None:
         """What the ranks of the group say at the barrier goes to `barrier`, including what came before."""
         self._barrier = barrier
         self._repeat_early()
 
     def _repeat_early(self) -> None:
-        early, self._early_words = self._early_words, []
+        early, self._early_messages = self._early_messages, []
         for frame in early:
             self._handle(frame)
 
@@ -174,11 +190,10 @@ class Endpoint:
         """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
         if self.stopping:
             raise Stopping
-        try:
+        frame: bytes | None = None
+        with suppress(zmq.Again):
             frame = self._receive(zmq.NOBLOCK)
-        except zmq.Again:
-            frame = self._block()
-        self._handle(frame)
+        self._handle(frame if frame is not None else self._block())
         if self.stopping:
             raise Stopping
 
@@ -188,12 +203,33 @@ class Endpoint:
             self.flush()
             soon = self.on_idle() if self.on_idle is not None else False
             try:
+                if self.on_wait is not None and self.on_wait(IDLE_MS):
+                    return self._receive(zmq.NOBLOCK)
                 if wait_ms <= IDLE_MS or self._socket.poll(wait_ms):
                     return self._receive()
             except zmq.Again:
                 pass
             wait_ms = IDLE_MS if soon else min(2 * wait_ms, LONG_IDLE_MS)
             self._count_refused()
+
+    @property
+    def inbox(self) -> zmq.Socket[bytes]:
+        """What the rank waits for."""
+        return self._socket
+
+    def look(self) -> bool:
+        """As a wait that does not block: handle all that is there, or else do what is done before the rank blocks;
+        whether there was anything."""
+        found = self.pump()
+        if not found:
+            self.flush()
+            if self.on_idle is not None:
+                self.on_idle()
+        return found
+
+    def refuse(self, what: object) -> None:
+        """A port has got what nobody of this job can have sent."""
+        self._dropped(what)
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.
@@ -235,7 +271,7 @@ class Endpoint:
             if producer is not None:
                 producer.acked(consumer, generation, step)
             else:
-                self._early_words.append(frame)
+                self._early_messages.append(frame)
         elif tag == frames.CONTROL:
             try:
                 message = decode_agent_to_rank(memoryview(frame)[1:])
@@ -252,13 +288,19 @@ class Endpoint:
             if producer is not None:
                 producer.asked(consumer, generation, from_step, released)
             else:
-                self._early_words.append(frame)
+                self._early_messages.append(frame)
         elif tag == frames.BARRIER and len(frame) == frames.BARRIERS.size:
-            _, word, rank, generation, position = frames.BARRIERS.unpack(frame)
+            _, kind, rank, generation, position = frames.BARRIERS.unpack(frame)
             if self._barrier is not None:
-                self._barrier.word(rank, generation, word, position)
+                self._barrier.message(rank, generation, kind, position)
             else:
-                self._early_words.append(frame)
+                self._early_messages.append(frame)
+        elif tag == frames.SHARE and len(frame) == frames.SHARES.size:
+            _, kind, edge, rank, generation, step, item = frames.SHARES.unpack(frame)
+            if (mates := self._mates.get(edge)) is not None:
+                mates.message(kind, rank, generation, step, item)
+            else:
+                self._early_messages.append(frame)
         else:
             self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
 
@@ -282,7 +324,7 @@ class Endpoint:
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
         header, sizes, rest = unflatten(frame, frames.HEAD.size, hlen, count)
         if form == frames.INLINE:
-            return Arrived(header, flat_buffers(frame, rest, sizes), self.reader)
+            return Arrived(header, flat_buffers(frame, rest, sizes), self.reader, small=True)
         if form == frames.IN_SLOT:
             return Arrived(header, None, self.reader, frame[rest:].decode(), sizes)
         if form == frames.IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:

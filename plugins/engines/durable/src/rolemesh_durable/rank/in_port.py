@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic_ns
-from typing import Any
+from typing import Any, ClassVar
 
-from rolemesh.graph.chunks import join_chunks
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Concat, Take
-from rolemesh.graph.values import combine
-from rolemesh.runs.meter import Meter
+from rolemesh.graph.values import combine, gather
 from rolemesh_durable.dataplane.transport import ASK, ASKS, CREDIT, CREDITS
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.ports import Arrived
 from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, StatusPage
 
-__all__ = ["InPort"]
+__all__ = ["InPort", "wait_until"]
+
+BATCH = 16
+"""So many small values are acknowledged at once where nobody has named an edge's credits."""
 
 
 class InPort:
     """One input of an operator call."""
+
+    State: ClassVar[type[InEdgeState[Arrived]]] = InEdgeState
 
     def __init__(
         self,
@@ -39,14 +44,14 @@ class InPort:
         step `first` are not needed."""
         self.edge = edge
         self.first = first
-        self.state: InEdgeState[Arrived] = InEdgeState(sources, first)
+        self.state: InEdgeState[Arrived] = self.State(sources, first)
         self._accept = self.state.accept
         self._endpoint, self._status_page, self._meter = endpoint, status_page, meter
         self._lag = edge.lag
         self._how = how
         self._single = len(sources) == 1 and isinstance(how, (Take, Concat))
         self._peers = [(role, source) for source in sources]
-        self._batch = max(1, edge.window // 2)
+        self._batch = BATCH if edge.credits is None else max(1, edge.window // 2)
         self._released = first - 1
         self._pending = 0
         self._put_off = False
@@ -56,7 +61,11 @@ class InPort:
         endpoint.register_consumer(edge.id, self)
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        """Take a chunk."""
+        """Take a chunk. A source that it does not have was one of an earlier layout."""
+        if source not in self._asked:
+            return
+        if item is not None and self.edge.credits is None:
+            self._batch = BATCH if item.small else 1
         self._accept(source, generation, step, chunk, last, item)
 
     def give(self, values: Mapping[int, Any], upto: int) -> None:
@@ -64,6 +73,15 @@ class InPort:
         step `upto`. To be called before `ask`."""
         self._given.update(values)
         self._not_before = upto + 1
+
+    def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
+        """What was on its way to this port when the job was persisted after `step`, for `give`."""
+        return origin.values(self.edge)
+
+    @property
+    def wired(self) -> bool:
+        """Whether all producers have been asked."""
+        return min(self._asked.values()) >= 0
 
     def ask(self) -> None:
         """Ask each producer whose generation is new for all that has not come from it."""
@@ -87,13 +105,15 @@ class InPort:
         chunks = state.take(made)
         if self._single and len(chunks[0]) == 1:
             return chunks[0][0].value()
-        return combine([join_chunks([chunk.value() for chunk in part]) for part in chunks], self._how)
+        return gather([[chunk.value() for chunk in part] for part in chunks], self._how)
 
     def await_all(self, step: int) -> None:
-        """Wait until the value for `step` has come, however many chunks it has."""
+        """Wait until the value for `step` has come, however many chunks it has; from then on it is used."""
         made = step - self._lag
-        if made not in self._given and not self.state.ready(made):
-            self._wait_ready(made)
+        if made not in self._given:
+            if not self.state.ready(made):
+                self._wait_ready(made)
+            self.state.use(made)
 
     def stream(self, step: int) -> Iterator[Any]:
         """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on.
@@ -146,6 +166,9 @@ class InPort:
             self.state.take(made)
         self.release(step)
 
+    def end(self, step: int) -> None:
+        """`step` was the last one."""
+
     def flush(self) -> None:
         """Tell the producers up to which step everything has been released."""
         self._put_off = False
@@ -157,30 +180,29 @@ class InPort:
                 self._endpoint.sender(role, rank).send(frame)
 
     def _wait_ready(self, made: int) -> None:
-        before, began = self._begin_wait()
-        endpoint, ready = self._endpoint, self.state.ready
-        while not ready(made):
-            endpoint.wait()
-        self._end_wait(before, began)
+        ready = self.state.ready
+        self._wait_until(lambda: ready(made))
 
     def _wait_chunk(self, made: int, position: int, index: int) -> Arrived | None:
         state = self.state
         item = state.chunk(made, position, index)
         if item is not None or state.ended(made, position):
             return item
-        before, began = self._begin_wait()
-        while (item := state.chunk(made, position, index)) is None and not state.ended(made, position):
-            self._endpoint.wait()
-        self._end_wait(before, began)
-        return item
+        self._wait_until(lambda: state.chunk(made, position, index) is not None or state.ended(made, position))
+        return state.chunk(made, position, index)
 
-    def _begin_wait(self) -> tuple[int, int]:
-        fields, now = self._status_page.fields, monotonic_ns()
-        before = fields[PHASE]
-        fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, self.edge.id, now
-        return before, now
+    def _wait_until(self, there: Callable[[], bool]) -> None:
+        """Wait for what comes along the edge, until `there()`."""
+        wait_until(there, self.edge.id, self._endpoint, self._status_page, self._meter)
 
-    def _end_wait(self, before: int, began: int) -> None:
-        fields, now = self._status_page.fields, monotonic_ns()
-        self._meter.waiting += now - began
-        fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now
+
+def wait_until(there: Callable[[], bool], edge: int, endpoint: Endpoint, status_page: StatusPage, meter: Meter) -> None:
+    """Wait for what comes along an edge, until `there()`; the status page and the rank's times say so."""
+    fields, began = status_page.fields, monotonic_ns()
+    before = fields[PHASE]
+    fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, edge, began
+    while not there():
+        endpoint.wait()
+    now = monotonic_ns()
+    meter.waiting += now - began
+    fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.digest import digest
-from rolemesh.runs.meter import Meter
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
-from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.messages import Connect, Watermarks
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
+from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import SNAPSHOT, StatusPage
@@ -59,6 +62,8 @@ class Life:
                 launch.role,
                 launch.rank,
                 generation=launch.generation,
+                timeline=start.timeline,
+                copied=bool(launch.replica),
                 resume=launch.resume,
                 persist=self._shortage,
             )
@@ -76,8 +81,23 @@ class Life:
             retention=job.retention,
             retention_bytes=job.retention_bytes,
             snapshots=job.snapshots,
-            stateful=job.stateful,
+            unrepeated=job.unrepeated,
+            varying=job.varying,
             resume=launch.resume,
+            log=log,
+        )
+        self._calls = calls = Calls(
+            job.graph,
+            activity,
+            job.world_sizes,
+            workload,
+            ctx,
+            endpoint=endpoint,
+            status_page=status_page,
+            meter=self._meter,
+            snapshots=job.snapshots,
+            unrepeated=job.unrepeated,
+            max_bytes=job.retention_bytes,
             log=log,
         )
         boundary = self._restore(log) if log is not None else None
@@ -93,15 +113,19 @@ class Life:
             meter=self._meter,
             control=control,
             steps=job.steps,
+            calls=calls,
             boundary=boundary,
             admission=admission,
+            crossing=Crossing(launch.layout, ports, self._meter, control, boundary, self._give),
         )
         ports.open(control.wire.peers if control.wire is not None else ())
-        control.on_wire = lambda wire: ports.rewire(wire.peers)
-        control.on_advance = boundary.advanced if boundary is not None else self._advanced
+        calls.open(launch.resume)
+        control.on_wire = self._wired
+        control.on_advance = self._advanced
         if control.advance is not None:
             control.on_advance(control.advance)
-        if not self._stateful and launch.resume >= 0:
+        control.on_adopted.append(self._meter.say_again)
+        if launch.role not in job.unrepeated and launch.resume >= 0:
             self._loop.repeat(launch.resume)
         if self._inherited.partial is not None:
             self._meter.resume(self._inherited.partial)
@@ -116,17 +140,44 @@ class Life:
             self._admission.leave()
         return sha256
 
-    def run(self) -> None:
-        """Run all steps that are left. Raises `Stopping`."""
-        self._loop.run(self._start.launch.resume + 1)
+    def run(self) -> int:
+        """Run all steps that are left; the last one. Raises `Stopping`."""
+        last = self._loop.run(self._start.launch.resume + 1)
+        if self._boundary is not None and self._control.stopping is None:
+            self._boundary.end(last)
         while self._inherited.lines and self._control.advance is None:
             self._endpoint.wait()  # the lines of former generations go out with the first word of the agent
         self._meter.flush()
         if self._control.stopping is not None:
             raise Stopping
+        return last
+
+    def wait(self) -> None:
+        """Wait for the end of the job. Raises `Stopping`."""
+        while True:
+            self._endpoint.wait()
+            self._loop.heard()
+
+    def acknowledge(self) -> None:
+        """The job is stopping: tell the workload how far it has come."""
+        if (stop := self._control.stopping) is not None:
+            self._loop.acknowledge(stop.committed, stop.persisted)
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        self._calls.close()
+
+    def _wired(self, wire: Connect) -> None:
+        self._ports.rewire(wire.peers)
+        self._calls.rewire()
 
     def _advanced(self, advance: Watermarks) -> None:
-        self._ports.commit(advance.committed)
+        self._meter.published(advance.published)
+        self._calls.advanced(advance)
+        if self._boundary is not None:
+            self._boundary.advanced(advance)
+        else:
+            self._ports.commit(advance.committed)
 
     def _restore(self, log: SendLog) -> Boundary:
         start, job, launch = self._start, self._start.job, self._start.launch
@@ -144,12 +195,15 @@ class Life:
         from_disk = launch.restore == "disk"
         if found.state is not None and self._stateful:
             self._workload.restore(found.state)
-        self._inherited = take_over(log, self._ports, launch.resume, anew=from_disk)
+        if not from_disk:
+            self._calls.remember(log)
+        self._inherited = take_over(log, self._ports, launch.resume, self._is_void, anew=from_disk)
         if launch.origin:
-            self._give()
+            self._give(launch.origin, launch.origin_step, [edge.id for edge in job.graph.edges])
         if from_disk:
-            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, trusted=self._trusted)
-            write_snapshot(self._shortage, memory, launch.resume, found.state, log=log.position, persist=False)
+            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, trusted=self._trusts(launch.origin))
+            state = found.state
+            write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
         return Boundary(
@@ -158,6 +212,7 @@ class Life:
             self._workload,
             stateful=self._stateful,
             steps=job.steps,
+            control=self._control,
             ports=self._ports,
             log=log,
             meter=self._meter,
@@ -168,19 +223,31 @@ class Life:
             shortage=self._shortage,
         )
 
-    @property
-    def _trusted(self) -> bool:
-        """Whether what the origin has of pickled objects may be read: it is the job's own, or a person said so."""
+    def _trusts(self, folder: str) -> bool:
+        """Whether what this snapshot has of pickled objects may be read: it is the job's own, or a person said so."""
         job = self._start.job
-        return job.trust_pickles or written_by(job.job_id, self._start.launch.origin)
+        return job.trust_pickles or written_by(job.job_id, folder)
 
-    def _give(self) -> None:
-        """Give the in-ports what was on its way when the job's origin was persisted."""
+    def _is_void(self, record: LogRecord) -> bool:
+        """Whether a former generation made it for ranks of an earlier layout."""
+        graph, layout = self._start.job.graph, self._start.launch.layout
+        if not layout.number or record.kind not in (CHUNK, END):
+            return False
+        ends = graph.edges[record.edge]
+        return any(layout.is_void(graph.ops[end].role, record.step) for end in (ends.src, ends.dst))
+
+    def _give(self, folder: str, step: int, edges: Collection[int]) -> None:
+        """Give the in-ports of `edges` what was on its way when the snapshot of `step` in `folder` was persisted.
+
+        Who is past that does not look at it: it may have been removed meanwhile.
+        """
         launch, job = self._start.launch, self._start.job
-        origin = Origin(launch.origin, job.graph, launch.rank, launch.world_size, trusted=self._trusted)
-        for params in self._ports.inputs.values():
-            for _, port in params:
-                values: dict[int, Any] = {}
-                if port.first <= launch.origin_step:
-                    values = {made: value for made, value in origin.values(port.edge).items() if made >= port.first}
-                port.give(values, launch.origin_step)
+        ports = [port for port in self._ports.ins if port.edge.id in edges]
+        early = [port for port in ports if port.first <= step]
+        found: dict[int, dict[int, Any]] = {}
+        if early:
+            origin = Origin(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
+            found = {port.edge.id: port.given_by(origin, step) for port in early}
+        for port in ports:
+            values = found.get(port.edge.id, {})
+            port.give({made: value for made, value in values.items() if made >= port.first}, step)

@@ -9,17 +9,21 @@ from typing import Any
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity, role_schedule
-from rolemesh.runs.meter import Meter
+from rolemesh.graph.schedule import Activity
 from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.protocol.edge import last_call
+from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank import status_page as status
 from rolemesh_durable.rank.call_start import Admission
+from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.in_port import InPort
+from rolemesh_durable.rank.mates import Mates
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.out_port import OutPort
 
 __all__ = ["Loop"]
@@ -33,12 +37,16 @@ LOOK_NS = 5_000_000
 class _Call:
     """One operator call of the rank's schedule."""
 
-    __slots__ = ("always", "constants", "id", "inputs", "label", "method", "out", "sink", "streaming")
+    __slots__ = (
+        "always", "apart", "constants", "id", "inputs", "label", "mates", "method", "op", "out", "sink", "streaming",
+    )  # fmt: skip
 
-    def __init__(self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort | None) -> None:
+    def __init__(
+        self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort | None, mates: Mates | None
+    ) -> None:
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
         self.method, self.inputs, self.out, self.sink = method, inputs, out, op.returns is None
-        self.always = False
+        self.op, self.mates, self.always, self.apart = op, mates, False, False
 
 
 class Loop:
@@ -57,21 +65,33 @@ class Loop:
         meter: Meter,
         control: Control,
         steps: int,
+        calls: Calls,
         boundary: Callable[[int], None] | None = None,
         admission: Admission | None = None,
+        crossing: Crossing | None = None,
     ) -> None:
         """`boundary(step)` is called between two steps, when all of `step` is done. Calls wait for `admission`."""
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
-        self._status_page, self._meter, self._control, self._steps = status_page, meter, control, steps
-        self._boundary = boundary
+        self._status_page, self._meter, self._control, self._workload = status_page, meter, control, workload
+        control.last = min(control.last, steps - 1)
+        self._boundary, self._services = boundary, calls
         self._calls: list[_Call] = []
-        for op in role_schedule(graph, ctx.role):
-            call = _Call(op, getattr(workload, op.operator), ports.inputs.get(op.id, []), ports.outputs.get(op.id))
-            call.always = activity.always(op.id)
+        for op in graph.of_role(ctx.role):
+            method, mates = getattr(workload, op.operator), ports.mates.get(op.id)
+            if mates is not None:
+                method = mates.shared(method, ctx, op, calls)
+            call = _Call(op, method, ports.inputs.get(op.id, []), ports.outputs.get(op.id), mates)
+            call.always, call.apart = activity.always(op.id), calls.apart(op, call.method)
             self._calls.append(call)
+        self._crossing = crossing
         self._admission, self._positions = admission, Positions(graph)
+        self._finish: RankFinish | None = None
+        self._committed = self._persisted = -1
+        self._heard: Watermarks | None = None
+        ctx._on_progress = self._progress
         endpoint.on_idle = self._idle
         control.on_raise = self._inject
+        control.on_adopted.append(self._say_finish)
         if control.raising:
             self._inject()
 
@@ -99,14 +119,19 @@ class Loop:
         finished, looked = start - 1, monotonic_ns()
         fields[status.FINISHED] = finished
         try:
-            for step in range(start, self._steps):
-                if self._admission is not None:
+            self._tell_finish()
+            while finished < control.last:
+                step = finished + 1
+                if self._admission is not None and self._calls:
                     self._next(self._positions.call(self._first(step), step))
                 if step > control.granted:
                     fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.IDLE, -1, monotonic_ns()
-                    while step > control.granted:
+                    while (self._crosses(finished) or control.granted < step) and step <= control.last:
                         endpoint.wait()
+                        self.heard()
                     endpoint.pump()
+                    if step > control.last:
+                        break
                 ctx.step = fields[status.STEP] = step
                 now = looked
                 for call in self._calls:
@@ -116,21 +141,74 @@ class Loop:
                         now = self._run(call, step)
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
+                self._services.finished(step, step >= control.last)
                 fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
+                    if self._finish is not None:
+                        self._await_journal()
                     boundary(step)
                 finished = fields[status.FINISHED] = step
+                if control.advance is not self._heard:
+                    self.heard()
                 if now - looked > LOOK_NS:
                     looked = self._look(now)
             meter.close(finished)
             fields[status.OP], fields[status.PHASE], fields[status.EDGE] = -1, status.IDLE, -1
-            self._next(self._positions.last(ctx.role, self._steps))
-            self._ports.drain()
+            self._next(self._positions.last(ctx.role, finished + 1))
+            self._ports.end(finished)
+            self._ports.drain(finished)
         except Stopping:
             meter.close(finished)
             endpoint.flush()
         return finished
+
+    def _crosses(self, finished: int) -> bool:
+        """Whether a new layout, if there is one, keeps the rank from going on after step `finished`."""
+        if self._crossing is None:
+            return False
+        if self._crossing.follow(finished):
+            for call in self._calls:
+                call.inputs, call.out = self._ports.inputs.get(call.id, []), self._ports.outputs.get(call.id)
+        return not self._crossing.may_go_on
+
+    def _tell_finish(self) -> None:
+        """The workload wants the job to finish: tell, until a snapshot follows that is of after it has."""
+        ctx = self._ctx
+        if ctx._finishing:
+            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, ctx._finishing)
+            ctx._finishing = ""
+            self._say_finish()
+
+    def _say_finish(self) -> None:
+        if self._finish is not None:
+            self._endpoint.report(self._finish)
+
+    def _await_journal(self) -> None:
+        """Who is restored to after this step does not say `finish` again: it must have been journalled before."""
+        while self._control.advance is None or not self._control.advance.finishing:
+            self._endpoint.wait()
+
+    def heard(self) -> None:
+        """Tell the workload how far the job is, if something has come of that."""
+        advance = self._control.advance
+        if advance is not None and advance is not self._heard:
+            self._heard = advance
+            self.acknowledge(advance.committed, advance.persisted)
+
+    def acknowledge(self, committed: int, persisted: int) -> None:
+        """The job is committed and persisted so far: tell the workload what is new of that."""
+        try:
+            if committed > self._committed:
+                self._committed = committed
+                self._workload.committed(committed)
+            if persisted > self._persisted:
+                self._persisted = persisted
+                self._workload.persisted(persisted)
+        except Stopping:
+            raise
+        except BaseException as error:
+            raise OperatorFailed("committed, persisted", self._ctx.step, error) from error
 
     def _look(self, now: int) -> int:
         """See what has come. Raises `Stopping`."""
@@ -153,6 +231,10 @@ class Loop:
         admission.take()
         self._meter.waiting += admission.spent()
 
+    def _progress(self, done: int, total: int) -> None:
+        fields = self._status_page.fields
+        fields[status.TOTAL], fields[status.DONE] = total, done
+
     def _inject(self) -> None:
         """Let every operator raise, whichever is next."""
 
@@ -173,6 +255,7 @@ class Loop:
             self._meter.waiting += self._admission.spent()
 
     def _idle(self) -> bool:
+        self._services.serve()
         soon = self._meter.idle()
         if self._admission is None:
             return soon
@@ -187,16 +270,21 @@ class Loop:
             arguments = dict(call.constants)
             for param, port in call.inputs:
                 arguments[param] = port.stream(step) if call.streaming else port.take(step)
+            if call.mates is not None:
+                call.mates.await_told()
             if self._admission is not None:
                 self._admit(self._admission, call, step)
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
-            result = call.method(**arguments)
+            if call.apart:
+                result = self._services.run(call.op, step, call.method, arguments)
+            else:
+                result = call.method(**arguments)
             chunked = type(result) is GeneratorType
             if chunked:
                 if call.out is not None:
-                    call.out.put_chunks(step, result)
+                    call.out.put_chunks(step, result, maybe_none=call.mates is not None)
                 else:
                     for _ in result:
                         pass
@@ -206,6 +294,10 @@ class Loop:
             meter.busy += busy
             if (ctx._means or ctx._sums or ctx._records) and not repeated:
                 meter.collect(call.label)
+            if ctx._finishing:
+                self._tell_finish()
+            if fields[status.DONE] >= 0:
+                fields[status.DONE], fields[status.TOTAL] = -1, 0
             if call.out is not None and not chunked:
                 call.out.put(step, result)
             for _, port in call.inputs:

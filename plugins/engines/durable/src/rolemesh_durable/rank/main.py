@@ -21,16 +21,20 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import check_before_forks, load_exact
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.job import PluginUse, RankStart
+from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank.barrier import GroupBarrier
+from rolemesh_durable.rank.breakpoints import explain_breakpoints
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.life import Life
+from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.signals import on_sigterm
-from rolemesh_durable.rank.status_page import GENERATION, PID, REFUSED, STOPPING, StatusPage
+from rolemesh_durable.rank.status_page import GENERATION, LAYOUT, PID, REFUSED, STOPPING, StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.title import entitle
 
@@ -55,6 +59,7 @@ def prepare(start: bytes) -> RankStart:
 def main(start: RankStart) -> int:
     """Run a rank; the process's exit code."""
     entitle(start.job.name, f"{start.launch.role}/{start.launch.rank}")
+    explain_breakpoints()
     return _Rank(start).run()
 
 
@@ -72,7 +77,11 @@ class _Rank:
         self.status_page = StatusPage.open(start.status_page)
         self.status_page.fields[PID] = os.getpid()
         self.status_page.fields[GENERATION] = launch.generation
+        self.status_page.fields[LAYOUT] = launch.layout.number
         self.control = Control()
+        self.control.on_adopted.append(self._say_again)
+        self.said = Said(start.socket_dir, launch.role, launch.rank, launch.generation)
+        self.turn_page = TurnPage(start.turns, launch.turns) if launch.turns else None
         # One plugin for both ways is one transport: it opens its addresses once.
         apart = self.job.several_nodes and self.job.remote != self.job.local
         uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
@@ -128,26 +137,30 @@ class _Rank:
         launch = self.launch
         listener = self._listen() if launch.collective and launch.rank == 0 else None
         port = listener.getsockname()[1] if listener is not None else None
-        self.endpoint.report(
-            m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port)
-        )
+        self._say(m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port))
         workload, ctx, admission = self._set_up(listener)
+        life: Life | None = None
         try:
             self.operator = "restore"
             life = Life(self.start, self.endpoint, self.status_page, self.control, workload, ctx, admission)
             self.operator = ""
-            self.endpoint.report(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
-            life.run()
+            self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
+            last = life.run()
             self.operator = "snapshot"
             sha256 = life.digest()
             self.operator = ""
-            self.endpoint.report(m.RankDone(launch.role, launch.rank, launch.generation, self.job.steps - 1, sha256))
-            while True:
-                self.endpoint.wait()
+            self._say(m.RankDone(launch.role, launch.rank, launch.generation, last, sha256))
+            life.wait()
         except Stopping:
-            self.operator = "teardown"
+            pass
+        self.operator = "teardown"
+        try:
+            if life is not None:
+                life.acknowledge()
+                life.close()
+        finally:
             workload.teardown()
-            return 0
+        return 0
 
     def _listen(self) -> socket.socket:
         listener = socket.create_server((self.start.host, 0), backlog=1024)
@@ -179,7 +192,7 @@ class _Rank:
             local_world_size=launch.local_world_size,
             node=self.start.node,
             seed=job.seed,
-            steps=job.steps,
+            steps=known(job.steps),
             gpus=tuple(range(len(launch.gpus))),
             cpus=launch.cpus,
             share=launch.share,
@@ -202,12 +215,11 @@ class _Rank:
     def _admission(self) -> Admission | None:
         """Of a rank that takes turns or has a group. The set-up needs it already: it takes memory that others may
         have, and ranks of a group meet in it."""
-        launch, start = self.launch, self.start
+        launch = self.launch
         if not launch.turns and not launch.collective:
             return None
-        page = TurnPage(start.turns, launch.turns) if launch.turns else None
         barrier = GroupBarrier(self.endpoint, launch.world_size) if launch.collective else None
-        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, page, barrier)
+        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, self.turn_page, barrier)
         admission.next(Positions(self.job.graph).setup(launch.role))
         admission.take()
         return admission
@@ -225,7 +237,7 @@ class _Rank:
         text = user_traceback(error, ENGINE)
         print(text or "".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
         failure = Failure(
-            "exception",
+            "log_lost" if isinstance(error, LogLost) else "exception",
             self.launch.role,
             self.launch.rank,
             self.start.node,
@@ -235,4 +247,13 @@ class _Rank:
             text,
             generation=self.launch.generation,
         )
-        self.endpoint.report(m.RankFailed(failure))
+        self._say(m.RankFailed(failure))
+
+    def _say(self, message: m.RankToAgent) -> None:
+        """Tell the agent, and those of its incarnations that come later."""
+        self.said.keep(message)
+        self.endpoint.report(message)
+
+    def _say_again(self) -> None:
+        for message in self.said.all():
+            self.endpoint.report(message)

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rolemesh.graph.chunks import join_chunks
+from rolemesh.api.partition import Balanced, Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph
-from rolemesh.graph.routes import RouteError, route
-from rolemesh.graph.values import combine, select
+from rolemesh.graph.routes import Collate, RouteError, route
+from rolemesh.graph.values import combine, gather, select
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
@@ -50,7 +50,8 @@ class Origin:
         if consumers == self._size:
             return {step: self._value(edge, source, step, old, self._rank) for step in steps}
         try:
-            anew = route(edge.dst_partition, consumers, edge.dst_partition, self._size)
+            held = Broadcast() if isinstance(edge.dst_partition, Balanced) else edge.dst_partition
+            anew = route(held, consumers, held, self._size)
         except RouteError as error:
             raise SnapshotError(
                 f"{edge.param!r} was on its way to {consumers} ranks, and cannot be cut for {self._size}: {error.why}",
@@ -67,6 +68,28 @@ class Origin:
             found[step] = combine(parts, anew.combine)
         return found
 
+    def items(self, edge: Edge) -> dict[int, list[Any]]:
+        """As `values`, of an edge of which the rank takes items: those of each step. Raises `SnapshotError`."""
+        source, target = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
+        producers, consumers = (self._manifest.world_sizes[role] for role in (source, target))
+        if consumers != self._size:
+            raise SnapshotError(
+                f"{edge.param!r} was on its way to {consumers} ranks, each of which had taken some items",
+                where=str(self._folder),
+                remedy=f"resume with world_size {consumers} of role {target}",
+            )
+        found: dict[int, list[Any]] = {}
+        for producer in range(producers):
+            for record in self._read(source, producer):
+                if record.edge == edge.id and self._rank in record.consumers and not record.end:
+                    found.setdefault(record.step, []).append(record.value())
+        return found
+
+    def taken(self, edge: Edge, step: int) -> bytes | None:
+        """What the rank itself had taken from the edge by `step`, as it was logged."""
+        own = self._read(self._graph.ops[edge.dst].role, self._rank)
+        return next((r.header for r in own if r.edge == edge.id and r.step == step and r.end and r.header), None)
+
     def _value(self, edge: Edge, role: str, step: int, old: Any, consumer: int) -> Any:
         parts = []
         for producer in old.sources(consumer):
@@ -75,14 +98,14 @@ class Origin:
                 for r in self._read(role, producer)
                 if r.edge == edge.id and r.step == step and consumer in r.consumers and not r.end
             }
-            if not chunks:
+            if not chunks and not isinstance(old.combine, Collate):
                 raise SnapshotError(
                     f"the value of {edge.param!r} that {role}/{producer} made at step {step} is missing",
                     where=str(self._folder),
                     remedy="'rolemesh checkpoint list' shows other steps",
                 )
-            parts.append(join_chunks([chunks[number].value() for number in sorted(chunks)]))
-        return combine(parts, old.combine)
+            parts.append([chunks[number].value() for number in sorted(chunks)])
+        return gather(parts, old.combine)
 
     def _records(self, role: str, rank: int) -> list[in_flight.InFlight]:
         name = disk.edges_file(role, rank, self._manifest.world_sizes[role])

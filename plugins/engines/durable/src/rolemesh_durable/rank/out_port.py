@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import groupby
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rolemesh.graph.chunks import check_returned, join_chunks
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import select
-from rolemesh.runs.meter import Meter
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
-from rolemesh_durable.protocol.edge import OutEdgeState
+from rolemesh_durable.protocol.edge import LogLost, OutEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SINCE_NS, StatusPage
 
 __all__ = ["INLINE_BYTES", "OutEdge", "OutPort", "Rank"]
 
 FOREVER = 1 << 62
+BUDGET = 2 << 20
+"""Bytes that a rank may have under way on an edge whose credits nobody has named; two values, if they are larger."""
 INLINE_BYTES = 32 * 1024
 """Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
+
+
+class _Chunk(NamedTuple):
+    """What `OutEdge.put` takes."""
+
+    payload: Payload | None
+    step: int
+    chunk: int
+    last: bool
+    consumers: tuple[int, ...]
 
 
 class Rank(Protocol):
@@ -51,11 +64,13 @@ class OutEdge:
         "_log",
         "_pending",
         "_rank",
+        "_rank_ports",
         "_role",
         "_sender",
         "always",
         "beyond",
         "edge",
+        "made",
         "on",
         "sends",
         "state",
@@ -68,32 +83,38 @@ class OutEdge:
         self._id, self._role, self._endpoint, self._sender = edge.id, role, ports.endpoint, ports.endpoint.sender
         self._rank, self._generation = ports.endpoint.site.rank, ports.endpoint.site.generation
         consumers = [consumer for _, group in sends for consumer in group]
-        self.state: OutEdgeState[Payload] = OutEdgeState(consumers, edge.window, retain=ports.retention, hold=hold)
-        self._log = ports.log
+        self.state: OutEdgeState[Payload] = OutEdgeState(
+            consumers, edge.window, retain=ports.retention, hold=hold, budget=BUDGET if edge.credits is None else 0
+        )
+        self._log, self._rank_ports = ports.log, ports
         self._pending: dict[int, tuple[int, int, int]] = {}
+        self.made: int | None = None
+        """Of a rank whose former generations may have sent what is in no log: the newest step that is not made again.
+        What consumers have used beyond it they have to give back (`LogLost`)."""
         self.on = self.beyond = False
         self.always = edge.lag == 0 and ports.activity.always(edge.dst)
         ports.ways.append(self)
 
     def put(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Log and keep a chunk (None: the mark that no more come), then send it to those who listen."""
-        if self.beyond:
-            self._log_only(payload, step, chunk, last, consumers)
-            return
-        if self.state.unheard:
+        if self.state.unheard and not self.beyond:
             self._endpoint.pump()
         if self._log is not None:
-            self._write(self._log, payload, step, chunk, last, consumers)
+            self.write(self._log, payload, step, chunk, last, consumers)
+        self.show(payload, step, chunk, last, consumers)
+
+    def show(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
+        """Keep a chunk that is in the log, and send it to those who listen.
+
+        What would be taken after the job's last step is only logged: a longer job that resumes from that one takes it.
+        """
+        if self.beyond:
+            if payload is not None:
+                payload.users += 1
+            return
         now = self.keep(payload, step, chunk, last, consumers)
         if now:
             self.send(payload, step, chunk, last, now)
-
-    def _log_only(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
-        """What would be taken after the job's last step: a longer job that resumes from that one takes it."""
-        assert self._log is not None
-        self._write(self._log, payload, step, chunk, last, consumers)
-        if payload is not None:
-            payload.users += 1
 
     def keep(
         self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
@@ -102,11 +123,12 @@ class OutEdge:
         if payload is None:
             return self.state.sent(step, chunk, last, consumers, None, 0)
         payload.users += 1
-        return self.state.sent(step, chunk, last, consumers, payload, len(payload.body))
+        return self.state.sent(step, chunk, last, consumers, payload, len(payload.body), payload.nbytes)
 
-    def _write(
+    def write(
         self, log: SendLog, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
     ) -> None:
+        """Log a chunk that is about to be sent."""
         if payload is None:
             log.end(self._id, step, chunk, self.state.hold, consumers)
             return
@@ -117,11 +139,6 @@ class OutEdge:
         )
         if first < 0:
             payload.log = at
-
-    def log_again(self, log: SendLog) -> None:
-        """Write what is kept to a log that has been begun again."""
-        for kept in self.state.kept:
-            self._write(log, kept.item, kept.step, kept.chunk, kept.last, kept.consumers)
 
     def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Send a chunk (None: the mark that no more come) to `consumers`."""
@@ -139,7 +156,9 @@ class OutEdge:
         self._endpoint.register_producer(self._id, self)
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
-        """A consumer has released everything up to `step`."""
+        """A consumer has released everything up to `step`. One that is none was so in an earlier layout."""
+        if not self.state.feeds(consumer):
+            return
         waiting = self._pending.get(consumer)
         if waiting is not None and waiting[0] == generation:
             self._pending[consumer] = (generation, waiting[1], max(waiting[2], step))
@@ -151,11 +170,32 @@ class OutEdge:
 
         An ask of a generation whose address is not known yet waits for it.
         """
+        if not self.state.feeds(consumer):
+            return
         if generation > self._endpoint.generation(self._role, consumer):
             self._pending[consumer] = (generation, from_step, released)
             return
+        if self.made is not None:
+            self._check_used(consumer, from_step)
         for kept in self.state.ask(consumer, generation, from_step, released):
             self.send(kept.item, kept.step, kept.chunk, kept.last, (consumer,))
+
+    @property
+    def wired(self) -> bool:
+        """Whether it is known where all consumers are."""
+        return all(self._endpoint.generation(self._role, each) >= 0 for _, group in self.sends for each in group)
+
+    def _check_used(self, consumer: int, from_step: int) -> None:
+        assert self.made is not None
+        consumed, steps = self._rank_ports.activity.consumed, self._rank_ports.steps
+        for step in range(self.made + 1, from_step):
+            if consumed(self.edge, step, steps):
+                raise LogLost(
+                    f"{self._role}/{consumer} has used what was made at step {step}, which is in no log any more, and "
+                    "would be made again: it need not come to the same",
+                    where=f"the value for {self.edge.param!r}",
+                    remedy="a failover level that takes every rank back to the disk (job)",
+                )
 
     def rewire(self) -> None:
         """Addresses have changed: consumers of a new generation get nothing before they ask."""
@@ -174,10 +214,17 @@ def free(payloads: Iterable[Payload]) -> None:
 
 
 class OutPort:
-    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
+    """What one operator call returns, on its way to all its consumers: encoded once per distinct part.
 
-    def __init__(self, ports: Rank) -> None:
-        self._ports, self._pool = ports, ports.endpoint.pool
+    Of a role that varies it is one version: nobody sees any of it before the log has all of it, and what the log has is
+    not made again (`made`).
+    """
+
+    def __init__(self, ports: Rank, call: int = -1, *, varies: bool = False) -> None:
+        self._ports, self._pool, self._call = ports, ports.endpoint.pool, call
+        self._staged: list[tuple[OutEdge, _Chunk]] | None = [] if varies and ports.log is not None else None
+        self.made: set[int] = set()
+        """Steps of which a former generation's value is in the log, and sent from there."""
         self._ways: list[OutEdge] = []
         self._groups: dict[Selection, list[tuple[OutEdge, tuple[int, ...]]]] = {}
         self._admitted = -1
@@ -187,6 +234,29 @@ class OutPort:
         self._ways.append(way)
         for selection, consumers in way.sends:
             self._groups.setdefault(selection, []).append((way, consumers))
+
+    def drop(self, edges: Collection[int]) -> None:
+        """These edges are none of its any more: nobody asks for what is kept for them."""
+        for way in self._ways:
+            if way.edge.id in edges:
+                free(way.state.clear())
+        ways = [way for way in self._ways if way.edge.id not in edges]
+        self._ways, self._groups = [], {}
+        for way in ways:
+            self.add(way)
+
+    def log_again(self, log: SendLog) -> None:
+        """Write what is kept to a log that has been begun again."""
+        kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)
+        for step, made in groupby(kept, key=lambda pair: pair[1].step):
+            first = log.position
+            for way, each in made:
+                way.write(log, each.item, step, each.chunk, each.last, each.consumers)
+            if self._staged is not None:
+                self._say_whole(log, step, first)
+
+    def _say_whole(self, log: SendLog, step: int, first: int) -> None:
+        log.whole(self._call, step, first, max(way.state.hold for way in self._ways))
 
     def await_credits(self, step: int) -> None:
         """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
@@ -199,11 +269,12 @@ class OutPort:
             check_returned((value,))
             for selection in self._groups:
                 self._send(selection, step, 0, True, value)
+            self._show_staged(step)
 
-    def put_chunks(self, step: int, chunks: Iterable[Any]) -> None:
+    def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
         """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
 
-        Raises `ValueError` if nothing is yielded.
+        Raises `ValueError` if nothing is yielded, unless there is `maybe_none`: then that is told.
         """
         count, live = 0, False
         kept: list[Any] = []
@@ -218,18 +289,45 @@ class OutPort:
                 if keep:
                     kept.append(value)
             count += 1
-        if not count:
+        if not count and maybe_none:
+            live = self._begin(step)
+        elif not count:
             raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
         for selection in self._groups if live else ():
             if isinstance(selection, Part):
                 self._send(selection, step, 0, True, join_chunks(kept))
             else:
                 self._end(selection, step, count)
+        self._show_staged(step)
+
+    def _show_staged(self, step: int) -> None:
+        """All that the call has made is there: log it, say that it is whole, and only then let anybody see it."""
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, []
+        log = self._ports.log
+        assert log is not None
+        first = log.position
+        for way, chunk in staged:
+            way.write(log, *chunk)
+        self._say_whole(log, step, first)
+        for way, chunk in staged:
+            way.show(*chunk)
+
+    def _put(self, way: OutEdge, chunk: _Chunk) -> None:
+        if self._staged is None:
+            way.put(*chunk)
+        else:
+            self._staged.append((way, chunk))
 
     def _begin(self, step: int) -> bool:
         """Wait for the credits of all edges that want the value of `step`; whether there are any."""
         live = False
         ports = self._ports
+        if self._staged is not None:
+            if step in self.made:
+                return False
+            self._hear()
         for way in self._ways:
             way.on = way.always or ports.activity.consumed(way.edge, step, ports.steps)
             way.beyond = not way.on and ports.log is not None and ports.activity.consumed(way.edge, step, FOREVER)
@@ -251,12 +349,24 @@ class OutPort:
             if payload is None:
                 part = value if type(selection) is Whole else select(value, selection)
                 payload = Payload(part, self._pool, INLINE_BYTES)
-            way.put(payload, step, chunk, last, consumers)
+            self._put(way, _Chunk(payload, step, chunk, last, consumers))
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:
         for way, consumers in self._groups[selection]:
             if way.on:
-                way.put(None, step, chunk, True, consumers)
+                self._put(way, _Chunk(None, step, chunk, True, consumers))
+
+    def _hear(self) -> None:
+        """Wait until all consumers have said what they have used, where that may be what is in no log. Raises
+        `LogLost`."""
+        unsure = [way for way in self._ports.ways if way.made is not None]
+        for way in unsure:
+            began = self._begin_wait(way.edge.id)
+            while way.state.unheard:
+                self._ports.endpoint.wait()
+            self._end_wait(began)
+        for way in unsure:
+            way.made = None
 
     def _wait_credit(self, way: OutEdge) -> None:
         began = self._begin_wait(way.edge.id)

@@ -8,13 +8,13 @@ from typing import Protocol
 from rolemesh_durable.dataplane.codec import Buffer, decode
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
-__all__ = ["Arrived", "Consumer", "GatherPort", "Producer"]
+__all__ = ["Arrived", "Consumer", "GatherPort", "Producer", "SharePort"]
 
 
 class Arrived:
     """A chunk as it came, not decoded yet."""
 
-    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot")
+    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot", "small")
 
     def __init__(
         self,
@@ -23,12 +23,24 @@ class Arrived:
         reader: SlotReader,
         slot: str = "",
         sizes: Sequence[int] = (),
+        *,
+        small: bool = False,
     ) -> None:
+        self.small = small
         self._header = header
         self._buffers = buffers
         self._reader = reader
         self._slot = slot
         self._sizes = sizes
+
+    @property
+    def header(self) -> Buffer:
+        """As the sender has made it."""
+        return self._header
+
+    def buffers(self) -> Sequence[Buffer]:
+        """What lies behind the header."""
+        return self._reader.read(self._slot, self._sizes) if self._buffers is None else self._buffers
 
     def value(self) -> object:
         """The value, its arrays as views."""
@@ -56,8 +68,15 @@ class Producer(Protocol):
         """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
 
 
+class SharePort(Protocol):
+    """Who takes what the mates say with whom a rank shares the rows of an edge out."""
+
+    def message(self, kind: int, mate: int, generation: int, step: int, item: int) -> None:
+        """`mate` sends a message of `kind` about `item` of `step`."""
+
+
 class GatherPort(Protocol):
     """Who takes what the ranks of the collective group say at its barrier."""
 
-    def word(self, rank: int, generation: int, word: int, position: int) -> None:
-        """`rank` says `word` about the call at `position`."""
+    def message(self, rank: int, generation: int, kind: int, position: int) -> None:
+        """`rank` sends a message of `kind` about the call at `position`."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from rolemesh.runs.meter import Meter
 from rolemesh_durable.dataplane.shm import NoSharedMemory
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP, StatusPage
 
 __all__ = ["Shortage"]

@@ -12,21 +12,28 @@ from typing import Final, NamedTuple
 __all__ = [
     "BLOCKED",
     "BUSY_NS",
+    "CALLING",
     "COMPUTING",
+    "DONE",
     "EDGE",
     "FINISHED",
+    "FOLLOWING",
     "GATHERING",
     "GENERATION",
+    "GRANTED",
     "IDLE",
+    "LAYOUT",
     "OP",
     "PHASE",
     "PID",
     "REFUSED",
+    "SERVING",
     "SHORT",
     "SINCE_NS",
     "SNAPSHOT",
     "STEP",
     "STOPPING",
+    "TOTAL",
     "TURN",
     "WAITING",
     "Position",
@@ -46,10 +53,17 @@ TURN: Final = 4
 """For its turn, on a slot whose ranks run one after the other."""
 GATHERING: Final = 5
 """For the rest of its collective group, before a call."""
+CALLING: Final = 6
+"""For the answer to a call: see `rolemesh_durable.protocol.calls.position_of`."""
+SERVING: Final = 7
+"""In a call of another role."""
+FOLLOWING: Final = 8
+"""For those that call it to finish the step."""
 
-PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT, STOPPING = range(13)
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
+STOPPING, DONE, TOTAL, GRANTED, LAYOUT = range(12, 17)
 """The fields by their place."""
-_FIELDS = 13
+_FIELDS = 17
 
 
 class Position(NamedTuple):
@@ -58,7 +72,9 @@ class Position(NamedTuple):
     `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start,
     `refused` how many connections its transports have refused, `short` how many bytes of shared memory it waits for.
     `stopping` is its agent's: a SIGTERM that follows is the job's end, and until then (`time.monotonic_ns`) the
-    processes that the rank has started may take to end by it.
+    processes that the rank has started may take to end by it. `done` of `total` is what the operator that runs has said
+    of its progress. `granted` is the agent's as well: the last step that the rank may have been told it may run.
+    `layout` is the number of the one that it has taken up.
     """
 
     pid: int
@@ -74,6 +90,10 @@ class Position(NamedTuple):
     refused: int
     short: int = 0
     stopping: int = 0
+    done: int = -1
+    total: int = 0
+    granted: int = -1
+    layout: int = 0
 
 
 class StatusPage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,18 @@ import msgspec
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.send_log import CHUNK, LINE, PARTIAL, LogRecord, SendLog
+from rolemesh_durable.checkpoint.send_log import (
+    ANSWERED,
+    ASKED,
+    CHOICE,
+    CHUNK,
+    LINE,
+    PARTIAL,
+    TAKEN,
+    WHOLE,
+    LogRecord,
+    SendLog,
+)
 from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
@@ -68,10 +79,13 @@ class Inheritance:
             (self._directory / slot).unlink(missing_ok=True)
 
 
-def take_over(log: SendLog, ports: Ports, resume: int, *, anew: bool) -> Inheritance:
+def take_over(
+    log: SendLog, ports: Ports, resume: int, void: Callable[[LogRecord], bool] = lambda _: False, *, anew: bool
+) -> Inheritance:
     """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
 
-    `again`: the rank was restored from elsewhere, so all that the log has are orphans. Slot files that nobody can ask
+    `anew`: the rank was restored from elsewhere, so all that the log has are orphans. So is what is `void`: it was made
+    for ranks of an earlier layout. Slot files that nobody can ask
     for are removed. To be called before ``ports.open``.
     """
     records, log.found = log.found, []
@@ -81,26 +95,38 @@ def take_over(log: SendLog, ports: Ports, resume: int, *, anew: bool) -> Inherit
     lies_in = {record.slot: record.payload for record in records if record.slot}
     ways = {way.edge.id: way for way in ports.ways}
     payloads: dict[int, Payload] = {}
+    choices = {(record.edge, record.step): record.chunk for record in records if record.kind == CHOICE and not anew}
+    ports.choose_again(choices)
+    ports.take_again(resume, [record for record in records if record.kind == TAKEN and not anew])
     for record in records:
         orphan = log.is_orphan(record)
+        # What a rank sent up to the step on disk it has from there.
+        again = record.step > resume and log.is_whole(record)
+        if record.kind in (CHOICE, TAKEN, ASKED, ANSWERED):
+            continue
+        if record.kind == WHOLE:
+            if not orphan and record.step > resume:
+                ports.outputs[record.edge].made.add(record.step)
+            continue
         if record.kind == LINE:
             if not orphan:
                 found.lines.append(_decode_line(record.body))
         elif record.kind == PARTIAL:
             if not orphan and record.step == resume:
                 found.partial = _decode_line(record.body)
-        elif orphan or anew:
+        elif orphan or (anew and not again) or void(record):
             if record.slot and lies_in[record.slot] == record.payload:
                 found.retain(record.slot, record.step + record.hold)
         else:
-            payload = None
+            way, payload = ways[record.edge], None
             if record.kind == CHUNK:
                 payload = payloads.get(record.payload) or _payload(record, pool, lies_in)
                 if payload is None:
                     continue
                 payloads[record.payload] = payload
-            way = ways[record.edge]
-            if record.step + way.edge.lag >= ports.steps:
+            if again and way.made is not None:
+                way.made = max(way.made, record.step)
+            if record.step + way.edge.soonest >= ports.steps:
                 # Logged for a longer job only: nobody asks for it in this one.
                 if record.slot:
                     found.retain(record.slot, record.step + record.hold)
@@ -142,7 +168,9 @@ def carry_over(
     same = {role for role, size in world_sizes.items() if before.get(role) == size}
     ways = {way.edge.id: way for way in ports.ways if {site.role, graph.ops[way.edge.dst].role} <= same}
     for record in read_edges(Path(origin), name, f"{site.role}/{site.rank}", graph, trusted=trusted):
-        if (way := ways.get(record.edge)) is not None:
+        if record.end and record.header and ports.log is not None:
+            ports.log.taken(record.edge, record.step, record.header)
+        elif (way := ways.get(record.edge)) is not None:
             payload = None if record.end else _stored(record, pool)
             way.put(payload, record.step, record.chunk, record.last, record.consumers)
 

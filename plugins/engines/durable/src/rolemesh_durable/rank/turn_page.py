@@ -5,11 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from rolemesh_durable.protocol.turns import STARTING, Row
 
 __all__ = ["TurnPage"]
+
+NAME = "rolemesh-turns"
 
 
 class TurnPage:
@@ -17,33 +21,40 @@ class TurnPage:
 
     def __init__(self, path: str, members: Sequence[tuple[str, int]]) -> None:
         """Map what is at `path`. `members` are the ranks in the order of their rows."""
-        self.path: Final = path
         self._rows: Final = {member: row for row, member in enumerate(members)}
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._map = mmap.mmap(fd, 16 * len(members))
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
+        self._fd = fd  # while any process has it open, others find the page there
+        self.path: Final = f"/proc/{os.getpid()}/fd/{fd}"
         self._fields = memoryview(self._map).cast("q")
 
     @classmethod
     def create(cls, members: Sequence[tuple[str, int]]) -> TurnPage:
         """A new page in memory of this process, with everybody starting; others map it by its path while this process
         has it. Raises `OSError`."""
-        fd = os.memfd_create("rolemesh-turns", os.MFD_CLOEXEC)
+        fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, 16 * len(members))  # a hole that cannot be filled later would be a SIGBUS
             page = cls(f"/proc/{os.getpid()}/fd/{fd}", members)
-        except BaseException:
+        finally:
             os.close(fd)
-            raise
-        page._fd = fd
         for member in members:
             page.write(member, Row(STARTING))
         return page
 
-    _fd = -1
-    """Of who has made the page."""
+    @classmethod
+    def of(cls, pid: int, members: Sequence[tuple[str, int]]) -> TurnPage | None:
+        """The page that the process `pid` looks at, if it does."""
+        with suppress(OSError):
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    if os.readlink(fd).startswith(f"/memfd:{NAME}"):
+                        return cls(str(fd), members)
+        return None
 
     def row(self, member: tuple[str, int]) -> int:
         """The number of a rank's row."""

@@ -11,8 +11,10 @@ from pydantic import BaseModel
 
 from rolemesh.api.failures import Failure, JobView, NodeState, RankView, Verdict, describe
 from rolemesh.errors import RolemeshError
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh_durable.master.plugins import asked
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
@@ -33,7 +35,7 @@ class _Asked:
         return _Asked(*self._made_of)
 
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
-        return self._plugins.asked(self._name, "diagnose", Verdict, failure=failure, view=view)
+        return asked(self._plugins, self._name, "diagnose", Verdict, failure=failure, view=view)
 
 
 class DiagnoserConformance(PluginConformance):

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from rolemesh.api.failover import Budget
 from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Scope, describe
 from rolemesh.errors import PluginError, RolemeshError
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import hooks_of
 from rolemesh_durable.protocol.master.ladder import propose
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.failover.level import Level, recover_there

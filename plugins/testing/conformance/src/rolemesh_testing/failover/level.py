@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.failures import Failure, JobView, RecoveryPlan, Verdict
+from rolemesh.api.failures import Failure, JobView, Pass, RecoveryPlan, Verdict
 from rolemesh.errors import RolemeshError
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh.plugins.manager import JobPlugins
+from rolemesh_durable.master.plugins import asked
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_testing.subprocess_probe import Subject
 
@@ -41,12 +43,14 @@ class Level:
         return Level(*self._made_of)
 
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """What the hook `recover` answers. Raises `PluginError` if that is neither a plan nor None, or if it raises."""
-        return self._plugins.asked(self.name, "recover", RecoveryPlan, failure=failure, view=view)
+        """The plan that the hook `recover` answers with, None also for a `Pass`. Raises `PluginError` where it answers
+        anything else, or raises."""
+        answer = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, failure=failure, view=view)
+        return answer if isinstance(answer, RecoveryPlan) else None
 
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
         """What the hook `diagnose` answers; None also if there is no such hook. Raises as `recover`."""
-        return self._plugins.asked(self.name, "diagnose", Verdict, failure=failure, view=view)
+        return asked(self._plugins, self.name, "diagnose", Verdict, failure=failure, view=view)
 
     def answers(self, failure: Failure, view: JobView) -> tuple[Any, Any]:
         """What both hooks say, or the text of what they raise."""

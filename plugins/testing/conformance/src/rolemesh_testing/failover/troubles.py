@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from rolemesh.api.failures import Attempt, Cause, Failure, JobView, NodeState, RankView
+from rolemesh.api.failures import Attempt, Cause, Failure, JobView, NodeState, RankView, Verdict
 
 __all__ = ["CAUSES", "ROLES", "WHO", "Trouble", "each_kind", "failed", "job", "trouble"]
 
@@ -63,6 +63,8 @@ def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
         tuple(NodeState(node, f"{node}/0", random.randint(0, 3) > 0) for node in homes),
         persisted,
         now=NOW,
+        spares=tuple(f"spare-{number}" for number in range(random.randint(0, 2))),
+        verdict=Verdict(random.choice(("software", "hardware", "user", "unknown")), "drawn"),
     )
 
 
@@ -92,6 +94,7 @@ def failed(random: Random, view: JobView, cause: Cause, who: str) -> Failure:
         random.choice((0, 1, 137)) if cause == "exit" else None,
         random.choice((6, 9, 11, 64)) if cause == "signal" else None,
         victim.generation,
+        random.choice(("", "step 11\nNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")),
     )
 
 
@@ -109,7 +112,7 @@ def trouble(random: Random, roles: Sequence[str] = ROLES) -> Trouble:
         )
         for failure in earlier
     )
-    view = msgspec.structs.replace(view, failures=earlier, attempts=attempts)
+    view = msgspec.structs.replace(view, failures=earlier, attempts=attempts, failed_at=tuple(a.at for a in attempts))
     who = random.choice((*WHO[:1] * 3, *WHO[1:3] * 2, *WHO[3:]))
     return Trouble(failed(random, view, random.choice(CAUSES), who), view)
 

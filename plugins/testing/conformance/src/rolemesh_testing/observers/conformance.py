@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from rolemesh.api.observer import StepMetrics
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import hooks_of
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.observers.lives import HOOKS, Life, Outcome, Told, drawn_metrics, told, whole_life
 from rolemesh_testing.observers.watcher import Order, Seen, Trouble, Watcher, watch_there

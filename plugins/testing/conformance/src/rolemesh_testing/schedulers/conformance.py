@@ -9,9 +9,9 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError
 from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe
-from rolemesh.placement.chain import stranded_in
 from rolemesh.placement.validation import misplaced, overcommitted, undone
-from rolemesh.plugins.manager import hooks_of
+from rolemesh.plugins.contract import hooks_of
+from rolemesh_durable.protocol.replan import stranded_in
 from rolemesh_testing.schedulers.losses import LossConformance
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused, plan_there
 from rolemesh_testing.schedulers.situations import Situation, answered, multiplied, planned

@@ -9,8 +9,9 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
+from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.manager import JobPlugins, hooks_of
+from rolemesh.plugins.manager import JobPlugins
 from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["Case", "Planner", "Refused", "plan_there"]

@@ -16,7 +16,7 @@ from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
-from rolemesh.placement.chain import ask
+from rolemesh.placement.validation import ask
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.pools import Pool, pooled

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from rolemesh.api.transport import Site, Transport, TransportKeys
-from rolemesh_durable.bundle import curve_keys
+from rolemesh_durable.dataplane.curve import new_keys
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -51,7 +51,7 @@ class Meeting(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, target: str, options: dict[str, Any], between_nodes: bool) -> Self:
         """A new one; `close` removes its folder."""
-        return cls(target, options, tempfile.mkdtemp(prefix="rm-"), curve_keys(), between_nodes)
+        return cls(target, options, tempfile.mkdtemp(prefix="rm-"), new_keys(), between_nodes)
 
     def close(self) -> None:
         """Remove the folder."""

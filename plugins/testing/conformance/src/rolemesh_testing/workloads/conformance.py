@@ -15,7 +15,7 @@ from rolemesh.errors import OptionsError
 from rolemesh.graph.tracer import SETTINGS
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after
-from rolemesh_testing.workloads.journey import Journey, Kill, differences, travel
+from rolemesh_testing.workloads.journey import Journey, Kill, differences, loads, travel
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
 
 __all__ = ["WorkloadConformance"]
@@ -73,12 +73,17 @@ class WorkloadConformance(PluginConformance):
 
     @pytest.fixture
     def travelled(
-        self, rolemesh_stages: Stages, subject: Subject, operators: Mapping[str, OperatorSpec], stateful: bool
+        self,
+        rolemesh_stages: Stages,
+        subject: Subject,
+        operators: Mapping[str, OperatorSpec],
+        stateful: bool,
+        checked_options: BaseModel,
     ) -> Travelled:
         """Makes journeys: some steps on fresh ranks."""
         if type(self).step is WorkloadConformance.step:
             pytest.skip("the test class has no step(), so nothing is known of how the operators are used")
-        return Travelled(self, rolemesh_stages, subject, operators, stateful)
+        return Travelled(self, rolemesh_stages, subject, operators, stateful, subject.cls.repeats(checked_options))
 
     # --------------------------------------------------------------------------------------------------- declaration
 
@@ -326,9 +331,11 @@ class Travelled:
         subject: Subject,
         operators: Mapping[str, OperatorSpec],
         stateful: bool,
+        repeats: bool,
     ) -> None:
         self._test, self._stages, self._subject = test, stages, subject
         self.cls, self.operators, self.stateful = subject.cls, operators, stateful
+        self._repeats = stateful and repeats
 
     def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
         """Fresh ranks."""
@@ -367,12 +374,15 @@ class Travelled:
         with self.ranks(size, generation=generation, stage=stage) as ranks:
             if begun is not None:
                 ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})
+                for called in loads(begun.calls, self.operators) if self._repeats else ():
+                    ranks.call(called.step, called.operator, called.arguments, called.streamed)
             return travel(
                 ranks,
                 self.operators,
                 self._test.step,
                 steps if steps is not None else range(self._test.steps),
                 stateful=self.stateful,
+                repeats=self._repeats,
                 kill=kill,
                 every=every,
                 chunk_rows=chunk_rows,

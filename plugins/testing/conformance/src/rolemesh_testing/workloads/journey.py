@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from rolemesh_testing.workloads.ranks import Ranks
 from rolemesh_testing.workloads.role import Called, Role
 from rolemesh_testing.workloads.wire import Taken, unpacked
 
-__all__ = ["Journey", "Kill", "differences", "travel"]
+__all__ = ["Journey", "Kill", "differences", "loads", "travel"]
 
 Step = Callable[[Role, int], None]
 
@@ -34,8 +34,11 @@ class Journey(msgspec.Struct):
 class _Traveller:
     """Plays the part of a job's kernel: keeps snapshots and inputs, and brings back who was killed."""
 
-    def __init__(self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, kill: Kill | None) -> None:
+    def __init__(
+        self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, repeats: bool, kill: Kill | None
+    ) -> None:
         self._ranks, self._operators, self._stateful, self._kill = ranks, operators, stateful, kill
+        self._repeats = repeats
         self._states: dict[int, Taken] = {}
         self._since = 0
         self.role: Role | None = None
@@ -69,12 +72,17 @@ class _Traveller:
         calls = self.role.calls
         if not self._stateful:
             step = self.role.current_step
-            earlier = [called for called in calls if called.step < step]
-            silent = {c.operator: c for c in earlier if self._operators[c.operator].returns is None}
-            yield from (called for called in earlier if silent.get(called.operator) is called)
+            yield from loads([called for called in calls if called.step < step], self._operators)
             yield from (called for called in calls if called.step == step)
         else:
+            yield from loads(calls[: self._since], self._operators) if self._repeats else ()
             yield from calls[self._since :]
+
+
+def loads(calls: Sequence[Called], operators: Mapping[str, OperatorSpec]) -> list[Called]:
+    """The last call of each operator that returns nothing, in their order."""
+    silent = {called.operator: called for called in calls if operators[called.operator].returns is None}
+    return [called for called in calls if silent.get(called.operator) is called]
 
 
 def travel(
@@ -84,6 +92,7 @@ def travel(
     steps: range,
     *,
     stateful: bool,
+    repeats: bool = False,
     kill: Kill | None = None,
     every: int = 1,
     chunk_rows: int = 0,
@@ -94,7 +103,7 @@ def travel(
     `between` is called between two steps. Raises `RankRaised` or `RankDied` where a rank did not do its part, and
     `AssertionError` where a rank that was killed came back as somebody else.
     """
-    traveller = _Traveller(ranks, operators, stateful, kill)
+    traveller = _Traveller(ranks, operators, stateful, repeats, kill)
     role = traveller.role = Role(ranks, operators, chunk_rows=chunk_rows, before=traveller.before_call)
     for number in steps:
         role.current_step = number

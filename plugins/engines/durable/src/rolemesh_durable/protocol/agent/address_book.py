@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.rank import AgentRank
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import Pace
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -20,11 +21,19 @@ class AddressBook:
     def __init__(self, neighbours: Neighbours, at_once: int) -> None:
         self.version = -1
         self.copies_to = ""
-        self._neighbours = neighbours
+        self.layout = Layout()
+        self._first = self._neighbours = neighbours
         self._set_ups: Pace[tuple[str, int, int]] = Pace(at_once)
         """From being told of its neighbours to being ready."""
         self._peers: dict[RankKey, m.Peer] = {}
         self._meetings: dict[str, m.RendezvousAt] = {}
+
+    def learn(self, layout: Layout) -> list[e.Effect]:
+        """The job has this layout, or had it once: in a newer one ranks have other neighbours."""
+        if layout.number <= self.layout.number:
+            return []
+        self.layout, self._neighbours = layout, self._first.resized(layout)
+        return [e.Relayout(layout)]
 
     def renew(self, wire: m.Addresses, ranks: Mapping[RankKey, AgentRank]) -> list[e.ToRank]:
         """A newer version, or what has changed since this one; what ranks that are set up are told of it."""
@@ -37,7 +46,7 @@ class AddressBook:
         self._meetings |= {meeting.role: meeting for meeting in wire.rendezvous}
         effects: list[e.ToRank] = []
         for key, rank in ranks.items():
-            if key in new:
+            if key in new and rank.state in ("starting", "up"):
                 self._set_ups.add(rank.start)
             elif rank.start not in self._set_ups:
                 effects += self._tell(key, rank, new)

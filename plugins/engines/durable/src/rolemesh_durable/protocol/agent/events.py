@@ -7,6 +7,30 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.fitness import Measurements
+from rolemesh_durable.protocol.layout import Layout
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A rank of an earlier incarnation: how it was started, what it has said of itself, and how it has ended, if so.
+
+    `granted` is the last step that it may have been told it may run.
+    """
+
+    launch: m.RankLaunch
+    said: tuple[m.RankToAgent, ...] = ()
+    exited: RankExited | None = None
+    granted: int = -1
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What earlier incarnations have left: `timeline` is that of the node's memory, of the last `Forget` there."""
+
+    timeline: int = 0
+    ranks: tuple[Found, ...] = ()
+
+
+NOTHING = Left()
 
 
 class FromMaster(msgspec.Struct, frozen=True):
@@ -34,7 +58,7 @@ class FromRank(msgspec.Struct, frozen=True):
 class RankExited(m.OfRank, frozen=True):
     """A rank's process is gone. `error` says why it could not be started at all, `cause` what for (the `Failure`'s).
 
-    `snapshots`: what memory has of it.
+    `snapshots`: what memory has of it; `log_tail`: the last lines that it has printed.
     """
 
     exit_code: int | None = None
@@ -42,6 +66,7 @@ class RankExited(m.OfRank, frozen=True):
     error: str = ""
     snapshots: tuple[int, ...] = ()
     cause: Literal["start", "environment"] = "start"
+    log_tail: str = ""
 
 
 class Fetched(m.OfRank, frozen=True):
@@ -65,7 +90,8 @@ class RankSample(m.RankProgress, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """The status pages of ranks have been read; time has passed. The rest is what the node's memory and disk hold.
 
-    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`: see `Report`.
+    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`, `measured`: see
+    `Report`.
     """
 
     ranks: tuple[RankSample, ...] = ()
@@ -75,6 +101,12 @@ class Sampled(msgspec.Struct, frozen=True):
     making: tuple[str, ...] = ()
     refused: int = 0
     given_up: int = -1
+    measured: Measurements = ()
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """What is reported at once when it changes."""
+        return self.stored, self.persisted, self.warning, self.making, self.measured
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -88,6 +120,12 @@ class Fork(msgspec.Struct, frozen=True):
     """Start a rank."""
 
     launch: m.RankLaunch
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Run the job's checks, unless they run or have run; what they find is in `Sampled`. See `messages.Measure`."""
+
+    together: tuple[str, ...]
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -151,6 +189,12 @@ class Forget(msgspec.Struct, frozen=True):
     timeline: int
 
 
+class Relayout(msgspec.Struct, frozen=True):
+    """Roles have other numbers of ranks from now on."""
+
+    layout: Layout
+
+
 class ReviveMaster(msgspec.Struct, frozen=True):
     """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRevived`."""
 
@@ -165,6 +209,7 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 Effect: TypeAlias = (
     Fork
+    | Measure
     | Fetch
     | ToRank
     | ToMaster
@@ -174,6 +219,7 @@ Effect: TypeAlias = (
     | Fail
     | TakeStacks
     | Forget
+    | Relayout
     | ReviveMaster
     | Quit
     | CleanUp

@@ -8,8 +8,6 @@ asked after half of that, says that there is a master or will be one.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from rolemesh.api.failures import Failure
@@ -17,7 +15,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
-from rolemesh_durable.protocol.agent.rank import AgentRank
+from rolemesh_durable.protocol.agent.rank import AgentRank, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
@@ -30,9 +28,9 @@ class AgentMachine:
     """One node's part of one job, as a function of its events."""
 
     def __init__(
-        self, who: Identity, lease_s: float, neighbours: Neighbours, *, timeline: int = 0, at_once: int = AT_ONCE
+        self, who: Identity, lease_s: float, neighbours: Neighbours, left: e.Left = e.NOTHING, at_once: int = AT_ONCE
     ) -> None:
-        """`timeline` is that of what the node's memory holds already: of the last `Forget` there."""
+        """The ranks that are `left` from an earlier incarnation are adopted: no report is without them."""
         self.who = who
         self.ranks: dict[RankKey, AgentRank] = {}
         self.ended = False
@@ -40,13 +38,17 @@ class AgentMachine:
         self.addresses = AddressBook(neighbours, at_once)
         self._reporting = Reporting(who)
         self._epoch = -1
-        self._timeline = timeline
+        self._timeline = left.timeline
         self._halted: dict[RankKey, int] = {}
         self.advance: m.Watermarks | None = None
         """How far everything is, in the present timeline."""
         self._forks: Pace[tuple[str, int, int]] = Pace(at_once)
         """From the order to the rank's hello."""
+        self._granted = max((rank.granted for rank in left.ranks), default=-1)
+        """How far earlier incarnations have let ranks run."""
         self._last = e.Sampled()
+        self._first = [effect for rank in left.ranks for effect in self._adopt(rank)]
+        """What is to be done for adopted ranks, in the first turn."""
 
     @property
     def timeline(self) -> int:
@@ -58,8 +60,14 @@ class AgentMachine:
         if self.ended:
             return []
         self.lifetime.begin(now)
+        first, self._first = self._first, []
+        return [*first, *self._handle(event, now)]
+
+    def _handle(self, event: e.Event, now: float) -> list[e.Effect]:
         effects: list[e.Effect] = []
         match event:
+            case e.FromMaster(message) if message.epoch < self._epoch:
+                return []
             case e.FromMaster(message):
                 effects = self._from_master(message, now)
             case e.MasterRevived(comes):
@@ -78,8 +86,6 @@ class AgentMachine:
                 return [e.ToMaster(stacks)]
             case e.Sampled():
                 effects = self._sampled(event, now)
-            case e.Tick():
-                pass
         if self.ended:
             return effects
         effects += self._let_go(now)
@@ -107,45 +113,49 @@ class AgentMachine:
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
             stored=at.stored, persisted=at.persisted, metrics=lines, warning=at.warning, timeline=self._timeline,
             making=at.making, refused=at.refused, given_up=at.given_up, leaving=self.lifetime.leaving,
+            measured=at.measured, granted=max(self._granted, self.advance.granted if self.advance is not None else -1),
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------------- the master
 
     def _from_master(self, message: m.MasterToAgent, now: float) -> list[e.Effect]:
-        if message.epoch < self._epoch:
-            return []
         if message.epoch > self._epoch:
             self._epoch = message.epoch
             self._reporting.new_master()
         self.lifetime.heard(now)
-        effects: list[e.Effect] = []
+        if getattr(message, "timeline", -1) > self._timeline and any(rank.alive for rank in self.ranks.values()):
+            # Ranks that were adopted while the job went back to the disk. Until they are gone, it is said again.
+            return [effect for rank in list(self.ranks.values()) for effect in self._halt(*rank.start, orders=False)]
+        effects = self.addresses.learn(getattr(message, "layout", self.addresses.layout))
         match message:
             case m.Launch(timeline=timeline, ranks=launches):
-                effects = self._new_timeline(timeline)
+                effects += self._new_timeline(timeline)
                 for launch in launches if timeline >= self._timeline else ():
                     effects += self._launch(launch)
-                return effects
             case m.Halt(ranks=halted):
                 return [effect for role, n, generation in halted for effect in self._halt(role, n, generation)]
             case m.Addresses():
                 before = self.addresses.version
                 effects += self.addresses.renew(message, self.ranks)
                 self._reporting.urgent |= self.addresses.version > before
-                return effects
             case m.Watermarks(timeline=timeline):
                 if timeline < self._timeline:
-                    return []
-                effects = self._new_timeline(timeline)
+                    return effects
+                effects += self._new_timeline(timeline)
                 self._reporting.metrics.forget(message.published)
                 self.advance = message.after(self.advance)
                 return effects + self._to_connected(self.advance)
+            case m.Measure(together=together):
+                return [e.Measure(together)]
             case m.Dump(role=role, rank=n, generation=generation):
                 rank = self._current(role, n, generation)
                 return [e.TakeStacks(role, n, generation)] if rank is not None and rank.alive else []
             case m.Inject(kind=kind, role=role, rank=n):
-                return self._inject(kind, role, n)
+                rank = self.ranks.get((role, n))
+                return [e.Fail(kind)] if n < 0 else rank.injected(kind) if rank is not None else []
             case m.Stop(grace_s=grace_s):
                 return self._stop(message, grace_s, now)
+        return effects
 
     def _new_timeline(self, timeline: int) -> list[e.Effect]:
         if timeline <= self._timeline:
@@ -175,7 +185,7 @@ class AgentMachine:
     def _begin(self, launch: m.RankLaunch) -> list[e.Effect]:
         self.ranks[launch.role, launch.rank] = AgentRank(launch, alive=True)
         self._reporting.metrics.expect(launch.role, launch.rank)
-        return [e.Fetch(launch)] if launch.replica else self._fork(launch)
+        return self.addresses.learn(launch.layout) + ([e.Fetch(launch)] if launch.replica else self._fork(launch))
 
     def _fork(self, launch: m.RankLaunch) -> list[e.Effect]:
         self._forks.add((launch.role, launch.rank, launch.generation))
@@ -205,7 +215,7 @@ class AgentMachine:
             self._reporting.metrics.leave(role, n)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
             # Never started here: what its last generation has left is in `stored`.
-            last = rank.launch if rank is not None else _unknown(role, n)
+            last = rank.launch if rank is not None else unknown(role, n)
             snapshots = rank.snapshots if rank is not None else self._stored(key)
             last = msgspec.structs.replace(last, generation=generation)
             self.ranks[key] = AgentRank(last, "gone", snapshots=snapshots)
@@ -231,17 +241,6 @@ class AgentMachine:
 
     def _to_connected(self, message: m.AgentToRank) -> list[e.Effect]:
         return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
-
-    def _inject(self, kind: m.FaultKind, role: str, n: int) -> list[e.Effect]:
-        if n < 0:
-            return [e.Fail(kind)]
-        rank = self.ranks.get((role, n))
-        if rank is None or not rank.alive or rank.halted:
-            return []
-        if kind in ("exit", "raise"):
-            fault: Literal["exit", "raise"] = "exit" if kind == "exit" else "raise"
-            return [e.ToRank(role, n, m.Fault(fault))] if rank.hello else []
-        return [e.Fail(kind, role, n)]
 
     def _stop(self, stop: m.Stop, grace_s: float, now: float) -> list[e.Effect]:
         if not self.lifetime.stop(grace_s, now):
@@ -286,13 +285,24 @@ class AgentMachine:
                 self.addresses.settled(rank)
                 if rank.state in ("starting", "up"):
                     rank.state, rank.setup_s = "ready", setup_s
-            case m.RankDone(sha256=sha256):
-                if rank.state != "failed":
-                    rank.state, rank.sha256 = "done", sha256
+            case m.RankFinish() | m.RankDone():
+                rank.nears_end(message)
             case m.RankFailed(failure=failure):
                 if rank.failure is None and not rank.halted:
                     rank.state, rank.failure = "failed", self._placed(failure)
         return []
+
+    def _adopt(self, found: e.Found) -> list[e.Effect]:
+        """A rank that an earlier incarnation has started goes on as one of this one's."""
+        launch = found.launch
+        self.ranks[launch.role, launch.rank] = AgentRank(launch, alive=True)
+        self._reporting.metrics.expect(launch.role, launch.rank)
+        learnt = self.addresses.learn(launch.layout)
+        for message in found.said:
+            self._from_rank(message)
+        if found.exited is not None:
+            return [*learnt, *self._exited(found.exited, float("-inf"))]
+        return [*learnt, e.ToRank(launch.role, launch.rank, m.Adopted(self.who.incarnation))]
 
     def _current(self, role: str, n: int, generation: int) -> AgentRank | None:
         rank = self.ranks.get((role, n))
@@ -327,20 +337,17 @@ class AgentMachine:
             return effects + self._begin(following)
         return effects + self._clean_up_if_empty()
 
-    def _judge_exits(self, now: float) -> None:
-        for rank in () if self.lifetime.stopping else self.ranks.values():
-            if (failure := rank.ended_badly(now)) is not None:
-                rank.state, rank.failure = "failed", self._placed(failure)
-                self._news()
-
     def _sampled(self, sample: e.Sampled, now: float) -> list[e.Effect]:
         for at in sample.ranks:
             if (rank := self._current(at.role, at.rank, at.generation)) is not None:
                 rank.sample = at
-        if _told(sample) != _told(self._last):
+        if sample.told != self._last.told:
             self._news()
         self._last = sample
-        self._judge_exits(now)
+        for rank in () if self.lifetime.stopping else self.ranks.values():
+            if (failure := rank.ended_badly(now)) is not None:
+                rank.state, rank.failure = "failed", self._placed(failure)
+                self._news()
         lifetime = self.lifetime
         if lifetime.over(now):
             lifetime.stopping = True
@@ -351,12 +358,3 @@ class AgentMachine:
         else:
             effects += lifetime.terminates([rank.start for rank in self.ranks.values() if rank.alive], now)
         return effects + ([e.Quit()] if lifetime.quits(now) else [])
-
-
-def _told(sample: e.Sampled) -> tuple[object, ...]:
-    """What is reported at once when it changes."""
-    return sample.stored, sample.persisted, sample.warning, sample.making
-
-
-def _unknown(role: str, n: int) -> m.RankLaunch:
-    return m.RankLaunch(role, n, 1, 0, 1, -1, {}, {})

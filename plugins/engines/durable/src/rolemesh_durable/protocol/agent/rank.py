@@ -6,12 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh.api.failures import Failure, describe_exit
+from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
+from rolemesh_durable.protocol.failures import describe_exit
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["AgentRank", "RankKey"]
+__all__ = ["AgentRank", "RankKey", "unknown"]
 
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
@@ -29,6 +31,8 @@ class AgentRank(msgspec.Struct):
     setup_s: float = 0.0
     sha256: str = ""
     failure: Failure | None = None
+    finish: str = ""
+    finished: int = -1
     exited: RankExited | None = None
     exited_at: float = 0.0
     snapshots: tuple[int, ...] = ()
@@ -39,6 +43,22 @@ class AgentRank(msgspec.Struct):
         """This start of it: its role, number and generation."""
         return self.launch.role, self.launch.rank, self.launch.generation
 
+    def nears_end(self, said: m.RankFinish | m.RankDone) -> None:
+        """It wants the job to finish, or has come to the last step itself."""
+        if isinstance(said, m.RankFinish):
+            self.finish = self.finish or said.reason
+        elif self.state != "failed":
+            self.state, self.sha256, self.finished = "done", said.sha256, said.finished
+
+    def injected(self, kind: m.FaultKind) -> list[e.Effect]:
+        """A rehearsal wants it to fail: how, if it lives."""
+        if not self.alive or self.halted:
+            return []
+        if kind in ("exit", "raise"):
+            fault: Literal["exit", "raise"] = "exit" if kind == "exit" else "raise"
+            return [e.ToRank(*self.start[:2], m.Fault(fault))] if self.hello else []
+        return [e.Fail(kind, *self.start[:2])]
+
     def ended_badly(self, now: float) -> Failure | None:
         """Why its process has ended, if it should not have, and it has not said so itself and is not going to."""
         exited = self.exited
@@ -46,14 +66,17 @@ class AgentRank(msgspec.Struct):
             return None
         if now < self.exited_at + EXIT_NOTICE_S and not exited.error and exited.signal is None:
             return None
-        return describe_exit(
+        failure = describe_exit(
             exited.role, exited.rank, exited.exit_code, exited.signal, exited.error, exited.generation, exited.cause
         )
+        return msgspec.structs.replace(failure, log_tail=exited.log_tail)
 
     def report(self) -> m.RankReport:
         """What its master is told of it."""
         hello, at = self.hello, self.sample
         progress = {name: getattr(at, name) for name in _PROGRESS} if at is not None else {}
+        progress["finished"] = max(progress.get("finished", -1), self.finished)  # the sample may be older
+        progress["layout"] = max(progress.get("layout", 0), self.launch.layout.number)
         return m.RankReport(
             *self.start,
             self.state,
@@ -64,8 +87,14 @@ class AgentRank(msgspec.Struct):
             snapshots=self.snapshots,
             sha256=self.sha256,
             failure=self.failure,
+            finish=self.finish,
             **progress,
         )
 
 
 _PROGRESS = set(m.RankProgress.__struct_fields__) - set(m.OfRank.__struct_fields__)
+
+
+def unknown(role: str, rank: int) -> m.RankLaunch:
+    """Of a rank that was never started here."""
+    return m.RankLaunch(role, rank, 1, 0, 1, -1, {}, {})

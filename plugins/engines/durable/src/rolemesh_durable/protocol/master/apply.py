@@ -6,11 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Attempt, Failure
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.relayout import resize
 
 __all__ = ["apply"]
 
@@ -20,19 +21,33 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
     match happened:
         case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
             _job(state, happened, wall)
+        case t.JobFinishing(reason):
+            state.finishing = reason
+        case t.LastStep(step):
+            state.last_step = step
+        case t.NodeChecked(node=node, measured=measured, unfit=unfit):
+            state.checked[node] = measured
+            if unfit:
+                state.unfit.add(node)
+        case t.ResizeAsked() | t.ResizeAt() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
+            resize(state, happened)
         case t.AgentStarted(agent, incarnation, node, resources):
-            _placed(state, AgentPlace(agent, node, dict(resources)))
+            st.place(state, AgentPlace(agent, node, dict(resources)))
             record = state.agents[agent]
             record.incarnation, record.state, record.node_lost, record.leaving = incarnation, "starting", False, False
         case t.AgentUp(agent, pid=pid, host=host):
             state.never_started = False
             record = state.agents[agent]
-            record.state, record.pid, record.host = "up", pid, host
+            record.state, record.pid, record.host, record.orphans = "up", pid, host, False
         case t.AgentLost(agent, node_lost=node_lost):
             _gone(state.agents[agent], node_lost)
             if state.phase != "stopping":
                 for key in state.on(agent):
                     _failed(state.ranks[key])
+        case t.AgentDied(agent, times=times, committed=committed):
+            record = state.agents[agent]
+            _gone(record, False)
+            record.orphans, record.deaths, record.died_at = True, times, committed
         case t.AgentLeft(agent, node_lost=node_lost):
             _gone(state.agents[agent], node_lost)
         case t.NodeLost(agent):
@@ -51,7 +66,7 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
                 state.allowed[role, operator] = st.Allowance(step, next_s, base_s)
         case t.SlowOperator(role, _, step, operator, allowed_s=allowed_s):
             state.allowed[role, operator] = st.Allowance(step, allowed_s, allowed_s)
-        case t.SetPersisted(step):
+        case t.CheckpointPersisted(step):
             state.persisted = step
         case _:
             _recovery(state, happened)
@@ -88,8 +103,9 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:
     match happened:
-        case t.FailureSeen(failure):
+        case t.FailureSeen(failure, at=at):
             state.open.append(failure)
+            state.failed_at.append(at)
             if (record := state.ranks.get((failure.role, failure.rank))) is not None:
                 _failed(record)
         case t.RecoveryPlanned():
@@ -102,11 +118,12 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             state.timeline += 1
             state.origin = st.Origin(folder, step)
             state.committed = state.persisted = step
+            state.layout = state.layout.back_at(step)
             for record in state.ranks.values():
                 record.finished = record.durable = step
         case t.RanksMoved(moves, places):
             for place in places:
-                _placed(state, place)
+                st.place(state, place)
             for move in moves:
                 record = state.ranks[move.role, move.rank]
                 record.agent, record.launch = move.agent, move.applied(record.launch)
@@ -123,12 +140,9 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
                 state.reached.clear()
 
 
-def _placed(state: st.JobState, place: AgentPlace) -> None:
-    state.agents.setdefault(place.agent, st.AgentRecord(place)).place = place
-
-
 def _gone(record: st.AgentRecord, node_lost: bool) -> None:
     record.state, record.node_lost, record.leaving, record.report = "lost", node_lost, False, None
+    record.orphans = False
 
 
 def _failed(record: st.RankRecord) -> None:
@@ -143,7 +157,7 @@ def _rank(state: st.JobState, record: st.RankRecord, happened: t.RankUp | t.Rank
             record.state = "running" if state.phase == "running" else "ready"
         case t.RankDone(finished=finished, sha256=sha256):
             record.state, record.sha256, record.finished = "done", sha256, max(record.finished, finished)
-            record.durable = record.durable if state.snapshots else max(record.durable, state.steps - 1)
+            record.durable = record.durable if state.snapshots else max(record.durable, state.end)
 
 
 def _launched(state: st.JobState, started: t.Started) -> None:
@@ -151,7 +165,7 @@ def _launched(state: st.JobState, started: t.Started) -> None:
     record.agent = started.agent
     record.launch = msgspec.structs.replace(
         record.launch, generation=started.generation, resume=started.resume, restore=started.restore,
-        replica=started.replica, origin=origin.folder, origin_step=origin.step,
+        replica=started.replica, origin=origin.folder, origin_step=origin.step, layout=state.layout,
     )  # fmt: skip
     record.state, record.report, record.pid, record.sha256 = "starting", None, 0, ""
     record.finished = started.resume
@@ -172,7 +186,9 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     for role, rank, step in happened.were:
         state.reached[role, rank] = max(step, state.reached.get((role, rank), -1))
     if happened.attempt:
-        state.attempts.append(Attempt(plan.level, happened.at, plan.restart, plan.reason, reached=happened.were))
+        state.attempts.append(
+            Attempt(plan.level, happened.at, plan.restart, plan.reason, reached=happened.were, avoid=plan.avoid)
+        )
         del state.attempts[: -st.MOST_ATTEMPTS]
 
 
@@ -182,6 +198,7 @@ def _answered(state: st.JobState, left: int) -> list[Failure]:
     taken, state.open = state.open[:count], state.open[count:]
     state.latest = taken or state.latest
     state.failures = [*state.failures, *taken][-st.MOST_FAILURES :]
+    state.failed_at = state.failed_at[-len(state.failures) - len(state.open) :]
     return taken
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resume import Resume, resume_points
-from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -28,8 +28,8 @@ GOES_ON = (True, "")
 class CarryingOut:
     """Whether a phase goes on, or why it cannot."""
 
-    def __init__(self, context: MasterContext, progress: Progress, sets: Sets) -> None:
-        self._context, self._progress, self._sets = context, progress, sets
+    def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
+        self._context, self._progress, self._checkpoints = context, progress, checkpoints
 
     def step(self, recovery: Recovery) -> tuple[bool, str]:
         """Go on, if there is nothing to wait for; whether it has, and why the plan has failed, if it has."""
@@ -49,12 +49,17 @@ class CarryingOut:
         """The shell has found an origin, or places; why the plan has failed, if it has."""
         if isinstance(event, e.OriginFound) and recovery.phase == "origin":
             self._roll_back(recovery, event)
-        elif isinstance(event, e.Replanned) and recovery.phase == "placing":
+        elif isinstance(event, e.Replanned) and recovery.phase == "placing" and event.lost == self._away(recovery):
             if event.moves is None:
                 return self._no_place(recovery, event.why)
             self._context.tell(t.RanksMoved(event.moves, event.places))
             self._enter(recovery, "agents")
         return ""
+
+    def _away(self, recovery: Recovery) -> tuple[str, ...]:
+        """The nodes that the ranks must leave: what was answered for others is of a plan that is no longer."""
+        gone = {agent.place.node for agent in self._context.state.agents.values() if agent.node_lost}
+        return tuple(sorted(gone | self._context.state.unfit | set(recovery.plan.avoid)))
 
     def _enter(self, recovery: Recovery, phase: Any) -> None:
         recovery.phase, recovery.since = phase, self._context.now
@@ -81,8 +86,11 @@ class CarryingOut:
     def _gone(self, key: RankKey, seen: m.RankReport | None) -> bool:
         """Whether no process of this rank, of which `seen` is its agent's report, is left, and none can come."""
         rank = self._context.state.ranks[key]
-        if self._context.state.agents[rank.agent].state != "up":
-            return True  # its ranks die with an agent, and a new incarnation has only those that it is told to start
+        agent = self._context.state.agents[rank.agent]
+        if agent.orphans:
+            return False  # whether it lives the agent's next incarnation says
+        if agent.state != "up":
+            return True  # nothing of it is left, or its next incarnation reports it
         return seen is not None and seen.state == "gone" and seen.generation >= rank.launch.generation
 
     def _roll_back(self, recovery: Recovery, found: e.OriginFound) -> None:
@@ -91,7 +99,7 @@ class CarryingOut:
             context.tell(t.SnapshotDamaged(text))
         lost = max((rank.finished for rank in state.ranks.values()), default=-1) - found.step
         context.tell(t.RolledBack(found.step, found.folder, max(0, lost), state.timeline + 1))
-        self._sets.roll_back()
+        self._checkpoints.roll_back()
         self._progress.roll_back(found.step)
         self._enter(recovery, "placing")
 
@@ -99,16 +107,16 @@ class CarryingOut:
 
     def _placing(self, recovery: Recovery) -> tuple[bool, str]:
         context, state = self._context, self._context.state
-        avoid = set(recovery.plan.avoid) | {a.place.node for a in state.agents.values() if a.node_lost}
+        avoid = self._away(recovery)
         misplaced = {key for key in state.ranks if context.node(key) in avoid}
         if not misplaced:
             self._enter(recovery, "agents")
             return GOES_ON
         if not misplaced <= set(recovery.restart):
-            return False, f"ranks on {', '.join(sorted(avoid))} are not part of the plan"
+            return False, f"ranks on {', '.join(avoid)} are not part of the plan"
         if recovery.asked is None or context.now >= recovery.asked + ASK_AGAIN_S:
             recovery.asked = context.now
-            context.want(e.Replan(tuple(sorted(avoid))))
+            context.want(e.Replan(avoid))
         return WAITS
 
     def _no_place(self, recovery: Recovery, why: str) -> str:
@@ -124,7 +132,7 @@ class CarryingOut:
                 context.tell(t.WaitingForNodes(recovery.number, why, recovery.plan.wait_s))
             return ""
         dead = {agent.place.node for agent in agents if agent.node_lost}
-        suspect = [node for node in avoid if node not in dead]
+        suspect = [node for node in avoid if node not in dead | self._context.state.unfit]
         if suspect and context.ladder and recovery.plan.level == context.ladder[-1].name:
             # Better on a node that may be at fault than not at all.
             self._use(recovery, suspect, why)
@@ -149,6 +157,10 @@ class CarryingOut:
         known = [agent for agent in state.agents.values() if agent.state == "up"]
         if any(agent.report is None or agent.report.epoch < outline.epoch for agent in known):
             return WAITS  # what the agents hold is not known yet
+        restart = set(recovery.restart)
+        for agent in known:
+            if any(seen.state != "gone" and (seen.role, seen.rank) in restart for seen in _reported(agent)):
+                return WAITS  # an incarnation that has come meanwhile has found processes, which are killed first
         points = self._points(recovery)
         if not isinstance(points, str):
             self._launch(recovery, points)
@@ -171,13 +183,19 @@ class CarryingOut:
             if agent.state != "up" or agent.report is None or agent.report.timeline != state.timeline:
                 continue
             for seen in agent.report.ranks:
-                if seen.state == "gone" and state.ranks[seen.role, seen.rank].agent == name:
-                    held.setdefault((seen.role, seen.rank), {})[name] = seen.snapshots
+                known = state.ranks.get((seen.role, seen.rank))
+                if seen.state == "gone" and known is not None and known.agent == name:
+                    held.setdefault((seen.role, seen.rank), {})[name] = self._own(seen.role, seen.snapshots)
             for stored in agent.report.stored:
                 found = (copies if stored.copy else held).setdefault((stored.role, stored.rank), {})
-                found[name] = tuple(sorted({*found.get(name, ()), *stored.steps}))
+                found[name] = tuple(sorted({*found.get(name, ()), *self._own(stored.role, stored.steps)}))
         agents = {key: rank.agent for key, rank in state.ranks.items()}
         return resume_points(groups, held, copies, agents, state.committed, state.origin)
+
+    def _own(self, role: str, steps: tuple[int, ...]) -> tuple[int, ...]:
+        """Of these snapshots of a rank those that are of the present layout."""
+        layout = self._context.state.layout
+        return tuple(step for step in steps if not layout.is_void(role, step))
 
     def _launch(self, recovery: Recovery, points: dict[RankKey, Resume]) -> None:
         context, ranks = self._context, self._context.state.ranks
@@ -190,7 +208,7 @@ class CarryingOut:
         ]  # fmt: skip
         context.tell(t.RecoveryLaunched(recovery.number, started, context.now))
         for key, point in points.items():
-            self._sets.went_back(key, point.step)
+            self._checkpoints.went_back(key, point.step)
         self._enter(recovery, "launching")
 
     def _address(self, name: str) -> str:
@@ -211,6 +229,10 @@ class CarryingOut:
         context.deadline = context.now + limit  # those that start for the first time have waited for these
         context.run_if_ready()
         return GOES_ON
+
+
+def _reported(agent: AgentRecord) -> tuple[m.RankReport, ...]:
+    return agent.report.ranks if agent.report is not None else ()
 
 
 def _is_missing(agent: AgentRecord) -> bool:

@@ -23,6 +23,7 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
         msgspec.structs.replace(each, at=told(each.at), ended_at=told(each.ended_at) if each.outcome else 0.0)
         for each in state.attempts
     ]
+    state.failed_at = [told(at) for at in state.failed_at]
     if state.recovery is not None:
         state.recovery.begun = told(state.recovery.begun)
     state.clock, state.last = clock, (now, wall)

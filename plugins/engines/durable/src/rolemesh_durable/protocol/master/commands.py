@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.events import ToAgent
+from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.wiring import Wiring
@@ -26,8 +27,8 @@ KEEPALIVE_S = 1.0
 class Commands:
     """Remembers what was sent to each agent, so that a command goes out when it changes, and again when it is due."""
 
-    def __init__(self, context: MasterContext, progress: Progress) -> None:
-        self._context, self._progress = context, progress
+    def __init__(self, context: MasterContext, progress: Progress, fitness: Fitness) -> None:
+        self._context, self._progress, self._fitness = context, progress, fitness
         self._wiring = Wiring(context.outline)
         self._sent: dict[tuple[str, int, type], tuple[object, float]] = {}
 
@@ -35,7 +36,7 @@ class Commands:
         """What every agent has to be told now."""
         state, epoch = self._context.state, self._context.outline.epoch
         if state.phase == "stopping":
-            stop = m.Stop(epoch, state.grace_s, state.message)
+            stop = m.Stop(epoch, state.grace_s, state.message, state.committed, state.persisted)
             for agent in state.agents.values():
                 if agent.state in ("up", "starting"):
                     self._send(agent, stop)
@@ -48,7 +49,7 @@ class Commands:
         here: dict[str, list[RankRecord]] = {}
         for record in state.ranks.values():
             here.setdefault(record.agent, []).append(record)
-        self._wiring.turn(state.ranks, state.agents, here)
+        self._wiring.turn(state.layout, state.ranks, state.agents, here)
         for name, agent in state.agents.items():
             if agent.state != "up":
                 continue
@@ -58,7 +59,10 @@ class Commands:
             ranks = here.get(name, [])
             if halts := halt_of(agent, ranks, state.ranks):
                 self._send(agent, m.Halt(epoch, halts))
-            if launches := launch_of(agent, ranks):
+            if self._fitness.open(agent):
+                if ranks and not agent.report.measured:
+                    self._send(agent, m.Measure(epoch, self._fitness.together))
+            elif launches := launch_of(agent, ranks):
                 self._send(agent, m.Launch(epoch, state.timeline, launches))
             if agent.leaving and not ranks and state.recovery is None:
                 self._send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"))
@@ -68,15 +72,27 @@ class Commands:
     def _advance(self) -> m.Watermarks:
         context, state = self._context, self._context.state
         groups: dict[str, int] = {}
-        if state.snapshots and context.collective:
+        if state.snapshots and context.groups:
             for (role, _), record in state.ranks.items():
-                if role in context.collective:
+                if role in context.groups:
                     groups[role] = min(record.durable, groups.get(role, record.durable))
         granted = self._progress.granted if state.phase == "running" else -1
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
-            state.persisted, groups,
+            state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
+            state.resize.step if state.resize is not None else -1, state.layout,
         )  # fmt: skip
+
+    def _away(self) -> tuple[tuple[str, int, int], ...]:
+        """Of the roles that are called, the ranks that are dead: others may answer what they were asked."""
+        services = self._context.outline.graph.services
+        if not services:
+            return ()
+        return tuple(
+            (role, rank, record.launch.generation - (record.state == "starting"))
+            for (role, rank), record in self._context.state.ranks.items()
+            if role in services and not record.alive
+        )
 
     def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
         """`message`, unless this incarnation was told the same less than `again_s` ago."""
@@ -104,7 +120,7 @@ def halt_of(
     agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankKey, RankRecord]
 ) -> tuple[m.RankId, ...]:
     """The ranks to be killed on `agent`: those of its own (`here`) that are being halted, and processes that belong
-    elsewhere by now.
+    elsewhere by now, or to no layout any more.
     """
     wanted: list[m.RankId] = []
     reports = agent.report.ranks if agent.report else ()
@@ -116,6 +132,6 @@ def halt_of(
                 wanted.append((launch.role, launch.rank, launch.generation))
     for seen in reports:
         record = ranks.get((seen.role, seen.rank))
-        if record is not None and record.agent != agent.place.agent and seen.state != "gone":
+        if (record is None or record.agent != agent.place.agent) and seen.state != "gone":
             wanted.append((seen.role, seen.rank, seen.generation))
     return tuple(wanted)

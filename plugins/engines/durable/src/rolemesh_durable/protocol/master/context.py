@@ -23,7 +23,7 @@ class MasterContext:
     """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
 
     `deadline` is when a job that starts, or ends, has done so; `warnings` say by agent what snapshots suffer from
-    ("" for the master itself).
+    ("" for the master itself), `nodes` are those that there are, as far as is known.
     """
 
     def __init__(self, outline: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
@@ -35,10 +35,10 @@ class MasterContext:
         """The own time of this turn."""
         self.deadline = float("inf")
         self.warnings: dict[str, str] = {}
+        self.nodes: tuple[str, ...] = ()
         self._effects: list[e.Effect] = []
-        ranks = self.state.ranks
-        self.collective = tuple(dict.fromkeys(role for (role, _), r in ranks.items() if r.launch.collective))
-        self._groups = {role: tuple(key for key in ranks if key[0] == role) for role in self.collective}
+        self._groups: dict[str, tuple[RankKey, ...]] = {}
+        self._grouped = -1
 
     def tell(self, happened: t.Transition) -> None:
         """Something happens."""
@@ -56,7 +56,18 @@ class MasterContext:
 
     def group(self, role: str, rank: int) -> tuple[RankKey, ...]:
         """The ranks that live and die with this one: see `JobView.group`."""
-        return self._groups.get(role, ((role, rank),))
+        return self.groups.get(role, ((role, rank),))
+
+    @property
+    def groups(self) -> dict[str, tuple[RankKey, ...]]:
+        """The ranks of each collective role, in the present layout."""
+        if self._grouped != self.state.layout.number:
+            self._grouped = self.state.layout.number
+            self._groups = {}
+            for key, rank in self.state.ranks.items():
+                if rank.launch.collective:
+                    self._groups[key[0]] = (*self._groups.get(key[0], ()), key)
+        return self._groups
 
     def node(self, key: RankKey) -> str:
         """Where a rank is."""
@@ -82,6 +93,11 @@ class MasterContext:
         state = self.state
         if state.phase == "starting" and state.recovery is None and state.are(state.ranks, "ready", "done", "running"):
             self.tell(t.JobRunning(self.now))
+
+    def finish(self, reason: str) -> None:
+        """The job is to end in good order; the first reason counts."""
+        if not self.state.finishing and self.state.phase in ("starting", "running"):
+            self.tell(t.JobFinishing(reason, self.now))
 
     def stop(self, status: t.Status, message: str, grace_s: float) -> None:
         """End the job: ranks are asked to stop, then killed."""
@@ -113,9 +129,11 @@ class MasterContext:
             NodeState(agent.place.node, name, agent.state in ("starting", "up") or not agent.node_lost)
             for name, agent in state.agents.items()
         )
+        used = {rank.node for rank in ranks} | {node.node for node in nodes if not node.alive}
         return JobView(
-            outline.name, outline.epoch, state.committed, ranks, self.collective, outline.stateful, nodes,
+            outline.name, outline.epoch, state.committed, ranks, tuple(self.groups), outline.stateful, nodes,
             state.persisted, tuple(state.failures), tuple(state.attempts), self.now,
+            tuple(state.failed_at[: len(state.failures)]), tuple(n for n in self.nodes if n not in used),
         )  # fmt: skip
 
     def ordered(self, wanted: Iterable[RankKey]) -> tuple[RankKey, ...]:

@@ -12,15 +12,15 @@ from typing import Literal
 
 import msgspec
 
-from rolemesh.api import failures
-from rolemesh.api.failures import Failure, RecoveryPlan
+from rolemesh.api.failures import Failure, RecoveryPlan, describe
+from rolemesh_durable.protocol.failures import is_echo, primary
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.ladder import diagnosed, propose
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -28,6 +28,8 @@ __all__ = ["Coordinator"]
 
 ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
+RESIZE = "resize"
+"""In the place of a level's name: the ranks of resized roles start in the new layout."""
 LEAVING = "leaving"
 """In the place of a level's name: ranks are brought away from an agent that was told to end."""
 
@@ -35,9 +37,9 @@ LEAVING = "leaving"
 class Coordinator:
     """Sees to one recovery at a time."""
 
-    def __init__(self, context: MasterContext, progress: Progress, sets: Sets) -> None:
+    def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
         self._context = context
-        self._carrying_out = CarryingOut(context, progress, sets)
+        self._carrying_out = CarryingOut(context, progress, checkpoints)
         self._open_since: float | None = None
 
     @property
@@ -68,7 +70,7 @@ class Coordinator:
             self._open_since = None
         else:
             self._open_since = context.now if self._open_since is None else self._open_since
-            if not all(map(failures.is_echo, state.open)) or context.now >= self._open_since + ECHO_S:
+            if not all(map(is_echo, state.open)) or context.now >= self._open_since + ECHO_S:
                 self._plan(list(state.open), 0)
         self._regained()
         while (recovery := state.recovery) is not None:
@@ -99,6 +101,11 @@ class Coordinator:
             found = before.failures
         self._begin(plan, found, (reason,), attempt=0, left=len(context.state.open))
 
+    def resizes(self, roles: Sequence[str], reason: str) -> None:
+        """The layout has changed, and everybody waits: start the ranks of these roles. No level is charged for it."""
+        restart = tuple(key for key in self._context.state.ranks if key[0] in roles)
+        self._begin(RecoveryPlan(RESIZE, restart, reason=reason), [], (reason,), attempt=0)
+
     def brings_back(self, keys: Sequence[RankKey]) -> bool:
         """Whether the recovery that is under way starts all of these ranks again, and has not begun to."""
         at = self._context.state.recovery
@@ -110,7 +117,7 @@ class Coordinator:
         proposal = propose(found, context.view(), context.ladder, context.diagnosers, floor)
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
-            what = failures.describe(failures.primary(found))
+            what = describe(primary(found))
             if context.ladder:
                 context.tell(t.LadderExhausted(trail))
                 what += "\n" + "\n".join(f"  {line}" for line in trail[1:])
@@ -146,7 +153,7 @@ class Coordinator:
         causes = list(dict.fromkeys(str(failure.cause) for failure in found))
         self._context.tell(
             t.RecoveryPlanned(
-                state.recoveries + 1, attempt, plan, [failures.describe(failure) for failure in found], were,
+                state.recoveries + 1, attempt, plan, [describe(failure) for failure in found], were,
                 causes or [plan.level], list(trail), self._context.now, left,
             )
         )  # fmt: skip
@@ -158,7 +165,9 @@ class Coordinator:
             return
         names = [level.name for level in context.ladder]
         context.tell(t.RecoveryFailed(recovery.number, recovery.plan.level, why, context.now))
-        if recovery.plan.level == LEAVING:
+        if recovery.plan.level == RESIZE:
+            floor, what = 0, f"its role was resized, and it did not start: {why}"
+        elif recovery.plan.level == LEAVING:
             floor, what = 0, f"its agent was told to end, and it could not be brought elsewhere: {why}"
         else:
             floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)

@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
+from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.transitions import Move, Status
 
 # ------------------------------------------------------------------------------------------------------------ events
@@ -41,15 +42,23 @@ class StartFailed(msgspec.Struct, frozen=True):
 
 
 class Replanned(msgspec.Struct, frozen=True):
-    """The answer to `Replan`: new places (`places` of agents that hold moved ranks), or None and what is missing."""
+    """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks), or None
+    and what is missing."""
 
     moves: tuple[Move, ...] | None
     places: tuple[AgentPlace, ...] = ()
     why: str = ""
+    lost: tuple[str, ...] = ()
 
 
-class SetCompleted(msgspec.Struct, frozen=True):
-    """The answer to `CompleteSet`: the persisted snapshot of `step` is whole; or `error` says why it is not."""
+class NodesSeen(msgspec.Struct, frozen=True):
+    """These nodes live, whether or not the job has ranks there."""
+
+    nodes: tuple[str, ...]
+
+
+class CheckpointCommitted(msgspec.Struct, frozen=True):
+    """The answer to `CommitCheckpoint`: the persisted snapshot of `step` is whole; or `error` says why it is not."""
 
     step: int
     error: str = ""
@@ -94,12 +103,38 @@ class StopAsked(msgspec.Struct, frozen=True):
     reason: str
 
 
+class FinishAsked(msgspec.Struct, frozen=True):
+    """Somebody wants the job to end in good order: with a step that all ranks come to."""
+
+    reason: str
+
+
 class OwnerSeen(msgspec.Struct, frozen=True):
     """The driver that owns the job has asked for news, so it lives."""
 
 
 class Disown(msgspec.Struct, frozen=True):
     """The driver leaves the job to the master (``--detach``)."""
+
+
+class ResizeWanted(msgspec.Struct, frozen=True):
+    """Somebody wants roles to have other numbers of ranks."""
+
+    sizes: dict[str, int]
+    reason: str
+
+
+class LayoutFound(msgspec.Struct, frozen=True):
+    """The answer to `FindLayout`: places for all ranks of its roles, and the folder of the step's persisted snapshot,
+    if there is a step; `why` says why it cannot be, "" if it can."""
+
+    number: int
+    step: int
+    folder: str = ""
+    moves: tuple[Move, ...] = ()
+    places: tuple[AgentPlace, ...] = ()
+    plan: PlacementPlan = PlacementPlan()
+    why: str = ""
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -112,12 +147,16 @@ Event: TypeAlias = (
     | AgentLost
     | StartFailed
     | Replanned
-    | SetCompleted
+    | NodesSeen
+    | CheckpointCommitted
     | OriginFound
     | Published
     | Released
     | InjectAsked
     | StopAsked
+    | FinishAsked
+    | ResizeWanted
+    | LayoutFound
     | OwnerSeen
     | Disown
     | Tick
@@ -186,21 +225,35 @@ class Replan(msgspec.Struct, frozen=True):
     lost: tuple[str, ...]
 
 
+class FindLayout(msgspec.Struct, frozen=True):
+    """Find places for roles of `sizes`, beside what the others have, and, with `step`, see whether the persisted
+    snapshot of that step can be cut for them; answer with `LayoutFound`."""
+
+    number: int
+    step: int
+    sizes: dict[str, int]
+
+
 class FindOrigin(msgspec.Struct, frozen=True):
     """Find the newest persisted snapshot that is intact; answer with `OriginFound`."""
 
 
-class FindSets(msgspec.Struct, frozen=True):
-    """The last master may have made a set whole after step `after` without saying so: answer with `SetCompleted`."""
+class FindCheckpoints(msgspec.Struct, frozen=True):
+    """The last master may have made a checkpoint whole after step `after` without saying so: answer with
+    `CheckpointCommitted`."""
 
     after: int
 
 
-class CompleteSet(msgspec.Struct, frozen=True):
-    """All parts of the persisted snapshot of `step` are on disk: make it a whole; answer with `SetCompleted`."""
+class CommitCheckpoint(msgspec.Struct, frozen=True):
+    """All parts of the persisted snapshot of `step` are on disk: make it a whole; answer with `CheckpointCommitted`.
+
+    The checkpoint of step `needed`, if that is not -1, stays, however old it is.
+    """
 
     step: int
     parts: tuple[m.Persisted, ...]
+    needed: int = -1
 
 
 class End(msgspec.Struct, frozen=True):
@@ -219,8 +272,9 @@ Effect: TypeAlias = (
     | Committed
     | Publish
     | Replan
+    | FindLayout
     | FindOrigin
-    | FindSets
-    | CompleteSet
+    | FindCheckpoints
+    | CommitCheckpoint
     | End
 )

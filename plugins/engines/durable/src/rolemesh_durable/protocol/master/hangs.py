@@ -95,7 +95,7 @@ class HangWatch:
         sizes = {role: record.launch.world_size for (role, _), record in ranks.items()}
         turns = {key: record.launch.turns for key, record in ranks.items()}
         return hang.culprit(
-            self._context.outline.graph, reports, sizes, collective=self._context.collective, turns=turns
+            self._context.outline.graph, reports, sizes, collective=tuple(self._context.groups), turns=turns
         )
 
     def _base(self, verdict: hang.HangVerdict) -> float:

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from rolemesh.api import failures
-from rolemesh.api.failures import Attempt, Failure, JobView, RecoveryPlan, Scope, Verdict
+from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan, Scope, Verdict, describe
 from rolemesh.errors import RolemeshError
+from rolemesh_durable.protocol.failures import weight
 
 __all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "backoff", "diagnosed", "in_vain", "propose"]
 
@@ -36,7 +36,7 @@ class LadderLevel(msgspec.Struct, frozen=True):
     scope: Scope
     max_attempts: int
     window_s: float
-    recover: Callable[[Failure, JobView], RecoveryPlan | None]
+    recover: Callable[[Failure, JobView], RecoveryPlan | Pass | None]
 
 
 Ladder: TypeAlias = Sequence[LadderLevel]
@@ -104,7 +104,7 @@ def propose(
     for failure in _causes(found, view):
         verdict = diagnosed(failure, view, diagnosers) or Verdict("unknown", "no diagnoser knows it")
         verdicts.append(verdict)
-        trail.append(f"{failures.describe(failure)} [{verdict.kind}: {verdict.reason}]")
+        trail.append(f"{describe(failure)} [{verdict.kind}: {verdict.reason}]")
         if verdict.fatal:
             return Proposal(None, tuple(trail), tuple(verdicts))
         lost = set(view.lost_with(failure))
@@ -123,7 +123,7 @@ def _causes(found: Sequence[Failure], view: JobView) -> list[Failure]:
     """The failures without those that took nothing down that another one has not: echoes in one group."""
     causes: list[Failure] = []
     down: set[tuple[str, int]] = set()
-    for failure in sorted(found, key=failures.weight):
+    for failure in sorted(found, key=weight):
         lost = set(view.lost_with(failure))
         if not lost <= down or not causes:
             causes.append(failure)
@@ -164,15 +164,18 @@ def _escalate(
             trail.append(f"  {level.name}: tried {len(spent)} times in {since:.0f} s, which is its budget")
             continue
         try:
-            plan = level.recover(failure, view)
+            plan = level.recover(failure, msgspec.structs.replace(view, verdict=verdict))
         except RolemeshError as error:
             trail.append(f"  {level.name}: {error}")
             continue
-        if plan is None:
-            trail.append(f"  {level.name}: has nothing to propose")
+        if plan is None or isinstance(plan, Pass):
+            trail.append(f"  {level.name}: {plan.reason if plan is not None else 'has nothing to propose'}")
             continue
         if not plan.restart and plan.source == "memory":
             trail.append(f"  {level.name}: proposes to restart nothing")
+            continue
+        if failure.cause == "log_lost" and plan.source == "memory":
+            trail.append(f"  {level.name}: passed over, those who have used what is lost must go back, too")
             continue
         trail.append(f"  {level.name}: {plan.reason or 'restart'}")
         return msgspec.structs.replace(

@@ -15,17 +15,19 @@ from collections.abc import Iterable, Sequence
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.commands import Commands
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
-from rolemesh_durable.protocol.master.sets import Sets
+from rolemesh_durable.protocol.master.resizing import Resizing
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
-from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.master_config import MasterConfig, known
 
 __all__ = ["MasterMachine"]
 
@@ -42,11 +44,13 @@ class MasterMachine:
         self._context = context = MasterContext(outline, ladder, diagnosers)
         self.state = context.state
         self.progress = Progress(context)
-        self._sets = Sets(context, self.progress)
-        self._coordinator = Coordinator(context, self.progress, self._sets)
+        self._checkpoints = Checkpoints(context, self.progress)
+        self._coordinator = Coordinator(context, self.progress, self._checkpoints)
+        self._fitness = Fitness(context)
+        self.resizing = Resizing(context, self.progress, self._checkpoints, self._coordinator)
         self._hangs = HangWatch(context, self.progress)
-        self._reports = Reports(context, self._coordinator, self._hangs, self._sets)
-        self._commands = Commands(context, self.progress)
+        self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints)
+        self._commands = Commands(context, self.progress, self._fitness)
         self._time = OwnTime()
         self._owner_seen, self._owner_known = 0.0, False
 
@@ -73,7 +77,7 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        for part in (self._coordinator.step, self.progress.turn):
+        for part in (self._fitness.turn, self._coordinator.step, self.resizing.turn, self.progress.turn):
             if state.phase in ("starting", "running"):
                 part()
         self._commands.turn()
@@ -91,8 +95,10 @@ class MasterMachine:
                 self._reports.not_started(why, agents)
             case e.Replanned() | e.OriginFound():
                 self._coordinator.answered(event)
-            case e.SetCompleted(step, error):
-                self._sets.completed(step, error)
+            case e.NodesSeen(nodes):
+                self._context.nodes = nodes
+            case e.CheckpointCommitted(step, error):
+                self._checkpoints.completed(step, error)
             case e.Published():
                 self.progress.written(event)
             case e.Released(step):
@@ -101,6 +107,12 @@ class MasterMachine:
                 self._inject(m.Inject(self.outline.epoch, kind, role, rank), agent)
             case e.StopAsked(reason):
                 self._context.stop("interrupted", reason, self.outline.stop_grace_s)
+            case e.FinishAsked(reason):
+                self._context.finish(reason)
+            case e.ResizeWanted(sizes, reason):
+                self.resizing.asked(sizes, reason)
+            case e.LayoutFound():
+                self.resizing.answered(event)
             case e.OwnerSeen():
                 self._owner_seen, self._owner_known = self.now, True
             case e.Disown():
@@ -117,7 +129,7 @@ class MasterMachine:
             return
         context.deadline = now + o.start_timeout_s
         origin = (o.origin, o.origin_step) if o.origin else ()
-        context.tell(t.JobStarted(o.name, o.steps, list(state.agents), len(state.ranks), now, o.clock, *origin))
+        context.tell(t.JobStarted(o.name, known(o.steps), list(state.agents), len(state.ranks), now, o.clock, *origin))
         context.start_agents(list(state.agents))
 
     def _take_over(self) -> None:
@@ -127,13 +139,14 @@ class MasterMachine:
         context.deadline = now + (STOP_MARGIN_S if state.phase == "stopping" else self.outline.start_timeout_s)
         for agent in state.agents.values():
             agent.heard = now
+        self._reports.take_over()
         known = [agent for agent in state.agents.values() if agent.state in ("starting", "up")]
         context.want(e.Attach(tuple(e.Incarnation(agent.place, agent.incarnation) for agent in known)))
         if state.phase == "stopping":
             context.end_if_gone()
             return
         if state.snapshots:
-            context.want(e.FindSets(state.persisted))
+            context.want(e.FindCheckpoints(state.persisted))
         if wanted := [name for name, agent in state.agents.items() if agent.state == "wanted"]:
             context.start_agents(wanted)
 
@@ -163,7 +176,7 @@ class MasterMachine:
         record, home = self._target(agent, role, rank)
         if home is None or home.state != "up":
             return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"
-        if record is not None and (record.state not in ALIVE or record.finished >= self.outline.steps - 1):
+        if record is not None and (record.state not in ALIVE or record.finished >= self.state.end):
             return f"{role}/{rank} is {record.state}"
         return ""
 
@@ -184,4 +197,4 @@ class MasterMachine:
         """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
         warning = self._context.warnings.items()
-        return (*delay, *(f"{who}: {text}" if who else text for who, text in warning))
+        return (*delay, *self._fitness.warnings(), *(f"{who}: {text}" if who else text for who, text in warning))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.grants import GrantSize
 
 __all__ = ["Progress"]
 
-LAST_SET_S = 600.0
+LAST_CHECKPOINT_S = 600.0
 """How long a finished job waits for its last snapshot to be persisted."""
 WARNED_S = 5.0
 """The same where an agent, or the master itself, says that it cannot be."""
@@ -24,6 +26,7 @@ class Progress:
     def __init__(self, context: MasterContext) -> None:
         outline = context.outline
         self._context = context
+        self._size = GrantSize(outline)
         self.granted = -1
         self.published = outline.origin_step
         self.held = False
@@ -56,6 +59,7 @@ class Progress:
         """Commit what can be, grant more, and end the job when it is done."""
         if self._context.state.phase == "running":
             self._commit()
+            self._decide_last()
             self._grant()
         self._end_if_done()
 
@@ -69,15 +73,40 @@ class Progress:
         self._context.state.committed = step
         self._context.want(e.Committed(step))
 
+    def _decide_last(self) -> None:
+        """A job that is to finish ends with the newest step that any rank may run to: none has gone beyond it, and all
+        will come to it."""
+        state, steps = self._context.state, self._context.outline.steps
+        if not state.finishing or state.last_step >= 0 or state.resize is not None:
+            return
+        granted = self.most_granted()
+        if granted is not None:
+            self._context.tell(t.LastStep(min(granted, steps - 1)))
+
+    def most_granted(self) -> int | None:
+        """The newest step that any rank may run to, whichever master has said so; None while that is not known."""
+        state, outline = self._context.state, self._context.outline
+        if state.busy:
+            return None
+        # Earlier masters have granted more, and may still do so: not to who has heard of this epoch, and has said so.
+        reports = [agent.report for agent in state.agents.values() if agent.state in ("starting", "up")]
+        heard = [report for report in reports if report is not None and report.epoch >= outline.epoch]
+        if len(heard) < len(reports) or not state.are(state.ranks, "running", "done"):
+            return None
+        reached = (*(rank.finished for rank in state.ranks.values()), *state.reached.values(), outline.origin_step + 1)
+        return max(self.granted, *reached, *(report.granted for report in heard))
+
     def _grant(self) -> None:
-        outline = self._context.outline
-        ahead = max(outline.grant, 2 * outline.snapshots.every if outline.snapshots.enabled else 1)
+        outline, state = self._context.outline, self._context.state
+        end, committed = state.end, state.committed
+        ahead = self._size.ahead(committed, self.granted, self._context.now)
         # Ranks keep their lines of metrics in memory until these are written.
         unwritten = max(ahead, LINES_AHEAD) + outline.metrics_every
-        snapshots = min(outline.steps - 1, self._context.state.committed + ahead)
+        end = end if state.resize is None or state.resize.step < 0 else min(end, state.resize.step)
+        snapshots = min(end, committed + ahead)
         until = min(snapshots, self.published + unwritten, self._released)
         self._limited = until < snapshots
-        if until - self.granted >= max(1, ahead // 4) or until in (outline.steps - 1, self._released):
+        if until - self.granted >= max(1, ahead // 2) or until in (end, self._released):
             self.granted = max(self.granted, until)
 
     def _end_if_done(self) -> None:
@@ -85,19 +114,22 @@ class Progress:
         if state.phase != "running" or state.busy or not state.are(state.ranks, "done"):
             self._done_at = None
             return
-        last = context.outline.steps - 1
-        # What is only in memory goes with the agents: the last lines and the last set are waited for, within reason.
+        last = state.end
+        # What is only in memory goes with the agents: the last lines and the last checkpoint are waited for, within
+        # reason.
         self._done_at = context.now if self._done_at is None or self.held else self._done_at
-        if not self.lines_are_out(last, self._done_at) or self._set_is_to_come(last, self._done_at):
+        if not self.lines_are_out(last, self._done_at) or self._checkpoint_is_to_come(last, self._done_at):
             return
         if state.persisted == last > state.committed:
             # Replicas may be behind, but the last step is on disk.
             self._committed(last)
         context.stop("done", "", context.outline.stop_grace_s)
 
-    def _set_is_to_come(self, last: int, since: float) -> bool:
+    def _checkpoint_is_to_come(self, last: int, since: float) -> bool:
         state = self._context.state
         if not state.snapshots or state.persisted >= last:
             return False
+        if state.committed >= last and last < state.layout.whole_from(self._context.outline.graph):
+            return False  # there can be none of it
         given_up = any(a.report is not None and a.report.given_up >= last for a in state.agents.values())
-        return self._context.now < since + (WARNED_S if given_up or "" in self._context.warnings else LAST_SET_S)
+        return self._context.now < since + (WARNED_S if given_up or "" in self._context.warnings else LAST_CHECKPOINT_S)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rolemesh.api import failures
-from rolemesh.api.failures import Failure
+from rolemesh.api.failures import Cause, Failure
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.adoption import Adoption
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.hangs import HangWatch
-from rolemesh_durable.protocol.master.sets import Sets
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.straggler import StragglerWatch
 
@@ -23,8 +23,11 @@ SILENCE_S = 5.0
 class Reports:
     """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
 
-    def __init__(self, context: MasterContext, coordinator: Coordinator, hangs: HangWatch, sets: Sets) -> None:
-        self._context, self._coordinator, self._hangs, self._sets = context, coordinator, hangs, sets
+    def __init__(
+        self, context: MasterContext, coordinator: Coordinator, hangs: HangWatch, checkpoints: Checkpoints
+    ) -> None:
+        self._context, self._coordinator, self._hangs, self._checkpoints = context, coordinator, hangs, checkpoints
+        self._adoption = Adoption(context)
         self._stragglers = StragglerWatch()
         self._making: dict[str, tuple[str, ...]] = {}
 
@@ -48,6 +51,7 @@ class Reports:
 
     def _report(self, agent: AgentRecord, report: m.Report) -> None:
         context, state, name = self._context, self._context.state, agent.place.agent
+        first = agent.seq < 0
         agent.heard, agent.seq, agent.report = context.now, report.seq, report
         if agent.state == "starting":
             context.tell(t.AgentUp(name, agent.incarnation, report.node, report.pid, report.host))
@@ -60,8 +64,10 @@ class Reports:
             record = state.ranks.get((seen.role, seen.rank))
             if record is not None and record.agent == name and record.launch.generation == seen.generation:
                 self._rank(record, seen)
+        if first:
+            self._adoption.reported(agent, report)
         if report.timeline == state.timeline:
-            self._sets.told((name, report.incarnation), report.persisted)
+            self._checkpoints.told((name, report.incarnation), report.persisted)
         self._warning(name, report.warning)
         for text in report.making:
             if text not in self._making.get(name, ()):
@@ -107,6 +113,8 @@ class Reports:
         if record.state != "halting":  # it is going back, maybe to before what it had reached
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
+        if seen.finish:
+            context.finish(f"{key[0]}/{key[1]}: {seen.finish}")
         if record.state == "starting" and seen.state in ("up", "ready", "done"):
             context.tell(t.RankUp(*key, generation, seen.pid, context.node(key)))
         if record.state == "up" and seen.state in ("ready", "done"):
@@ -132,7 +140,7 @@ class Reports:
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
             return
         node = agent.place.node
-        if agent.state == "lost":
+        if agent.state == "lost" and not (agent.orphans and node_lost):
             if node_lost and not agent.node_lost:
                 context.tell(t.NodeLost(name, incarnation, node))
             return
@@ -147,9 +155,17 @@ class Reports:
         if agent.leaving and self._coordinator.brings_back(on_it):
             context.tell(t.AgentLeft(name, incarnation, node, why, node_lost))
             return
-        context.tell(t.AgentLost(name, incarnation, node, why, node_lost))
+        if not node_lost and self._adoption.died(agent, why):
+            return
+        self._lost(agent, why, node_lost, silent_s)
+
+    def _lost(self, agent: AgentRecord, why: str, node_lost: bool, silent_s: float = 0.0) -> None:
+        """An agent is gone, and its ranks with it."""
+        context, name, node = self._context, agent.place.agent, agent.place.node
+        on_it = context.state.on(name)
+        context.tell(t.AgentLost(name, agent.incarnation, node, why, node_lost))
         if on_it:  # else all that is lost is the copies it had
-            cause: failures.Cause = "node_lost" if node_lost else "agent_lost"
+            cause: Cause = "node_lost" if node_lost else "agent_lost"
             message = f"{why}; its ranks were {', '.join(f'{role}/{rank}' for role, rank in on_it)}"
             context.failed(Failure(cause, node=node, message=message), silent_s)
 
@@ -174,7 +190,13 @@ class Reports:
                 context.want(e.KillAgent(name, agent.incarnation))
                 why = f"the agent has not been heard of for {limit:g} s"
                 self.gone(name, agent.incarnation, why, silent_s=silent_s)
+        for agent in self._adoption.late():
+            self._lost(agent, f"its next incarnation has not come within {context.outline.lease_s:g} s", False)
+
+    def take_over(self) -> None:
+        """Another master begins."""
+        self._adoption.take_over()
 
 
 def _place(report: m.RankReport) -> tuple[object, ...]:
-    return (report.state, report.finished, report.step, report.op, report.phase, report.edge)
+    return (report.state, report.finished, report.step, report.op, report.phase, report.edge, report.done)

@@ -11,14 +11,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
+from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.fitness import Measurements
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.transitions import Status
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankRecord", "Recovery"]
+__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankRecord", "Recovery", "Resize", "place"]
 
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
@@ -47,7 +50,9 @@ class Allowance(msgspec.Struct, frozen=True):
 class KeptAgent(msgspec.Struct):
     """An agent as the journal tells it: `incarnation` is the number of its latest start.
 
-    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them.
+    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them. `orphans`:
+    it is dead, and its ranks may live: its next incarnation says which, see `adoption`. It has died `deaths` times in a
+    row since step `died_at` was committed.
     """
 
     place: AgentPlace
@@ -57,12 +62,19 @@ class KeptAgent(msgspec.Struct):
     host: str = ""
     node_lost: bool = False
     leaving: bool = False
+    orphans: bool = False
+    deaths: int = 0
+    died_at: int = -1
 
 
 class AgentRecord(KeptAgent):
-    """An agent, and what this master has heard of it: `heard` when, `seq` and `report` the newest."""
+    """An agent, and what this master has heard of it: `heard` when, `seq` and `report` the newest.
+
+    `orphaned_at`: since when, as far as this master knows, its ranks have been without it.
+    """
 
     heard: float = 0.0
+    orphaned_at: float = 0.0
     seq: int = -1
     report: m.Report | None = None
 
@@ -89,7 +101,7 @@ class Recovery(msgspec.Struct):
     """A recovery that is under way.
 
     halting: what is left of the ranks is killed, and the plan's delay waited for → origin (only from disk: the newest
-    set that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are started again →
+    checkpoint that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are started again →
     launching: the ranks start, in a new generation → gone, when all of them are ready. Nothing starts before
     `not_before`; this is number `attempt` of those in a row that have not got the ranks on. A new master begins with
     halting again; `asked` is when it has asked for places.
@@ -116,13 +128,26 @@ class Recovery(msgspec.Struct):
         return self.begun + self.plan.delay_s
 
 
+class Resize(msgspec.Struct):
+    """Roles are to have `sizes`: number `number` of the job's life, after `step` once that is decided (else -1)."""
+
+    number: int
+    sizes: dict[str, int]
+    reason: str
+    step: int = -1
+
+
 class JobState(msgspec.Struct):
     """A job as its journal tells it.
 
-    `open` are failures that no plan has taken in yet, `latest` those of the last decision; `reached` is where ranks had
+    `open` are failures that no plan has taken in yet, `latest` those of the last decision; `failed_at` is when
+    `failures` and then `open` were; `reached` is where ranks had
     been, and `regaining` the recoveries that have not got them there again; `refused` are connections, by agent and
     incarnation (-1 for all earlier ones). Times are by the monotonic clock `clock`, and `last` is when the newest event
-    with a time was: by it, and by the clock on the wall.
+    with a time was: by it, and by the clock on the wall. `finishing` is why the job is to end before its last step,
+    `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
+    ranks were placed when it began (None: as the job was), `resize` what is to
+    change it, and `resizes` how many there were.
     """
 
     agents: dict[str, AgentRecord]
@@ -142,6 +167,7 @@ class JobState(msgspec.Struct):
     refused: dict[tuple[str, int], int] = {}
     failures: list[Failure] = []
     open: list[Failure] = []
+    failed_at: list[float] = []
     latest: list[Failure] = []
     attempts: list[Attempt] = []
     recoveries: int = 0
@@ -151,6 +177,16 @@ class JobState(msgspec.Struct):
     allowed: dict[tuple[str, str], Allowance] = {}
     clock: str = ""
     last: tuple[float, float] = (0.0, 0.0)
+    finishing: str = ""
+    last_step: int = -1
+    checked: dict[str, Measurements] = {}
+    """What checks have measured, by node,"""
+    unfit: set[str] = set()
+    """and the nodes that must not be used for that."""
+    layout: Layout = Layout()
+    plan: PlacementPlan | None = None
+    resize: Resize | None = None
+    resizes: int = 0
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
@@ -171,13 +207,18 @@ class JobState(msgspec.Struct):
         )
 
     @property
+    def end(self) -> int:
+        """The last step, as far as it is known."""
+        return self.last_step if self.last_step >= 0 else self.steps - 1
+
+    @property
     def busy(self) -> bool:
         """Whether something has failed and has not been brought back yet."""
         return self.recovery is not None or bool(self.open)
 
     @property
     def seeks_origin(self) -> bool:
-        """Whether it is being looked for where the job goes back to: no other set may become whole meanwhile."""
+        """Whether it is being looked for where the job goes back to: no other checkpoint may become whole meanwhile."""
         return self.recovery is not None and self.recovery.phase == "origin"
 
     @property
@@ -204,3 +245,8 @@ class JobState(msgspec.Struct):
         self.committed = step
         for record in self.ranks.values():
             record.durable, record.finished = max(record.durable, step), max(record.finished, step)
+
+
+def place(state: JobState, at: AgentPlace) -> None:
+    """An agent has this place: one that is there, or a new one."""
+    state.agents.setdefault(at.agent, AgentRecord(at)).place = at

@@ -12,9 +12,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.api.cluster import AgentPlace
 from rolemesh.api.failures import Failure, RecoveryPlan
+from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.fitness import Measured
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.layout import Layout
 
 __all__ = ["KINDS", "Move", "Started", "Status", "Transition", "read"]
 
@@ -60,7 +63,7 @@ class JobStarted(Transition, frozen=True, tag="job_started"):
     """The first master begins; `origin` is the persisted snapshot that it begins with, if it does."""
 
     name: str
-    steps: int
+    steps: int | None
     agents: list[str]
     ranks: int
     at: float
@@ -86,6 +89,19 @@ class JobRunning(Transition, frozen=True, tag="job_running"):
     """All ranks are ready."""
 
     at: float
+
+
+class JobFinishing(Transition, frozen=True, tag="job_finishing"):
+    """The job is to end soon, in good order, for this reason."""
+
+    reason: str
+    at: float
+
+
+class LastStep(Transition, frozen=True, tag="last_step"):
+    """It ends with this step: no rank was allowed to go further, and none will be."""
+
+    step: int
 
 
 class JobStopping(Transition, frozen=True, tag="job_stopping"):
@@ -127,6 +143,17 @@ class AgentLost(OfAgent, frozen=True, tag="agent_lost"):
 
     why: str
     node_lost: bool
+
+
+class AgentDied(OfAgent, frozen=True, tag="agent_died"):
+    """It is gone, and its ranks may live: which of them do, its next incarnation says, which adopts them.
+
+    It is the death number `times` in a row since step `committed` was.
+    """
+
+    why: str
+    times: int
+    committed: int
 
 
 class NodeLost(OfAgent, frozen=True, tag="node_lost"):
@@ -188,6 +215,13 @@ class RankDone(OfRank, frozen=True, tag="rank_done"):
 
     finished: int
     sha256: str
+
+
+class NodeChecked(OfAgent, frozen=True, tag="node_checked"):
+    """What a node's checks have measured, and why it is unfit, if it is."""
+
+    measured: tuple[Measured, ...]
+    unfit: str = ""
 
 
 class Straggler(Transition, frozen=True, tag="straggler"):
@@ -318,6 +352,53 @@ class RanksMoved(Transition, frozen=True, tag="replanned"):
     places: tuple[AgentPlace, ...]
 
 
+class ResizeAsked(Transition, frozen=True, tag="resize_asked"):
+    """Roles are to have other numbers of ranks: `sizes`."""
+
+    number: int
+    sizes: dict[str, int]
+    reason: str
+    at: float
+
+
+class ResizeAt(Transition, frozen=True, tag="resize_at"):
+    """The next layout holds after this step: no rank was allowed to go further, and none will be before it does."""
+
+    number: int
+    step: int
+
+
+class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
+    """Everybody is at the step: from it on the job has `layout`. The ranks of the roles that it resizes (`roles`; their
+    ranks are a collective group in `groups`) have these places, by `plan`."""
+
+    number: int
+    layout: Layout
+    roles: tuple[str, ...]
+    groups: tuple[str, ...]
+    moves: tuple[Move, ...]
+    places: tuple[AgentPlace, ...]
+    plan: PlacementPlan
+
+
+class Resized(Transition, frozen=True, tag="resized"):
+    """The ranks of the new layout run, `seconds` after everybody was at the step."""
+
+    number: int
+    step: int
+    sizes: dict[str, int]
+    seconds: float
+    at: float
+
+
+class ResizeRefused(Transition, frozen=True, tag="resize_refused"):
+    """The job goes on with the ranks that it has."""
+
+    number: int
+    why: str
+    at: float
+
+
 class Started(m.OfRank, frozen=True):
     """A rank that starts again: as which generation, where, after which step, and where its state is."""
 
@@ -364,7 +445,7 @@ class Regained(Transition, frozen=True, tag="regained"):
 # ----------------------------------------------------------------------------------------------------------- snapshots
 
 
-class SetPersisted(Transition, frozen=True, tag="persisted"):
+class CheckpointPersisted(Transition, frozen=True, tag="persisted"):
     """The persisted snapshot of a step is whole."""
 
     step: int

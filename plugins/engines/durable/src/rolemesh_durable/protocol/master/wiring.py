@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.neighbours import Neighbours
@@ -44,7 +45,8 @@ class Wiring:
 
     def __init__(self, outline: MasterConfig) -> None:
         sizes = {launch.role: launch.world_size for launches in outline.launches.values() for launch in launches}
-        self._neighbours = Neighbours(outline.graph, sizes)
+        self._first = Neighbours(outline.graph, sizes)
+        self._neighbours, self._layout = self._first, Layout()
         self._epoch, self._version = outline.epoch, outline.epoch * OF_AN_EPOCH
         self._copies = outline.snapshots.replicas > 0
         self._peers: dict[RankKey, tuple[m.Peer, int]] = {}
@@ -54,17 +56,25 @@ class Wiring:
 
     def turn(
         self,
+        layout: Layout,
         ranks: Mapping[RankKey, RankRecord],
         agents: Mapping[str, AgentRecord],
         here: Mapping[str, Sequence[RankRecord]],
     ) -> None:
-        """A new version, if somebody is elsewhere and all are up. `here` are the ranks of each agent."""
+        """A new version, if somebody is elsewhere and all are up. `here` are the ranks of each agent.
+
+        Nobody is told of ranks of a new layout before all who were there have taken it up.
+        """
+        if layout.number != self._layout.number:
+            self._relayout(layout, ranks)
         moved = [key for key, rank in ranks.items() if self._known(key) != rank.launch.generation]
         holders = tuple((name, agent.incarnation) for name, agent in agents.items() if copies_go_to(agent))
         if not moved and holders == self._holders:
             return
         for rank in ranks.values():
             if not rank.alive or rank.report is None or not rank.report.addresses or agents[rank.agent].state != "up":
+                return
+            if rank.report.layout < layout.number:
                 return
         if any(agent.state == "up" and agent.report is None for agent in agents.values()):
             return  # a new master does not know yet where copies can go
@@ -93,7 +103,13 @@ class Wiring:
             tuple(peer for peer, version in peers if version > since),
             tuple(meeting for meeting, version in meetings if version > since),
             home.copies_to,
+            self._layout,
         )
+
+    def _relayout(self, layout: Layout, ranks: Mapping[RankKey, RankRecord]) -> None:
+        self._layout, self._neighbours = layout, self._first.resized(layout)
+        self._peers = {key: peer for key, peer in self._peers.items() if key in ranks}
+        self._homes.clear()
 
     def _known(self, key: RankKey) -> int:
         known = self._peers.get(key)

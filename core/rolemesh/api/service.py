@@ -1,0 +1,84 @@
+"""Calls between roles beside the flow's steps: what a workload declares with `@service`, and what a call can raise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, overload
+
+import msgspec
+
+from rolemesh.errors import RolemeshError
+
+__all__ = ["CallError", "CallTimeoutError", "Caller", "ServiceSpec", "SessionLostError", "service", "services_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ServiceSpec(msgspec.Struct, frozen=True):
+    """A method that other roles may call: `concurrency` calls of it run at once in a rank, and each may take
+    `timeout_s` seconds (None: as long as it takes). A caller that starts again takes the answers of a `recorded` one
+    from its own log."""
+
+    name: str
+    concurrency: int = 1
+    timeout_s: float | None = None
+    recorded: bool = False
+
+
+class CallError(RolemeshError):
+    """A service has raised: the message has the exception, and the traceback of its process."""
+
+
+class CallTimeoutError(CallError):
+    """A call was not answered in time."""
+
+
+class SessionLostError(CallError):
+    """The rank that had the session has started again, without it: begin another with `RankContext.session`."""
+
+
+class Caller(Protocol):
+    """What carries a rank's calls out; an engine gives each `RankContext` one, where its role may call."""
+
+    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call`."""
+
+    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call_and_wait`."""
+
+    def session(self, role: str, key: str) -> str:
+        """See `RankContext.session`."""
+
+
+@overload
+def service(function: F, /) -> F: ...
+@overload
+def service(*, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False) -> Callable[[F], F]: ...
+def service(
+    function: Any = None, /, *, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False
+) -> Any:
+    """Declare a method as a service, which operators of other roles call (`RankContext.call`).
+
+    It is idempotent: where its rank dies in a call, another rank or the next process runs that call again, and where
+    the caller starts again, so does it, if the answer is not in the callee's memory any more. With `recorded` the
+    caller keeps answers in its log, and a restarted one takes them from there. Only an ``async def`` method can have a
+    `concurrency` above 1. Raises `TypeError` for what is wrong.
+    """
+
+    def mark(function: F) -> F:
+        name = function.__name__
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"service {name!r} is a generator; return one value")
+        if concurrency < 1 or (concurrency > 1 and not inspect.iscoroutinefunction(function)):
+            raise TypeError(f"service {name!r}: concurrency={concurrency} needs an `async def` method, and at least 1")
+        function.__rolemesh_service__ = ServiceSpec(name, concurrency, timeout_s, recorded)  # type: ignore[attr-defined]
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def services_of(cls: type[Any]) -> dict[str, ServiceSpec]:
+    """The methods of `cls` that are marked with `@service`, by name."""
+    found = {name: getattr(inspect.getattr_static(cls, name), "__rolemesh_service__", None) for name in dir(cls)}
+    return {name: spec for name, spec in found.items() if spec is not None}

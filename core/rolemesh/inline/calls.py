@@ -1,0 +1,89 @@
+"""Calls between roles that are all in this process: the callee's method runs where its caller waits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec
+from rolemesh.api.workload import RankContext, Workload
+from rolemesh.errors import RolemeshError, nearest
+from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.inline.isolation import Isolated
+from rolemesh.runs.operator_failure import summarize, user_traceback
+
+__all__ = ["InlineCalls"]
+
+
+class InlineCalls:
+    """The `Caller` of one rank. Nobody dies here, so sessions last, and no call is repeated."""
+
+    def __init__(
+        self, graph: LogicalGraph, ctx: RankContext[Any], workloads: Mapping[tuple[str, int], Workload],
+        sizes: Mapping[str, int], loop: asyncio.AbstractEventLoop,
+    ) -> None:  # fmt: skip
+        self._graph, self._ctx, self._workloads, self._sizes, self._loop = graph, ctx, workloads, sizes, loop
+        self._places: dict[tuple[str, int, str], asyncio.Semaphore] = {}
+        self._next = 0
+        self.op: OpCall | None = None
+
+    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call`."""
+        spec, rank = self._spec(role, method), self._rank(role, session)
+        limit, where = timeout if timeout is not None else spec.timeout_s, self._where
+        given, name = Isolated(args).value(), f"{role}/{rank}.{method}"
+        place = self._places.setdefault((role, rank, method), asyncio.Semaphore(spec.concurrency))
+        late = asyncio.timeout(limit)
+        try:
+            async with late, place:
+                found = getattr(self._workloads[role, rank], method)(*given)
+                return Isolated(await found if inspect.isawaitable(found) else found).value()
+        except Exception as error:
+            if late.expired():
+                what = f"{name} has not answered within {limit:g} s"
+                remedy = "raise its timeout, or see why its rank is slow"
+                raise CallTimeoutError(what, where=where, remedy=remedy) from None
+            text = f"{summarize(error)}\n{user_traceback(error)}".rstrip()
+            raise CallError(f"{name} has raised {text}", where=where) from error
+
+    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call_and_wait`."""
+        if self._loop.is_running():
+            raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
+        return self._loop.run_until_complete(self.call(role, method, args, session, timeout))
+
+    def session(self, role: str, key: str) -> str:
+        """See `RankContext.session`: a new one has a number of this process."""
+        self._spec(role, "")
+        self._next += 1
+        key = key or f"{self._ctx.role}-{self._ctx.rank}-{self._next}"
+        return f"{role}/{crc32(key.encode()) % self._sizes[role]}#0/{key}"
+
+    def _rank(self, role: str, session: str) -> int:
+        if not session:
+            self._next += 1
+            return self._next % self._sizes[role]
+        named, _, rest = session.partition("/")
+        if named != role or not rest.partition("#")[0].isdigit():
+            raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
+        return int(rest.partition("#")[0])
+
+    def _spec(self, role: str, method: str) -> ServiceSpec:
+        if self.op is None:
+            raise self._wrong(f"{role} is called outside an operator", "call it in an operator, which has a step")
+        if role not in self.op.calls:
+            raise self._wrong(f"{self.op.label} may not call role {role!r}", f"say so in the flow: calls=[job.{role}]")
+        services = self._graph.services[role]
+        if method and method not in services:
+            raise self._wrong(f"role {role!r} has no service {method!r}", nearest(method, services))
+        return services[method or next(iter(services))]
+
+    @property
+    def _where(self) -> str:
+        return f"role {self._ctx.role}, rank {self._ctx.rank}, step {self._ctx.step}"
+
+    def _wrong(self, what: str, remedy: str) -> RolemeshError:
+        return RolemeshError(what, where=self._where, remedy=remedy)

@@ -1,0 +1,51 @@
+"""The process group of a collective role: ``rolemesh.torch.join(ctx)``, in a workload's `setup`. Needs torch."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rolemesh.api.workload import RankContext, Rendezvous
+
+__all__ = ["join"]
+
+
+def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float = 1800.0) -> None:
+    """Make the ranks of the role `torch.distributed`'s default group; a role of one rank is a group of one.
+
+    `backend` is gloo, with NCCL for CUDA tensors where the rank has GPUs (its first one becomes the current device).
+    A collective that takes longer than `timeout_s` seconds fails. Raises `ValueError` in a workload that does not say
+    ``group = "collective"``, and what torch raises where the ranks do not meet.
+    """
+    if ctx.world_size > 1 and ctx.rendezvous is None:
+        who = f"rank {ctx.rank} of {ctx.world_size} of role {ctx.role}"
+        raise ValueError(f"{who} has nowhere to meet the others: its workload does not say group = 'collective'")
+    gpus = bool(ctx.gpus) and torch.cuda.is_available()
+    if gpus:
+        torch.cuda.set_device(ctx.gpus[0])
+    timeout = timedelta(seconds=timeout_s)
+    store: Any = dist.HashStore() if ctx.rendezvous is None else _meet(ctx.rendezvous, ctx, timeout)
+    backend = backend or ("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    dist.init_process_group(backend, store=store, rank=ctx.rank, world_size=ctx.world_size, timeout=timeout)
+
+
+def _meet(where: Rendezvous, ctx: RankContext[Any], timeout: timedelta) -> Any:
+    if _is_loopback(where.address) and Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would resolve the host's name, which may fail
+    first, end = ctx.rank == 0, (where.address, where.port)
+    listening: dict[str, Any] = {"is_master": first, "master_listen_fd": where.listen_fd if first else None}
+    store = dist.TCPStore(*end, ctx.world_size, timeout=timeout, wait_for_workers=False, **listening)
+    return dist.PrefixStore(str(where.generation), store)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,104 @@
+"""How quick a node is: the best of several rounds, since what else runs there only makes it slower."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rolemesh_durable.checks import Check, CheckedNode, CheckOptions
+
+__all__ = ["MatmulCheck", "MatmulOptions", "MemoryCheck", "MemoryOptions"]
+
+
+class MemoryOptions(CheckOptions):
+    """How much is copied, and what is too slow."""
+
+    slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
+    mb: int = Field(default=64, ge=1, description="The size of the array that is copied: more than caches hold.")
+    rounds: int = Field(default=5, ge=1, description="How often; the best counts.")
+
+
+class MemoryCheck(Check):
+    """Copies an array: ``gb_per_s`` is what is read and written, in 10^9 bytes a second, by one core."""
+
+    Options = MemoryOptions
+    options: MemoryOptions
+
+    def measure(self, node: CheckedNode) -> dict[str, float]:
+        """See `Check.measure`."""
+        source = np.ones(self.options.mb << 20, np.uint8)
+        target = np.empty_like(source)
+        seconds = best(lambda: np.copyto(target, source), self.options.rounds)
+        return {"gb_per_s": 2 * source.nbytes / seconds / 1e9}
+
+
+class MatmulOptions(CheckOptions):
+    """How large the matrices are, what multiplies them, and what is too slow."""
+
+    slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
+    size: int = Field(default=1024, ge=1, description="Rows and columns of the matrices, of float32.")
+    rounds: int = Field(default=5, ge=1, description="How often; the best counts.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: every GPU that torch sees, and the processors where there is none."
+    )
+
+
+class MatmulCheck(Check):
+    """Multiplies matrices: ``gflop_per_s`` is of the slowest GPU, or of all cores that numpy uses."""
+
+    Options = MatmulOptions
+    options: MatmulOptions
+
+    def measure(self, node: CheckedNode) -> dict[str, float]:
+        """See `Check.measure`."""
+        devices = [] if self.options.device == "cpu" else gpus(required=self.options.device == "cuda")
+        return {"gflop_per_s": min([self._on(device) for device in devices] or [self._on_cpu()])}
+
+    def _on_cpu(self) -> float:
+        matrix = np.ones((self.options.size, self.options.size), np.float32)
+        product = np.empty_like(matrix)
+        return self._rate(lambda: np.matmul(matrix, matrix, out=product))
+
+    def _on(self, device: Any) -> float:
+        import torch
+
+        matrix = torch.ones(self.options.size, self.options.size, device=device)
+        product = torch.empty_like(matrix)
+
+        def multiply() -> None:
+            torch.matmul(matrix, matrix, out=product)
+            torch.cuda.synchronize(device)
+
+        return self._rate(multiply)
+
+    def _rate(self, multiply: Callable[[], object]) -> float:
+        multiply()  # threads and kernels are made at first
+        return 2.0 * self.options.size**3 / best(multiply, self.options.rounds) / 1e9
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    """The least of the times, in seconds, that `work` takes."""
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return max(min(times), 1e-9)
+
+
+def gpus(*, required: bool) -> list[Any]:
+    """The devices that torch sees; none where there is no torch, unless they are `required`."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        if required:
+            raise
+        return []
+    found = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if required and not found:
+        raise RuntimeError("torch sees no GPU on this node")
+    return found

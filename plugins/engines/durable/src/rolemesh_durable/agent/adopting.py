@@ -1,0 +1,69 @@
+"""What an agent makes of the ranks that its last incarnation has left: they go on as its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+
+from rolemesh.api.transport import Site
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.rank_channels import RankChannels
+from rolemesh_durable.agent.status_pages import StatusPages
+from rolemesh_durable.agent.turn_pages import TurnPages
+from rolemesh_durable.agent.zygote import Row
+from rolemesh_durable.agent.zygote_pool import Death, death_of, parsed
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as e
+from rolemesh_durable.protocol.job import RankStart
+from rolemesh_durable.rank.said import Said
+
+__all__ = ["adopt"]
+
+LOG = logging.getLogger(__name__)
+
+
+def adopt(
+    rows: Iterable[Row],
+    status_pages: StatusPages,
+    turns: TurnPages,
+    memory: NodeMemory,
+    channels: RankChannels,
+    ended: Callable[[Death], e.RankExited],
+) -> tuple[e.Found, ...]:
+    """Take the processes over that the zygotes have told of in `rows`; `ended` says what a death means.
+
+    One that cannot be taken over is killed: its master misses it, and starts it again.
+    """
+    found: list[e.Found] = []
+    living: list[tuple[m.RankLaunch, int]] = []
+    for row in rows:
+        start = msgspec.msgpack.decode(row.start, type=RankStart)
+        launch = start.launch
+        role, rank, generation = parsed(row.key)
+        page = status_pages.left(launch)
+        granted = page.granted if page is not None else -1
+        said = Said(start.socket_dir, role, rank, generation).read()
+        if row.status is not None:
+            found.append(e.Found(launch, said, ended(death_of(row.key, row.status)), granted))
+            continue
+        try:
+            status_pages.adopt(launch)
+            site = Site(role, rank, start.node, generation, start.host, start.socket_dir, start.shm_dir)
+            channels.connect((role, rank), f"ipc://{site.ipc_path('inbox')}")
+        except OSError as error:
+            LOG.warning("%s cannot be adopted: %s", row.key, error)
+            with suppress(ProcessLookupError):
+                os.kill(row.pid, signal.SIGKILL)
+            continue
+        memory.adopted(role, rank, launch.resume, generation, collective=launch.collective)
+        living.append((launch, row.pid))
+        found.append(e.Found(launch, said, granted=granted))
+    turns.adopt(living)
+    if found:
+        LOG.warning("adopted %d ranks; %d had ended", len(living), len(found) - len(living))
+    return tuple(found)

@@ -1,0 +1,27 @@
+"""An agent's folder in shared memory, made again where somebody has removed it."""
+
+from __future__ import annotations
+
+import logging
+
+from rolemesh.errors import RolemeshError
+from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.reserve import Reserve
+from rolemesh_durable.agent.resource_guard import AgentGuard
+
+__all__ = ["look_after"]
+
+LOG = logging.getLogger(__name__)
+
+
+def look_after(guard: AgentGuard, reserve: Reserve, memory: NodeMemory, timeline: int) -> None:
+    """Make the folder again if it is gone, so that ranks can go on to make snapshots there, and keep its reserve."""
+    if guard.lost:
+        LOG.warning("somebody has removed %s; it is made again", guard.shm)
+        try:
+            guard.renew()
+            reserve.forget()
+            memory.renew(timeline, reserve.make)
+        except (OSError, RolemeshError) as error:
+            LOG.warning("it cannot be made: %s", error)
+    reserve.fill()

@@ -1,0 +1,42 @@
+"""The log files of a node's ranks, and the last lines that a rank has printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["Logs"]
+
+TAIL_BYTES = 4096
+TAIL_LINES = 20
+
+
+class Logs:
+    """A file per rank, to which all of its generations append."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._before: dict[tuple[str, int], int] = {}
+
+    def begin(self, role: str, rank: int) -> str:
+        """A generation of a rank begins: the path of its log."""
+        path = self._path(role, rank)
+        try:
+            self._before[role, rank] = path.stat().st_size
+        except OSError:
+            self._before[role, rank] = 0
+        return str(path)
+
+    def tail(self, role: str, rank: int) -> str:
+        """The last lines that the latest generation of a rank has printed, "" if it has not, or they cannot be read."""
+        try:
+            with open(self._path(role, rank), "rb") as log:
+                end = log.seek(0, 2)
+                log.seek(max(self._before.get((role, rank), 0), end - TAIL_BYTES))
+                text = log.read(TAIL_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def _path(self, role: str, rank: int) -> Path:
+        return self._folder / f"{role}-{rank}.log"

@@ -1,0 +1,124 @@
+"""A job's checks on an agent's node: each runs in a process of its own, one after the other, before ranks start.
+
+``python -m rolemesh_durable.agent.measuring FD`` is such a process: it reads an encoded `Order` from its standard input
+and writes an encoded `Measured` to FD. What it prints goes into ``checks-<agent>.log``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from rolemesh.api.import_ref import import_paths
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.plugins.drivers import load_exact
+from rolemesh_durable.agent.refusals import refused
+from rolemesh_durable.checks import Check, CheckedNode
+from rolemesh_durable.protocol.fitness import Measured, Measurements
+from rolemesh_durable.protocol.job import AgentConfig, CheckUse
+
+__all__ = ["Measuring"]
+
+LAST_CHARS = 500
+"""Of what a process has printed that has died."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Run this check here; `base` is the job file's folder."""
+
+    check: CheckUse
+    node: CheckedNode
+    base: str
+
+
+class Measuring:
+    """Runs an agent's checks once `begin` is called; `found` is what all of them have, and empty before."""
+
+    def __init__(self, config: AgentConfig, shm_dir: str, log: Path, environ: Mapping[str, str]) -> None:
+        """`environ` is added to the processes' own."""
+        job = config.job
+        self._checks, self._base = config.checks, job.base
+        self._node = CheckedNode(config.node, config.host, job.run_dir, shm_dir, attempt=job.job_id)
+        self._log, self._environ = log, {**os.environ, **environ}
+        self._begun = False
+        self.found: Measurements = ()
+
+    def begin(self, together: tuple[str, ...]) -> None:
+        """Measure, in a thread of its own. Again it does nothing."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._run, args=(together,), name="checks", daemon=True).start()
+
+    def _run(self, together: tuple[str, ...]) -> None:
+        node = msgspec.structs.replace(self._node, together=together)
+        self.found = tuple(self._measured(Order(check, node, self._base)) for check in self._checks)
+
+    def _measured(self, order: Order) -> Measured:
+        """What one check finds. Whatever goes wrong is the check's failure: the node may be why."""
+        name, timeout_s = order.check.name, float(order.check.use.options.get("timeout_s", 60.0))
+        try:
+            answer, why = self._ask(msgspec.json.encode(order), timeout_s)
+        except OSError as error:
+            return Measured(name, error=refused(error))
+        try:
+            return msgspec.json.decode(answer, type=Measured)
+        except msgspec.MsgspecError:
+            return Measured(name, error=why)
+
+    def _ask(self, order: bytes, timeout_s: float) -> tuple[bytes, str]:
+        """What the process has answered, and how it has ended."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        with open(read, "rb") as answers, self._log.open("ab") as log:
+            begins = log.tell()
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "rolemesh_durable.agent.measuring", str(write)],
+                    stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environ, pass_fds=[write],
+                    start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(write)
+            try:
+                process.communicate(order, timeout_s)
+                how = f"its process ended with exit code {process.returncode}; {self._last(begins)}"
+            except subprocess.TimeoutExpired:
+                how = f"it took longer than timeout_s = {timeout_s:g} s"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            os.set_blocking(read, False)  # what it has started may live, and hold the other end
+            return answers.read() or b"", how
+
+    def _last(self, begins: int) -> str:
+        with self._log.open("rb") as log:
+            log.seek(begins)
+            said = log.read().decode(errors="replace").strip()
+        return said[-LAST_CHARS:] or "it printed nothing"
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    name = order.check.name
+    try:
+        import_paths(order.base)
+        cls = load_exact(msgspec.convert(order.check.use.record, PluginRecord))
+        options = cls.Options.model_validate(order.check.use.options, context={"base": order.base})
+        values = cast("Check", cls(options)).measure(order.node)
+        found = Measured(name, {str(key): float(value) for key, value in values.items()})
+    except Exception as error:
+        found = Measured(name, error=f"{type(error).__name__}: {error}")
+    with open(int(sys.argv[1]), "wb") as answer:
+        answer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main()

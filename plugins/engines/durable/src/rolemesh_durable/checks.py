@@ -1,0 +1,70 @@
+"""The API of a check: what is measured of a node before a job's ranks start there. A kind of plugin of this engine's.
+
+A job file lists checks under ``plugins.checks``. The agent of each node runs them, each in a process of its own, before
+any rank starts; the master compares. A node that fails is left to the failover ladder, as one whose hardware is at
+fault: its ranks go elsewhere, or the job says why it does not start.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rolemesh.api.plugin import Plugin
+from rolemesh.kinds import Kind
+
+__all__ = ["KIND", "Check", "CheckOptions", "CheckedNode"]
+
+KIND = Kind(
+    "checks",
+    "check",
+    "rolemesh_durable.checks:Check",
+    ("agent",),
+    known=dict.fromkeys(("memory", "matmul", "disk", "shm", "network"), "rolemesh-checks"),
+)
+
+
+class CheckOptions(BaseModel, extra="forbid"):
+    """What a node must measure up to. Options of a check are this class or derive from it."""
+
+    at_least: dict[str, float] = Field(
+        default_factory=dict, description="A node fails of which one of these numbers is less."
+    )
+    slower: float | None = Field(
+        default=None,
+        gt=1,
+        description="A node fails whose numbers are so many times less than the median of the others'; null: never.",
+    )
+    timeout_s: float = Field(default=60.0, gt=0, description="A node fails that takes longer, in seconds.")
+
+
+class CheckedNode(msgspec.Struct, frozen=True):
+    """The node: its id, where others reach it, and the folders of the job there, on disk and in shared memory.
+
+    `together` are the ids of the nodes, this one among them, on which the same checks run at about the same time: all
+    of them at the job's start, and one that ranks come to later is alone. Their processes can meet in `run_dir`, if the
+    nodes share it. `attempt` is theirs alone.
+    """
+
+    id: str
+    host: str
+    run_dir: str
+    shm_dir: str
+    together: tuple[str, ...] = ()
+    attempt: str = ""
+
+
+class Check(Plugin, ABC):
+    """Base of checks (entry-point group ``rolemesh.checks``)."""
+
+    Options: ClassVar[type[BaseModel]] = CheckOptions
+
+    @abstractmethod
+    def measure(self, node: CheckedNode) -> dict[str, float]:
+        """Numbers by name, of which more is better. Called once, in a process that ends with it, while no rank runs.
+
+        Whatever it raises, or prints last where its process dies, is why the node fails.
+        """

@@ -1,0 +1,97 @@
+"""`rolemesh scale`: give roles of a running job more ranks, or fewer."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from rolemesh.api.observer import Event
+from rolemesh.cli._output import print_json
+from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, JobFileError
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.control.client import MasterGoneError
+from rolemesh_durable.control.event_text import sentence
+from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.control.resizing import resize
+from rolemesh_durable.runs import Run, find_run
+
+__all__ = ["command"]
+
+Sizes = Annotated[list[str], typer.Argument(metavar="ROLE=N", help="How many ranks each role is to have.")]
+
+
+def command(
+    job: JobName,
+    sizes: Sizes,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is done, or once it is asked.")] = True,
+    as_json: JsonFlag = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Give roles of a running job more ranks, or fewer, without ending it.
+
+    All ranks come to one step, some seconds ahead, of which there is a snapshot on disk. Then the ranks of these roles
+    start from it, in their new number, with what the old ones had divided between them; all others keep their processes
+    and go on.
+
+    Exit code: 0 when the roles have that many ranks or, with --no-wait, are going to; 2 if they cannot (no such job or
+    role, outside of min and max, no room, state that cannot be divided), and the job goes on as it was; 1 if the job
+    ended before, or its master was lost.
+
+    Examples:
+
+      rolemesh scale grpo rollout=4
+
+      rolemesh scale grpo rollout=2 reward=1 --json
+    """
+    wanted = _parsed(sizes)
+    run = find_run(job, runs_folder(runs_dir))
+    if (result := run.result()) is not None:
+        raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
+    reason = f"rolemesh scale, by {getpass.getuser()} (pid {os.getpid()})"
+    told = resize(run.path, wanted, reason, partial(_is_over, run), wait=wait)
+    if as_json:
+        data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
+        print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", "sizes": wanted} | data)
+    elif told is None:
+        typer.echo(f"{run.name} has ended before", err=True)
+    else:
+        typer.echo(_said(run, told, wanted), err=told.kind == "resize_refused")
+    if told is None:
+        raise typer.Exit(EXIT_FAILED)
+    if told.kind == "resize_refused":
+        raise typer.Exit(EXIT_NOT_STARTED)
+
+
+def _parsed(sizes: list[str]) -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    for each in sizes:
+        role, equals, number = each.partition("=")
+        if not (role and equals and number.isdigit()):
+            raise JobFileError(f"{each!r} is no role and its number of ranks", remedy="write it as in rollout=4")
+        wanted[role] = int(number)
+    return wanted
+
+
+def _said(run: Run, told: Event, wanted: Mapping[str, int]) -> str:
+    match told.kind:
+        case "resize_asked":
+            return f"{run.name} is being resized; 'rolemesh events {run.name}' shows when that is done"
+        case "had":
+            return f"{run.name} has that already: " + ", ".join(f"{role} {size}" for role, size in wanted.items())
+    return f"{run.name}: {sentence(told)}"
+
+
+def _is_over(run: Run) -> bool:
+    """Raises `MasterGoneError` if the job has no master any more, and has left no result."""
+    if run.result() is not None:
+        return True
+    if not is_held(run.path):
+        what = f"the master of job {run.name} is gone"
+        raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
+    return False

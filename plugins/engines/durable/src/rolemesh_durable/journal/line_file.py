@@ -1,0 +1,148 @@
+"""A file of numbered JSON lines that grows for good: whole lines, each once, durable when they count as written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.runs.jsonl import Numbered, open_regular
+
+__all__ = ["LineFile", "last_line"]
+
+TAIL = 1 << 16
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+"""What some file systems over a network answer to `fsync`, for ever."""
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The last whole line of a JSON lines file, {} if there is none. What is no JSON is passed over."""
+    try:
+        with open_regular(path) as file:
+            return _last_line(file.fileno())
+    except FileNotFoundError:
+        return {}
+
+
+class LineFile:
+    """A file that grows by whole lines, each of which is durable once `append` has returned, and is there once.
+
+    `key` is the field with a line's number. A line whose number the file has reached is not written again, so that a
+    master which was stopped in the middle of it and its successor may both write. Nothing is opened before the first
+    `append`.
+    """
+
+    def __init__(self, path: Path, key: str, first: int) -> None:
+        """Lines count from `first`."""
+        self.path = path
+        self.last = first - 1
+        """The number of the last line that is durable, as far as this process knows."""
+        self._key = key
+        self._fd = -1
+        self._size = 0
+        self._failed: tuple[int, bytes] | None = None
+
+    def append(self, lines: Sequence[Numbered]) -> None:
+        """Write those of `lines` that the file does not have, and wait until the disk has them.
+
+        Raises `OSError`; then none of them counts as written, whatever the file has of them is cut off, and the same
+        call may be tried again, which opens the file again (a stale handle stays stale).
+        """
+        data = b""
+        try:
+            if self._fd < 0 or os.fstat(self._fd).st_size != self._size:
+                self._settle()
+            data = b"".join(line for number, line in lines if number > self.last)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+            if data:
+                _sync(self._fd, os.fdatasync)
+        except OSError:
+            if data:
+                # After a failed fsync nobody knows which pages the disk has, and the next fsync would not tell.
+                self._failed = (self._size, data)
+            with suppress(OSError):
+                self._cut_failed()
+            self.close()
+            raise
+        self._size += len(data)
+        self.last = max([self.last, *(number for number, _ in lines)])
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.close(self._fd)
+        self._fd = -1
+
+    def _settle(self) -> None:
+        """Open the file if it is not, cut off what is torn or in doubt, and see how far it goes."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            _sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
+        self._cut_failed()
+        self._cut_torn()
+        _sync(self._fd, os.fdatasync)  # what an earlier master has written, and maybe not waited for
+        self._size = os.fstat(self._fd).st_size
+        found = _last_line(self._fd).get(self._key)
+        if isinstance(found, int):
+            self.last = max(self.last, found)
+
+    def _cut_failed(self) -> None:
+        """Cut off what a failed `append` has left, unless somebody else has appended since."""
+        if self._failed is None or self._fd < 0:
+            return
+        begun, data = self._failed
+        size = os.fstat(self._fd).st_size
+        if begun < size <= begun + len(data) and data.startswith(os.pread(self._fd, size - begun, begun)):
+            os.ftruncate(self._fd, begun)
+        self._failed = None
+
+    def _cut_torn(self) -> None:
+        """Cut off what a killed writer has left of its last line."""
+        size = end = os.fstat(self._fd).st_size
+        while end and os.pread(self._fd, 1, end - 1) != b"\n":
+            chunk = min(end, TAIL)
+            found = os.pread(self._fd, chunk, end - chunk).rfind(b"\n")
+            end = end - chunk + found + 1
+        if end != size:
+            os.ftruncate(self._fd, end)
+
+
+def _sync(fd: int, sync: Callable[[int], None]) -> None:
+    """Wait until the disk has the file, where the file system knows of such a thing."""
+    try:
+        sync(fd)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        _sync(folder, os.fsync)
+    finally:
+        os.close(folder)
+
+
+def _last_line(fd: int) -> dict[str, Any]:
+    size, tail = os.fstat(fd).st_size, TAIL
+    while True:
+        data = os.pread(fd, tail, max(0, size - tail))
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        for line in reversed(lines[0 if tail >= size else 1 :]):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                return msgspec.json.decode(line, type=dict[str, Any])
+        if tail >= size:
+            return {}
+        tail *= 4

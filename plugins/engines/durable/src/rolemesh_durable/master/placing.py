@@ -1,0 +1,77 @@
+"""Places for the ranks of a job that is resized, and whether their states can be cut for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.api.cluster import ClusterView
+from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.reshard import owned
+from rolemesh_durable.master.moving import moves_of
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.replan import replan
+
+__all__ = ["find_places", "sized", "why_not_cut"]
+
+
+def sized(request: PlacementRequest, sizes: Mapping[str, int]) -> PlacementRequest:
+    """`request` with these numbers of ranks of some roles."""
+    roles = (msgspec.structs.replace(each, world_size=sizes.get(each.role, each.world_size)) for each in request.roles)
+    return msgspec.structs.replace(request, roles=tuple(roles))
+
+
+def find_places(
+    wanted: e.FindLayout,
+    request: PlacementRequest,
+    plan: PlacementPlan,
+    lost: Collection[str],
+    cluster: ClusterView,
+    strategies: Sequence[Strategy],
+    homes: Mapping[tuple[str, int], str],
+    agents: Mapping[str, str],
+) -> e.LayoutFound:
+    """Places for all ranks of the roles in `wanted`: who has one keeps it, and all others keep theirs.
+
+    `homes` is the agent of each rank now, `agents` the node of each that may be used, `lost` are nodes that are gone.
+    """
+    kept = tuple(a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1))
+    used = sorted({a.slot for a in kept})
+    number = {slot: position for position, slot in enumerate(used)}
+    smaller = msgspec.structs.replace(
+        plan,
+        slots=tuple(msgspec.structs.replace(plan.slot(slot), id=number[slot]) for slot in used),
+        assignments=tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in kept),
+        unplaced=(),
+    )
+    found = replan(request, smaller, lost, cluster, strategies)
+    of = {key: agent for key, agent in homes.items() if key[0] not in wanted.sizes}
+    moved = moves_of(found, of, agents)
+    if moved.moves is None:
+        return e.LayoutFound(wanted.number, wanted.step, why=f"there is no room: {moved.why}")
+    if others := sorted({f"{m.role}/{m.rank}" for m in moved.moves if m.role not in wanted.sizes}):
+        why = f"there is no room unless {', '.join(others)} move, which are not resized"
+        return e.LayoutFound(wanted.number, wanted.step, why=why)
+    if turns := sorted({f"{role}/{rank}" for m in moved.moves for role, rank in m.turns if role != m.role}):
+        why = f"there is no room but on slots of {', '.join(turns)}, with which new ranks would take turns"
+        return e.LayoutFound(wanted.number, wanted.step, why=why)
+    return e.LayoutFound(wanted.number, wanted.step, "", moved.moves, moved.places, found)
+
+
+def why_not_cut(folder: Path, roles: Collection[str], collective: Collection[str]) -> str:
+    """Why the states of a role's ranks in a persisted snapshot cannot be had by another number of ranks, or "".
+
+    Raises `SnapshotError`.
+    """
+    for role in roles:
+        states = disk.states(folder, role)
+        path = owned(states, alone=role not in collective) if states else ""
+        if path:
+            return (
+                f"{path} of role {role} belongs to each rank, and nothing says how other ranks should divide it: "
+                "store it as a Shard"
+            )
+    return ""

@@ -1,0 +1,352 @@
+"""Calls between ranks, beside the edges: whom a caller asks, what it asks again after a death, and what a callee
+remembers, so that in one life it runs no call twice. Pure.
+
+A call has a key that is the same in each life of its caller, made of the operator, the step, which call of them it is
+and what it says. A restarted caller goes through its steps again and asks with the same keys; a callee that knows one
+answers from memory, which it keeps until the caller cannot be restored to before that step any more. This is the
+duplicate suppression of remote procedure calls (Birrell and Nelson 1984, "Implementing remote procedure calls",
+section 3.2), with the commit in the place of the acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.rank_key import RankKey
+
+__all__ = [
+    "OPEN",
+    "CalleeState",
+    "CallerState",
+    "Known",
+    "OpenCall",
+    "Way",
+    "called_at",
+    "hold_of_call",
+    "position_of",
+    "ways",
+]
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+
+FIRST_WAY: Final = 1 << 24
+"""Calls travel as data does: each pair of roles has two numbers where edges have theirs."""
+OPEN: Final = 64
+"""So many calls of a caller may be under way to one rank."""
+OPEN_BYTES: Final = 32 << 20
+"""And so many bytes, if there is more than one."""
+
+
+class Way(NamedTuple):
+    """The numbers that stand for the edges between a calling role and a called one: there, and back."""
+
+    caller: str
+    callee: str
+    asks: int
+    answers: int
+
+
+def ways(graph: LogicalGraph) -> tuple[Way, ...]:
+    """All of a flow."""
+    numbers = range(FIRST_WAY, FIRST_WAY + 2 * len(graph.callers), 2)
+    return tuple(Way(*pair, at, at + 1) for pair, at in zip(graph.callers, numbers, strict=True))
+
+
+def position_of(pair: int, rank: int) -> int:
+    """For a status page, where an edge stands: a call to `rank` (-1: whichever) along the way number `pair`."""
+    return -2 - (pair << 20 | rank + 1)
+
+
+def called_at(position: int, graph: LogicalGraph) -> tuple[str, int] | None:
+    """The role and rank of `position_of`; None if it is no position of a call."""
+    pair, rank = divmod(-2 - position, 1 << 20)
+    return (graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None
+
+
+def hold_of_call(op: OpCall, activity: Activity, unrepeated: Collection[str]) -> int:
+    """How many steps after its own a call of `op` may still be asked again by a rank restored at the commit: as
+    `edge.hold_of`, of operators that are repeated."""
+    period = activity.periods[op.id]
+    return 0 if op.role in unrepeated or op.returns is not None or period is None else period.every
+
+
+class OpenCall(Generic[T]):
+    """A call that is not answered. `life` is that of the rank that has its session, -1 without one."""
+
+    __slots__ = ("item", "key", "life", "nbytes", "rank", "role", "sent_to")
+
+    def __init__(self, key: bytes, role: str, item: T, nbytes: int, *, rank: int = -1, life: int = -1) -> None:
+        """`rank`: the one that is to be asked, if it is up (-1: whichever)."""
+        self.key, self.role, self.item, self.nbytes, self.rank, self.life = key, role, item, nbytes, rank, life
+        self.sent_to = -1
+        """The life of the rank that has been asked."""
+
+
+class CallerState(Generic[T]):
+    """A caller's open calls: each is with one rank, or waits for one that is up and has few of them."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        """`sizes`: ranks by role that may be called."""
+        self._ranks = {role: [(role, rank) for rank in range(size)] for role, size in sizes.items()}
+        self._lives: dict[RankKey, int] = {}
+        self._dead: dict[RankKey, int] = {}
+        self._asked: Counter[RankKey] = Counter()
+        self._bytes: Counter[RankKey] = Counter()
+        self._bound: dict[RankKey, deque[OpenCall[T]]] = {}
+        self._free: dict[str, deque[OpenCall[T]]] = {role: deque() for role in sizes}
+        self.open: dict[bytes, OpenCall[T]] = {}
+        """By key, in the order in which they were asked."""
+
+    def life(self, rank: RankKey) -> int:
+        """The life in which a rank is up; -1 if it is not."""
+        life = self._lives.get(rank, -1)
+        return life if life > self._dead.get(rank, -1) else -1
+
+    def up(self, role: str) -> list[int]:
+        """The ranks of a role that are up."""
+        return [rank for _, rank in self._ranks[role] if self.life((role, rank)) >= 0]
+
+    def ask(self, call: OpenCall[T]) -> bool:
+        """A new call; False if its session is lost."""
+        if call.life >= 0 and self._gone(call):
+            return False
+        self.open[call.key] = call
+        if call.life < 0 and self.life((call.role, call.rank)) < 0:
+            call.rank = -1
+        self._queue(call).append(call)
+        return True
+
+    def leaving(self, role: str) -> Iterator[OpenCall[T]]:
+        """The calls to `role` that may leave now, each with its rank."""
+        for key in [key for key, queue in self._bound.items() if queue and key[0] == role]:
+            queue = self._bound[key]
+            while queue and self.life(key) >= 0 and self._room(key, queue[0]):
+                yield self._sends(queue.popleft(), key)
+        free = self._free[role]
+        while free:
+            there = [key for key in self._ranks[role] if self.life(key) >= 0 and self._room(key, free[0])]
+            if not there:
+                return
+            yield self._sends(free.popleft(), min(there, key=self._asked.__getitem__))
+
+    def close(self, key: bytes) -> OpenCall[T] | None:
+        """A call is answered, or given up; None if it is not open."""
+        call = self.open.pop(key, None)
+        if call is None:
+            return None
+        if call.sent_to >= 0:
+            self._unsend(call)
+        else:
+            self._queue(call).remove(call)
+        return call
+
+    def lives(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+        """A rank is up in `life`. What an earlier one had not answered is to be asked again; returns what cannot be,
+        since the session is lost."""
+        if life <= self._lives.get(rank, -1):
+            return []
+        self._lives[rank] = life
+        return self._take_back(rank, life)
+
+    def died(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+        """A rank is known to be dead up to `life`: as `lives`."""
+        if life <= self._dead.get(rank, -1):
+            return []
+        self._dead[rank] = life
+        return self._take_back(rank, life + 1)
+
+    def _take_back(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+        role, number = rank
+        mine = [call for call in self.open.values() if call.role == role and call.rank == number]
+        lost = [call for call in mine if call.life >= 0 and self._gone(call)]
+        for call in lost:
+            self.close(call.key)
+        again = [call for call in mine if call.life < 0 and call.sent_to < life]
+        for call in again:
+            if call.sent_to >= 0:
+                self._unsend(call)
+            else:
+                self._queue(call).remove(call)
+            call.sent_to = call.rank = -1
+        self._free[role].extendleft(reversed(again))
+        return lost
+
+    def _gone(self, call: OpenCall[T]) -> bool:
+        rank = call.role, call.rank
+        return call.life < self._lives.get(rank, -1) or call.life <= self._dead.get(rank, -1)
+
+    def _queue(self, call: OpenCall[T]) -> deque[OpenCall[T]]:
+        if call.rank < 0:
+            return self._free[call.role]
+        return self._bound.setdefault((call.role, call.rank), deque())
+
+    def _room(self, rank: RankKey, call: OpenCall[T]) -> bool:
+        asked = self._asked[rank]
+        return not asked or (asked < OPEN and self._bytes[rank] + call.nbytes <= OPEN_BYTES)
+
+    def _sends(self, call: OpenCall[T], rank: RankKey) -> OpenCall[T]:
+        call.rank, call.sent_to = rank[1], self._lives[rank]
+        self._asked[rank] += 1
+        self._bytes[rank] += call.nbytes
+        return call
+
+    def _unsend(self, call: OpenCall[T]) -> None:
+        self._asked[call.role, call.rank] -= 1
+        self._bytes[call.role, call.rank] -= call.nbytes
+
+
+class Known(Generic[Q, T]):
+    """A call that a callee has been asked: who has asked it last, what, and the answer once there is one."""
+
+    __slots__ = ("answer", "caller", "generation", "key", "method", "nbytes", "request", "step", "until")
+
+    def __init__(
+        self, caller: RankKey, generation: int, key: bytes, step: int, until: int, method: str, request: Q
+    ) -> None:
+        self.caller, self.generation, self.key, self.step, self.until = caller, generation, key, step, until
+        self.method = method
+        self.request: Q | None = request
+        self.answer: T | None = None
+        self.nbytes = 0
+
+
+class CalleeState(Generic[Q, T]):
+    """What a rank has been asked, and its answers for as long as somebody may ask again."""
+
+    def __init__(
+        self, callers: Collection[RankKey], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int
+    ) -> None:
+        """`concurrency`: calls of a method that may run at once. `keeps`: callers may be restored, at multiples of
+        `every` steps. No call of later steps begins while `max_bytes` of answers are kept, if a commit frees some.
+        """
+        self._concurrency, self._keeps, self._every, self._max_bytes = concurrency, keeps, every, max_bytes
+        self._known: dict[tuple[RankKey, bytes], Known[Q, T]] = {}
+        self._addresses: dict[RankKey, int] = dict.fromkeys(callers, -1)
+        self._finished: dict[RankKey, tuple[int, int]] = dict.fromkeys(callers, (-1, -1))
+        self._queues: dict[str, deque[Known[Q, T]]] = {method: deque() for method in concurrency}
+        self._running: Counter[str] = Counter()
+        self._untils: Counter[int] = Counter()
+        self._committed = -1
+        self.kept_bytes = 0
+
+    @property
+    def finished(self) -> int:
+        """The newest step that all callers have finished."""
+        return min((step for _, step in self._finished.values()), default=-1)
+
+    def behind(self, step: int) -> list[RankKey]:
+        """The callers that have not finished `step`."""
+        return [key for key, (_, finished) in self._finished.items() if finished < step]
+
+    @property
+    def running(self) -> int:
+        """Calls that run."""
+        return self._running.total()
+
+    def knows(self, caller: RankKey, method: str) -> bool:
+        """Whether there is such a caller, and such a method."""
+        return caller in self._addresses and method in self._queues
+
+    def asked(
+        self, caller: RankKey, generation: int, key: bytes, step: int, until: int, method: str, request: Q
+    ) -> Known[Q, T] | None:
+        """Somebody asks; returns the call if it is answered already, and its answer can be sent."""
+        known = self._known.get((caller, key))
+        if known is None:
+            if until > self._committed:
+                known = Known(caller, generation, key, step, until, method, request)
+                self._known[caller, key] = known
+                self._queues[method].append(known)
+            return None
+        known.generation = max(known.generation, generation)
+        return known if known.answer is not None and self._reachable(known) else None
+
+    def begins(self) -> Known[Q, T] | None:
+        """A call that is to be run now, if there is one."""
+        reach = self._reach
+        for method, queue in self._queues.items():
+            if self._running[method] >= self._concurrency[method]:
+                continue
+            held = 0
+            for _ in range(len(queue)):
+                known = queue.popleft()
+                generation, finished = self._finished[known.caller]
+                if generation >= known.generation and finished >= known.until:  # its caller has given it up
+                    del self._known[known.caller, known.key]
+                elif known.step > reach:
+                    queue.append(known)
+                    held += 1
+                else:
+                    queue.rotate(held)
+                    self._running[method] += 1
+                    return known
+        return None
+
+    def done(self, known: Known[Q, T], answer: T, nbytes: int) -> bool:
+        """A call has been run; whether its answer can be sent now."""
+        self._running[known.method] -= 1
+        known.answer, known.nbytes, known.request = answer, nbytes, None
+        self._untils[known.until] += 1
+        self.kept_bytes += nbytes
+        reachable = self._reachable(known)
+        if self._needless(known):
+            self._forget(known)
+        return reachable
+
+    def met(self, caller: RankKey, generation: int) -> list[Known[Q, T]]:
+        """The address of a caller is known: the answers that this one has asked for and that wait for it."""
+        if generation <= self._addresses[caller]:
+            return []
+        self._addresses[caller] = generation
+        return [
+            known
+            for (who, _), known in self._known.items()
+            if who == caller and known.answer is not None and known.generation == generation
+        ]
+
+    def has_finished(self, caller: RankKey, generation: int, step: int) -> None:
+        """A caller has finished `step`, and asks no more in it unless it is started again."""
+        if caller not in self._finished or (generation, step) <= self._finished[caller]:
+            return
+        self._finished[caller] = generation, step
+        if not self._keeps:
+            self._free(lambda known: known.caller == caller and known.step <= step)
+
+    def committed(self, step: int) -> None:
+        """No caller will ask again in steps up to this one."""
+        if step > self._committed:
+            self._committed = step
+            self._free(lambda known: known.until <= step)
+
+    def _free(self, gone: Callable[[Known[Q, T]], bool]) -> None:
+        for known in [known for known in self._known.values() if known.answer is not None and gone(known)]:
+            self._forget(known)
+
+    def _forget(self, known: Known[Q, T]) -> None:
+        del self._known[known.caller, known.key]
+        self.kept_bytes -= known.nbytes
+        self._untils[known.until] -= 1
+        if not self._untils[known.until]:
+            del self._untils[known.until]
+
+    def _needless(self, known: Known[Q, T]) -> bool:
+        if self._keeps:
+            return known.until <= self._committed
+        return known.step <= self._finished[known.caller][1]
+
+    def _reachable(self, known: Known[Q, T]) -> bool:
+        return self._addresses[known.caller] >= known.generation
+
+    @property
+    def _reach(self) -> float:
+        """The last step whose calls may be run. Those up to the next commit that frees something always may: that
+        commit may wait for them."""
+        if self.kept_bytes < self._max_bytes or not self._untils:
+            return inf
+        return (min(self._untils) // self._every + 1) * self._every - 1

@@ -1,0 +1,72 @@
+"""How a process's end is told, and which of several failures the others are echoes of. Pure."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Sequence
+from typing import Literal
+
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol.error_texts import raised_lines
+
+__all__ = ["describe_exit", "is_echo", "primary", "weight"]
+
+_HINTS: dict[int, str] = {
+    signals.SIGKILL: " (nobody here sent it: out of memory, or somebody else)",
+    signals.SIGSEGV: " (a crash in native code, or a write into an input tensor, which is read-only: clone it)",
+}
+
+
+def describe_exit(
+    role: str,
+    rank: int,
+    exit_code: int | None,
+    signal: int | None,
+    error: str = "",
+    generation: int = 0,
+    cause: Literal["start", "environment"] = "start",
+) -> Failure:
+    """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
+    if error and cause == "environment":
+        message, _, printed = error.partition("\n")
+        return Failure(cause, role, rank, message=message, traceback=printed, generation=generation)
+    if error:
+        return Failure(cause, role, rank, message=error, generation=generation)
+    if signal is not None:
+        try:
+            name = signals.Signals(signal).name
+        except ValueError:
+            name = f"signal {signal}"
+        message = f"its process was killed by {name}{_HINTS.get(signal, '')}"
+        return Failure("signal", role, rank, message=message, signal=signal, generation=generation)
+    message = f"its process ended with exit code {exit_code} before its last step"
+    return Failure("exit", role, rank, message=message, exit_code=exit_code, generation=generation)
+
+
+_ECHOES = ("connection reset", "connection closed", "connection refused", "broken pipe", "gloo", "nccl", "socket")
+
+
+def is_echo(failure: Failure) -> bool:
+    """Whether this is what a survivor says when its peer has died: a broken connection of a collective."""
+    text = " ".join([failure.message, *raised_lines(failure.traceback)]).lower()
+    return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
+
+
+def weight(failure: Failure) -> int:
+    """Orders failures by how likely they are the cause of the others, 0 the most.
+
+    A lost node or agent, then a death, then an exception. A collective's survivor raises a connection error within
+    milliseconds of its peer's death, often before the death itself is seen, so the order of arrival says little.
+    """
+    if failure.cause in ("node_lost", "agent_lost", "log_lost"):
+        return 0
+    if failure.cause in ("signal", "start", "environment", "hang", "check"):
+        return 1
+    if failure.cause == "exception" and not is_echo(failure):
+        return 2
+    return 3 if failure.cause in ("exit", "straggler") else 4
+
+
+def primary(failures: Sequence[Failure]) -> Failure:
+    """The failure that the others are echoes of."""
+    return min(failures, key=weight)

@@ -1,0 +1,112 @@
+"""Persisted snapshots: agents write the parts of their ranks, and a checkpoint of which all parts are there becomes
+whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.edge import hold_of
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.rank_key import RankKey
+
+__all__ = ["Checkpoints"]
+
+Teller: TypeAlias = tuple[str, int]
+"""An incarnation of an agent."""
+
+
+class Checkpoints:
+    """Collects parts, by step and rank, each with who has told of it."""
+
+    def __init__(self, context: MasterContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
+        self._parts: dict[int, dict[RankKey, tuple[Teller, m.Persisted]]] = {}
+        self._whole_since: dict[int, float] = {}
+        self._completing = -1
+        self._gaps = 0, 0
+        graph = context.outline.graph
+        holds = [hold_of(edge, graph, Activity(graph), ()) for edge in graph.edges]
+        self._held = max(holds, default=0)
+        """Who starts again so soon after the job's origin takes from it what was on its way."""
+
+    def told(self, teller: Teller, parts: Sequence[m.Persisted]) -> None:
+        """All parts that an agent has on the disk now."""
+        self._withdraw(teller, parts)
+        for part in parts:
+            self._add(teller, part)
+
+    def _withdraw(self, teller: Teller, told: Sequence[m.Persisted]) -> None:
+        """What an agent has told of and tells of no more it has removed from the disk: it has given that set up."""
+        there = {(part.step, part.role, part.rank, part.attempt) for part in told}
+        for step, parts in self._parts.items():
+            for key, (by, part) in list(parts.items()):
+                if by == teller and (step, *key, part.attempt) not in there:
+                    del parts[key]
+
+    def _add(self, teller: Teller, part: m.Persisted) -> None:
+        context, state, progress = self._context, self._context.state, self._progress
+        rank = state.ranks.get((part.role, part.rank))
+        if rank is None or (part.timeline, part.generation) != (state.timeline, rank.launch.generation):
+            return  # made before the rank, or the whole job, went back
+        if part.step <= state.persisted or not self.whole(part.step):
+            return
+        parts = self._parts.setdefault(part.step, {})
+        parts[part.role, part.rank] = teller, part
+        if len(parts) < len(state.ranks) or self._completing >= part.step or state.seeks_origin:
+            return
+        every = context.outline.metrics_every
+        if state.busy or progress.held:
+            self._whole_since[part.step] = context.now  # what is missing will be told again, or written
+        since = self._whole_since.setdefault(part.step, context.now)
+        if not progress.lines_are_out((part.step + 1) // every * every - 1, since):
+            return  # who goes on from the disk knows nothing of the lines before
+        self._completing = part.step
+        needed = state.origin.step if state.committed < state.origin.step + max(1, self._held) else -1
+        context.want(e.CommitCheckpoint(part.step, tuple(parts[key][1] for key in state.ranks), needed))
+
+    def _gap(self) -> int:
+        """So many steps after a change of the layout no checkpoint is whole: see `Layout.whole_from`."""
+        layout = self._context.state.layout
+        if layout.number != self._gaps[0]:
+            self._gaps = layout.number, layout.whole_from(self._context.outline.graph) - layout.step
+        return self._gaps[1] if layout.number else 0
+
+    def whole(self, step: int) -> bool:
+        """Whether there can be a checkpoint of `step` in the present layout."""
+        return step >= self._context.state.layout.step + self._gap()
+
+    def completed(self, step: int, error: str) -> None:
+        """The checkpoint of `step` is whole, or `error` says why not."""
+        context = self._context
+        self._completing = -1
+        if step <= context.state.persisted:
+            return  # a newer one was faster, which has removed what there was of this one
+        if error:
+            # Agents tell their parts again until the checkpoint is whole, so it is tried again.
+            self._parts.pop(step, None)
+            if context.warnings.get("") != error:
+                context.tell(t.SnapshotWarning(error, step=step))
+            context.warnings[""] = error
+            return
+        context.warnings.pop("", None)
+        self._parts = {at: parts for at, parts in self._parts.items() if at > step}
+        self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
+        context.tell(t.CheckpointPersisted(step))
+
+    def went_back(self, key: RankKey, step: int) -> None:
+        """A rank starts again after `step`: its parts of later checkpoints are void, and will be made again."""
+        for at, parts in self._parts.items():
+            if at > step:
+                parts.pop(key, None)
+
+    def roll_back(self) -> None:
+        """The whole job goes back: nothing after that has happened."""
+        self._parts.clear()
+        self._whole_since.clear()
+        self._completing = -1

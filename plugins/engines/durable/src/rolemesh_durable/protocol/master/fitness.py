@@ -1,0 +1,64 @@
+"""Nodes are measured before ranks start there, and those that are unfit are left to the ladder."""
+
+from __future__ import annotations
+
+from rolemesh.api.failures import Failure
+from rolemesh_durable.protocol.fitness import Measurements, unfit
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.state import AgentRecord
+
+__all__ = ["Fitness"]
+
+COMES = ("wanted", "starting", "up")
+LONG_S = 5.0
+"""After so long it is said what the start waits for."""
+
+
+class Fitness:
+    """Judges nodes together: each by what the others have measured, as soon as all that are to have ranks have.
+
+    What a node was found to be holds as long as the job; it is measured once.
+    """
+
+    def __init__(self, context: MasterContext) -> None:
+        self._context = context
+        self._since: float | None = None
+        """Since when there have been nodes to judge."""
+
+    def open(self, agent: AgentRecord) -> bool:
+        """Whether the agent's node has not been judged, so that no rank may start there."""
+        return bool(self._context.outline.checks) and agent.place.node not in self._context.state.checked
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """The nodes that are to be judged."""
+        state = self._context.state
+        agents = {name: agent for name, agent in state.agents.items() if agent.state in COMES and self.open(agent)}
+        return tuple(sorted(agent.place.node for name, agent in agents.items() if state.on(name)))
+
+    def turn(self) -> None:
+        """Judge the nodes that can be."""
+        context, state = self._context, self._context.state
+        found: dict[str, tuple[AgentRecord, Measurements]] = {}
+        self._since = (context.now if self._since is None else self._since) if self.together else None
+        for name, agent in state.agents.items():
+            if agent.state not in COMES or not self.open(agent) or not state.on(name):
+                continue
+            if agent.report is None or not agent.report.measured:
+                return
+            found[agent.place.node] = agent, agent.report.measured
+        known = {**state.checked, **{node: measured for node, (_, measured) in found.items()}}
+        for node, (agent, measured) in found.items():
+            others = [theirs for other, theirs in known.items() if other != node]
+            why = unfit(context.outline.checks, measured, others)
+            context.tell(t.NodeChecked(agent.place.agent, agent.incarnation, node, measured, why))
+            if why:
+                context.failed(Failure("check", node=node, message=why))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What takes long."""
+        if self._since is None or self._context.now < self._since + LONG_S:
+            return ()
+        nodes = self.together
+        return (f"no rank starts before the checks of {len(nodes)} nodes are over: {', '.join(nodes)}",)

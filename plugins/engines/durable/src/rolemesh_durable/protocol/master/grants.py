@@ -1,0 +1,49 @@
+"""How many steps ranks may run ahead of the last commit: what takes them some seconds, found while they run. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from rolemesh_durable.protocol.master_config import MasterConfig
+
+__all__ = ["GrantSize"]
+
+AHEAD_S = 4.0
+"""Ranks are granted what they do in this time, and more when half of it is gone: a master may be away for the rest."""
+LEAST = 2
+"""So many steps are granted in any case, and before anybody knows how long one takes."""
+GROWTH = 4
+"""Who comes to the end of a grant was slower for it: the next is so much larger."""
+UNLIMITED = 1 << 30
+LOOK_S = 0.5
+"""The speed is taken over at least this long."""
+
+
+class GrantSize:
+    """Grows at once when ranks are quick, and shrinks by half in each `LOOK_S` in which they are slow."""
+
+    def __init__(self, outline: MasterConfig) -> None:
+        """`outline.grant`, if there is one, is the limit. What edges and snapshots need is granted in any case."""
+        every = 2 * outline.snapshots.every if outline.snapshots.enabled else 1
+        ops = outline.graph.ops
+        # A producer that may be many values ahead on an edge is not held back by the grant.
+        edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
+        self._limit = max(every, UNLIMITED if outline.grant is None else outline.grant)
+        self._least = min(max(LEAST, every, *edges), self._limit)
+        self._size = self._least
+        self._since, self._from = -math.inf, -1
+
+    def ahead(self, committed: int, granted: int, now: float) -> int:
+        """So many steps beyond `committed` at time `now` (s), when all up to `granted` have been granted."""
+        if committed < self._from or self._since == -math.inf:  # it has gone back, or just begun
+            self._since, self._from = now, committed
+        if committed >= granted > self._from:
+            self._resize(GROWTH * self._size)
+        elif now >= self._since + LOOK_S:
+            speed = (committed - self._from) / (now - self._since)
+            self._since, self._from = now, committed
+            self._resize(max(math.ceil(AHEAD_S * speed), self._size // 2))
+        return self._size
+
+    def _resize(self, size: int) -> None:
+        self._size = min(max(size, self._least), self._limit)

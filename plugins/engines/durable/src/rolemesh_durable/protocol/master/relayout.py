@@ -1,0 +1,56 @@
+"""What the transitions of a resize mean for a job's state: part of `apply`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from rolemesh_durable.protocol.master import state as st
+from rolemesh_durable.protocol.master import transitions as t
+
+__all__ = ["Resizing", "resize"]
+
+Resizing: TypeAlias = t.ResizeAsked | t.ResizeAt | t.LayoutChanged | t.Resized | t.ResizeRefused
+
+
+def resize(state: st.JobState, happened: Resizing) -> None:
+    """Bring `state` to where it is after what has happened."""
+    match happened:
+        case t.ResizeAsked(number, sizes, reason):
+            state.resizes, state.resize = number, st.Resize(number, sizes, reason)
+        case t.ResizeAt(_, step) if state.resize is not None:
+            state.resize.step = step
+        case t.LayoutChanged():
+            _relayout(state, happened)
+        case t.Resized() | t.ResizeRefused():
+            state.resize = None
+
+
+def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
+    layout = state.layout = changed.layout
+    step = layout.step
+    state.origin = st.Origin(layout.folder, step)
+    state.committed = state.persisted = step
+    state.plan = changed.plan
+    for place in changed.places:
+        st.place(state, place)
+    moves = {(move.role, move.rank): move for move in changed.moves}
+    before, after = state.ranks, dict[tuple[str, int], st.RankRecord]()
+    for key, record in before.items():
+        role = key[0]
+        record.finished = record.durable = step
+        if role not in changed.roles:
+            after[key] = record
+        elif key[1] == 0:  # its other ranks follow it, all in one generation that none of them has had
+            generation = max(each.launch.generation for (name, _), each in before.items() if name == role)
+            for rank in range(layout.sizes[role]):
+                move = moves[role, rank]
+                launch = msgspec.structs.replace(
+                    move.applied(record.launch), rank=rank, world_size=layout.sizes[role], generation=generation,
+                    collective=role in changed.groups, layout=layout,
+                )  # fmt: skip
+                after[role, rank] = st.RankRecord(launch, move.agent, "halting", finished=step, durable=step)
+    state.ranks = after
+    for key in before.keys() - after.keys():
+        state.reached.pop(key, None)

@@ -1,0 +1,195 @@
+"""Roles get more or fewer ranks while the job runs: all ranks come to one step, of which there is a persisted snapshot;
+the layout changes; the ranks of the resized roles start from it, and the others go on.
+
+asked ─▶ there is room ─▶ a step ─▶ everybody is there, persisted ─▶ the layout changes ─▶ they start ─▶ resized
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.routes import RouteError, route
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.checkpoints import Checkpoints
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.state import JobState, Resize
+from rolemesh_durable.protocol.master_config import MasterConfig
+
+__all__ = ["Resizing", "refusal", "sizes_now"]
+
+ASK_AGAIN_S = 5.0
+"""After so long without an answer places are looked for again."""
+
+
+def sizes_now(state: JobState) -> dict[str, int]:
+    """How many ranks each role has."""
+    return {role: record.launch.world_size for (role, _), record in state.ranks.items()}
+
+
+def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -> str:
+    """Why the job cannot have these world sizes, whatever room there is; "" if it may. Pure."""
+    sizes = sizes_now(state)
+    for role, size in wanted.items():
+        if role not in sizes:
+            return f"the job has no role {role!r}; it has {', '.join(sizes)}"
+        least, most = outline.ranges.get(role, (1, 1 << 30))
+        if not least <= size <= most:
+            limits = f"from {least} to {most} ranks" if role in outline.ranges else "at least one rank"
+            return f"role {role} may have {limits} (its world_size in the job file), not {size}"
+    changing = {role for role, size in wanted.items() if sizes[role] != size}
+    if not outline.snapshots.enabled:
+        return "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.enabled: true"
+    if outline.graph.services:
+        return "its roles call each other, and who answers whom cannot be resized yet"
+    for edge in outline.graph.edges:
+        ends = {outline.graph.ops[edge.src].role, outline.graph.ops[edge.dst].role} & changing
+        if ends and Balanced in map(type, (edge.src_partition, edge.dst_partition)):
+            return f"rows that are shared out by demand go to or come from {', '.join(sorted(ends))}"
+    if state.finishing or state.phase not in ("starting", "running"):
+        return "the job is about to end"
+    for (role, rank), record in state.ranks.items():
+        if record.launch.peers and role in changing:
+            return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
+        if len(record.launch.turns) > 1 and changing & {mate for mate, _ in record.launch.turns}:
+            return f"{role}/{rank} takes turns on its slot: ranks that share one cannot be resized"
+    return _no_route({**sizes, **wanted}, sizes, changing, outline)
+
+
+def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set[str], outline: MasterConfig) -> str:
+    graph = outline.graph
+    for edge in graph.edges:
+        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+        try:
+            route(edge.src_partition, after[src], edge.dst_partition, after[dst])
+            if dst in changing and edge.lag:  # what is under way is cut again
+                route(edge.dst_partition, before[dst], edge.dst_partition, after[dst])
+        except RouteError as error:
+            return f"{edge.param!r} of {graph.ops[edge.dst].label}: {error}"
+    return ""
+
+
+class Resizing:
+    """Sees to one resize at a time."""
+
+    def __init__(
+        self, context: MasterContext, progress: Progress, checkpoints: Checkpoints, coordinator: Coordinator
+    ) -> None:
+        self._context, self._progress = context, progress
+        self._checkpoints, self._coordinator = checkpoints, coordinator
+        self._room = -1
+        """The resize for which there is room, as far as this master knows."""
+        self._asked_at = float("-inf")
+        self._quiet_since: float | None = None
+
+    def refusal(self, wanted: Mapping[str, int]) -> str:
+        """Why this cannot be asked for now; "" if it can, or is being done."""
+        state = self._context.state
+        if state.resize is not None:
+            return "" if state.resize.sizes == self._changes(wanted) else "it is being resized already"
+        return refusal(wanted, self._context.outline, state)
+
+    def asked(self, wanted: Mapping[str, int], reason: str) -> None:
+        """Somebody wants these world sizes."""
+        context, state = self._context, self._context.state
+        changes = {} if self.refusal(wanted) else self._changes(wanted)
+        if state.resize is None and changes:
+            context.tell(t.ResizeAsked(state.resizes + 1, changes, reason, context.now))
+            self._asked_at = float("-inf")
+
+    def _changes(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        now = sizes_now(self._context.state)
+        return {role: size for role, size in wanted.items() if now.get(role) != size}
+
+    def answered(self, found: e.LayoutFound) -> None:
+        """The shell has looked for places, and at the snapshot of the step, if there was one already."""
+        resize, state = self._context.state.resize, self._context.state
+        self._asked_at = float("-inf")
+        if resize is None or found.number != resize.number or state.phase != "running" or self._changed(resize):
+            return
+        if found.why:
+            self._refuse(resize, found.why)
+        elif resize.step < 0:
+            self._room = resize.number
+        elif found.step == resize.step and self._is_quiet(resize) and self._can_take(found):
+            self._change(resize, found)
+
+    def turn(self) -> None:
+        """Whatever can be done now."""
+        state = self._context.state
+        resize = state.resize
+        if resize is None or state.phase != "running":
+            return
+        if self._changed(resize):
+            self._end_if_up(resize)
+            return
+        given_up = max((a.report.given_up for a in state.agents.values() if a.report is not None), default=-1)
+        if state.finishing:
+            self._refuse(resize, "the job is about to end")
+        elif resize.step >= 0 and given_up >= resize.step > state.persisted:
+            self._refuse(resize, f"its snapshot of step {resize.step} cannot be written to disk")
+        elif resize.step < 0 and self._room != resize.number:
+            self._ask(resize)
+        elif resize.step < 0:
+            self._decide(resize, given_up)
+        elif self._is_quiet(resize):
+            self._quiet_since = self._context.now if self._quiet_since is None else self._quiet_since
+            self._ask(resize)
+
+    def _changed(self, resize: Resize) -> bool:
+        return self._context.state.layout.number == resize.number
+
+    def _ask(self, resize: Resize) -> None:
+        if self._context.now >= self._asked_at + ASK_AGAIN_S:
+            self._asked_at = self._context.now
+            self._context.want(e.FindLayout(resize.number, resize.step, resize.sizes))
+
+    def _decide(self, resize: Resize, given_up: int) -> None:
+        """The newest step that any rank may run to: none has gone beyond it, and all will come to it."""
+        state, granted = self._context.state, self._progress.most_granted()
+        if granted is None:
+            return
+        # Whoever needs what was made before the last change takes it from that one's snapshot, and no later one.
+        step = max(granted, given_up + 1, state.layout.step + 1)
+        while not self._checkpoints.whole(step):
+            step += 1
+        if step >= state.end:
+            self._refuse(resize, f"the job ends with step {state.end}, and its ranks may run to step {step} by now")
+        else:
+            self._context.tell(t.ResizeAt(resize.number, step))
+
+    def _is_quiet(self, resize: Resize) -> bool:
+        state, step = self._context.state, resize.step
+        there = state.are(state.ranks, "running") and all(rank.finished >= step for rank in state.ranks.values())
+        if not there or state.busy or any(agent.leaving for agent in state.agents.values()):
+            return False
+        return state.committed >= step and state.persisted >= step and self._progress.published >= step
+
+    def _can_take(self, found: e.LayoutFound) -> bool:
+        """The places are still there: an agent may have been lost since."""
+        agents = self._context.state.agents
+        return all(move.agent not in agents or agents[move.agent].state == "up" for move in found.moves)
+
+    def _change(self, resize: Resize, found: e.LayoutFound) -> None:
+        context, state, outline = self._context, self._context.state, self._context.outline
+        layout = state.layout.next(resize.number, resize.step, found.folder, resize.sizes)
+        groups = tuple(role for role, size in resize.sizes.items() if role in outline.collective and size > 1)
+        context.tell(
+            t.LayoutChanged(resize.number, layout, tuple(resize.sizes), groups, found.moves, found.places, found.plan)
+        )
+        self._coordinator.resizes(tuple(resize.sizes), resize.reason)
+
+    def _end_if_up(self, resize: Resize) -> None:
+        context, state = self._context, self._context.state
+        if not state.busy and state.are(state.ranks, "running"):
+            since = context.now if self._quiet_since is None else self._quiet_since
+            self._quiet_since = None
+            took = round(context.now - since, 3)
+            context.tell(t.Resized(resize.number, resize.step, resize.sizes, took, context.now))
+
+    def _refuse(self, resize: Resize, why: str) -> None:
+        self._quiet_since = None
+        self._context.tell(t.ResizeRefused(resize.number, why, self._context.now))

@@ -1,0 +1,139 @@
+"""The diagnoser `standard`: from what is known of a failure to the level of the ladder that it should start at."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from rolemesh.api.diagnoser import Diagnoser
+from rolemesh.api.failures import Failure, JobView, Verdict
+from rolemesh.hookspecs import hookimpl
+from rolemesh_durable.protocol.error_texts import Rule, known, raised_lines
+
+__all__ = ["StandardDiagnoser", "StandardOptions"]
+
+_SIGNALS: dict[int, str] = {
+    signals.SIGKILL: "killed from outside: by the kernel because memory ran out, or by somebody",
+    signals.SIGTERM: "asked to end from outside: by a batch system, or by somebody",
+    signals.SIGBUS: "a crash in native code: /dev/shm is full, or a mapped file has become shorter",
+    signals.SIGABRT: "native code gave up (abort): its own check failed, or the watchdog of NCCL",
+}
+_CRASHES = (signals.SIGSEGV, signals.SIGILL, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS)
+
+
+class StandardOptions(BaseModel, extra="forbid"):
+    """What counts as hopeless, and what is done about ranks that are merely slow."""
+
+    repeats: int = Field(
+        default=2, ge=1, description="The same exception of user code, at the same step, so many times is fatal."
+    )
+    stragglers: Literal["report", "move"] = Field(
+        default="report",
+        description="A sustained straggler is only reported, or handed to the ladder as a fault of its node.",
+    )
+
+
+class StandardDiagnoser(Diagnoser):
+    """Judges by cause, exit code, signal, and the texts of well-known errors.
+
+    It always has a verdict, except for a straggler that is only to be reported: so put others before it in the job
+    file's list. Only exceptions of user code and environments that were never made are fatal, because only they are
+    sure to happen again: an exception that says that a peer is gone, or that memory ran out, depends on what else went
+    on.
+    """
+
+    Options = StandardOptions
+    options: StandardOptions
+
+    @hookimpl
+    def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
+        """Pure; the same failure and history give the same verdict."""
+        match failure.cause:
+            case "node_lost":
+                return Verdict("hardware", "the node is lost, and what was in its memory")
+            case "check":
+                return Verdict("hardware", "a check before the start has found the node unfit")
+            case "log_lost":
+                return Verdict("software", "what it had sent is lost, and others have used some of it")
+            case "straggler":
+                slow = Verdict("hardware", "slower than the role's other ranks for long: its node is at fault")
+                return slow if self.options.stragglers == "move" else None
+            case "hang":
+                return Verdict("software", "nothing moved, and the others waited for this rank")
+            case "signal" | "exit":
+                return _died(failure)
+            case "environment":
+                return _unmade(failure)
+        rule = _meaning(failure)
+        if rule is not None and rule.kind != "user":
+            return Verdict(rule.kind, rule.reason)
+        if failure.cause == "agent_lost":
+            return Verdict("software", "the agent's process ended, and its ranks with it")
+        if failure.cause == "start":
+            return Verdict("software", "its process could not be started")
+        return self._user(failure, view, rule.reason if rule is not None else "the job's own code raised it")
+
+    def _user(self, failure: Failure, view: JobView, reason: str) -> Verdict:
+        times = 1 + len({earlier.generation for earlier in view.failures if _again(failure, earlier)})
+        if times < self.options.repeats:
+            return Verdict("user", reason)
+        at = f"at step {failure.step}" if failure.step >= 0 else "before the first step"
+        if times > 1:
+            reason = f"{reason}, for the {_nth(times)} time {at}: it would again"
+        return Verdict("user", reason, fatal=True)
+
+
+def _meaning(failure: Failure) -> Rule | None:
+    """What the message says; where that is not known, what the exceptions behind it say."""
+    return known(failure.message.splitlines()) or known(raised_lines(failure.traceback))
+
+
+def _again(failure: Failure, earlier: Failure) -> bool:
+    """Whether `earlier` is the same exception at the same place, before a restart: its peers' of one time are not."""
+    return (
+        earlier.cause == failure.cause
+        and (earlier.role, earlier.operator, earlier.step) == (failure.role, failure.operator, failure.step)
+        and earlier.generation < failure.generation
+        and _bare(earlier.message) == _bare(failure.message)
+    )
+
+
+def _bare(message: str) -> str:
+    """The message without addresses in memory, which differ from run to run."""
+    return re.sub(r"0x[0-9a-fA-F]+", "0x", message)
+
+
+def _unmade(failure: Failure) -> Verdict:
+    """What pip could install once it can again: on a node to which the rank was moved something else is wrong."""
+    if failure.generation:
+        return Verdict("software", "its role's environment could not be made where it was started again")
+    return Verdict("user", "its role's environment could not be made, and would not be a second time", fatal=True)
+
+
+def _died(failure: Failure) -> Verdict:
+    """A process that gave up may have printed why; one that was killed from outside has not known."""
+    how = _killed(failure.signal) if failure.cause == "signal" else _ended(failure.exit_code)
+    said = known(failure.log_tail.splitlines()) if failure.signal not in (signals.SIGKILL, signals.SIGTERM) else None
+    if said is None or said.kind not in ("hardware", "software"):
+        return Verdict("software", how)
+    return Verdict(said.kind, f"{said.reason}, as the last it printed says; {how}")
+
+
+def _killed(signal: int | None) -> str:
+    if signal in _CRASHES:
+        return "a crash in native code"
+    return _SIGNALS.get(signal or 0, "ended by a signal")
+
+
+def _ended(code: int | None) -> str:
+    """A shell, or a container's first process, makes 128 + n of signal n."""
+    if code is not None and code > 128:
+        return f"exit code {code} stands for signal {code - 128}: {_killed(code - 128)}"
+    return "its process ended by itself, without an exception"
+
+
+def _nth(times: int) -> str:
+    return {2: "second", 3: "third"}.get(times, f"{times}th")

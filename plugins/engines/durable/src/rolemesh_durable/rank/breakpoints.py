@@ -1,0 +1,23 @@
+"""``breakpoint()`` in a rank, which has no terminal: it says where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+__all__ = ["explain_breakpoints"]
+
+
+def explain_breakpoints() -> None:
+    """Let ``breakpoint()`` raise an error that says what to do; a debugger that ``PYTHONBREAKPOINT`` names is left."""
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = _explain
+
+
+def _explain(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError(
+        "breakpoint() was reached, and a rank has no terminal: run the job in one process, with `rolemesh run JOB "
+        "--inline`, or name a debugger that is reached from outside in the role's PYTHONBREAKPOINT "
+        "(runtime_env.env_vars; 0 passes over it)"
+    )

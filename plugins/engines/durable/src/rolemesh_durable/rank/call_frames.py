@@ -1,0 +1,79 @@
+"""What a call and its answer look like on the way: some words about it, and behind them what it carries, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from rolemesh_durable.checkpoint.send_log import KEY_BYTES
+from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, flatten, unflatten
+from rolemesh_durable.dataplane.transport import DATA, HEAD, INLINE
+
+__all__ = [
+    "ANSWER",
+    "ERROR",
+    "LOST",
+    "Answer",
+    "Request",
+    "frame_of",
+    "kept_answer",
+    "key_of",
+    "read_answer",
+    "read_request",
+]
+
+ANSWER, ERROR, LOST = 0, 1, 2
+"""What an answer is: what the method has returned, what it has raised, or that the session is not there any more."""
+
+Key: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The words of a call: see `rolemesh_durable.protocol.calls`. `arguments` is their header."""
+
+    key: Key
+    method: str
+    until: int
+    life: int
+    arguments: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The words of an answer. `value` is its header."""
+
+    key: Key
+    kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=LOST)]
+    value: bytes
+
+
+_pack = msgspec.msgpack.Encoder().encode
+read_request = msgspec.msgpack.Decoder(Request).decode
+read_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+def frame_of(
+    words: Request | Answer, buffers: Sequence[Buffer], way: int, rank: int, generation: int, step: int
+) -> bytes:
+    """The frame that travels, whole."""
+    header, sizes = _pack(words), [len(buffer) for buffer in buffers]
+    head = HEAD.pack(DATA, INLINE, 1, way, rank, generation, step, 0, len(header), len(sizes))
+    return head + flatten(header, sizes, buffers)
+
+
+def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes, buffers: Sequence[Buffer]) -> bytes:
+    """The same for the same call in each life of its caller."""
+    digest = blake2b(repr((op, step, line, role, method)).encode(), digest_size=KEY_BYTES)
+    digest.update(header)
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.digest()
+
+
+def kept_answer(frame: bytes) -> tuple[Answer, list[Buffer]]:
+    """An answer that was kept as it came."""
+    hlen, count = HEAD.unpack_from(frame)[-2:]
+    header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
+    return read_answer(header), flat_buffers(frame, rest, sizes)

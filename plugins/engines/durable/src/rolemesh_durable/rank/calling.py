@@ -1,0 +1,336 @@
+"""The calling end: an operator's calls leave for the ranks that answer them, and their answers come back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic, monotonic_ns
+from typing import Any, Final
+
+from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
+from rolemesh.errors import RolemeshError, TransportError, nearest
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_durable.dataplane.codec import Buffer, decode, encode
+from rolemesh_durable.dataplane.malformed import UNREADABLE
+from rolemesh_durable.dataplane.transport import CREDIT, CREDITS
+from rolemesh_durable.protocol.calls import CallerState, OpenCall, Way, position_of
+from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.rank import status_page as status
+from rolemesh_durable.rank.call_frames import ANSWER, LOST, Answer, Request, frame_of, kept_answer, key_of, read_answer
+from rolemesh_durable.rank.control import Stopping
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import EventLoop, Line
+from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.ports import Arrived
+
+__all__ = ["Calling"]
+
+POLL_S: Final = 0.05
+SESSION: Final = re.compile(r"(.+?)/(\d{1,9})#(\d{1,9})/.*", re.DOTALL)
+"""role/rank#life/key."""
+
+
+class _Waiting:
+    """A call, and its answer once there is one."""
+
+    __slots__ = ("answer", "call", "frame", "future", "hold", "keeps", "method", "role", "since", "step", "where")
+
+    def __init__(self, role: str, method: str, where: str) -> None:
+        self.role, self.method, self.where = role, method, where
+        self.frame = b""
+        self.call: OpenCall[_Waiting] | None = None
+        self.answer: tuple[Answer, Sequence[Buffer]] | None = None
+        self.future: asyncio.Future[None] | None = None
+        self.keeps: SendLog | None = None
+        """Where its answer is written down."""
+        self.since, self.step, self.hold = monotonic_ns(), -1, 0
+
+    def answered(self, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        """Let whoever waits go on."""
+        self.answer = answer, buffers
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+    def value(self) -> Any:
+        """What the method has returned; raises what the call raises."""
+        assert self.answer is not None
+        words, buffers = self.answer
+        if words.kind == ANSWER:
+            return decode(words.value, buffers)
+        if words.kind == LOST:
+            raise SessionLostError(
+                f"the session with {self.name} is lost: its rank has started again",
+                where=self.where,
+                remedy="begin another with ctx.session, and repeat in it what is needed",
+            )
+        raise CallError(f"{self.name} has raised {decode(words.value, buffers)}", where=self.where)
+
+    @property
+    def name(self) -> str:
+        """Whom the call asks, and for what."""
+        rank = f"/{self.call.rank}" if self.call is not None and self.call.rank >= 0 else ""
+        return f"{self.role}{rank}.{self.method}"
+
+
+class Calling:
+    """The calls of one rank. Its operators see it as `rolemesh.api.service.Caller`."""
+
+    def __init__(
+        self,
+        graph: LogicalGraph,
+        world_sizes: Mapping[str, int],
+        ways: Mapping[str, Way],
+        holds: Mapping[int, int],
+        *,
+        endpoint: Endpoint,
+        status_page: status.StatusPage,
+        meter: Meter,
+        loop: EventLoop,
+        log: SendLog | None,
+    ) -> None:
+        """`ways` by called role; `holds`: by operator call, see `protocol.calls.hold_of_call`."""
+        self._graph, self._ways, self._holds, self._sizes = graph, ways, holds, world_sizes
+        self._endpoint, self._fields, self._meter = endpoint, status_page.fields, meter
+        self._loop, self._log = loop, log
+        self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in ways})
+        self._ranks = [(role, rank) for role in ways for rank in range(self._sizes[role])]
+        self._met = dict.fromkeys(self._ranks, -1)
+        self._line: Line | None = None
+        self._finished = -1
+        self._answered = self._blocked_at = 0
+        self._untold = False
+        self._before: dict[bytes, int] = {}
+        self._recorded: dict[bytes, bytes] = {}
+        self._written = -1
+        role = endpoint.site.role
+        self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
+        for way in ways.values():
+            endpoint.register_consumer(way.answers, self)
+        loop.on_block = self._blocks
+
+    # ------------------------------------------------------------------------------------------- what the loop tells
+
+    def remember(self, log: SendLog) -> None:
+        """Former lives may have written down whom they asked, and what came back."""
+        self._before, self._recorded, self._written = log.calls()
+
+    def begins(self, line: Line) -> None:
+        """An operator begins: what it calls is numbered from 0 on."""
+        self._line, self._answered = line, 0
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """What runs inside is no operator's, and calls nobody."""
+        line, self._line = self._line, None
+        try:
+            yield
+        finally:
+            self._line = line
+
+    def finished(self, step: int) -> None:
+        """All operators of `step` are through."""
+        self._finished = step
+        if self._before and step >= self._written:
+            self._before, self._recorded = {}, {}
+        if not self._untold:
+            self._untold = True
+            self._endpoint.put_off(self)
+
+    def flush(self) -> None:
+        """Tell the callees how far this rank is."""
+        self._untold = False
+        for role, rank in self._ranks:
+            self._tell(role, rank)
+
+    def rewire(self) -> None:
+        """Some of the ranks that are called have another life."""
+        for rank in self._ranks:
+            life = self._endpoint.generation(*rank)
+            if life > self._met[rank]:
+                self._met[rank] = life
+                self._lost(self._state.lives(rank, life))
+                self._tell(*rank)
+        self._leave()
+
+    def advanced(self, advance: Watermarks) -> None:
+        """The master knows of ranks that have ended, and of steps that nobody goes back to."""
+        for role, rank, life in advance.away:
+            if (role, rank) in self._met:
+                self._lost(self._state.died((role, rank), life))
+        if advance.away:
+            self._leave()
+
+    def _tell(self, role: str, rank: int) -> None:
+        if self._met[role, rank] >= 0:
+            site = self._endpoint.site
+            frame = CREDITS.pack(CREDIT, self._ways[role].answers, site.rank, site.generation, self._finished)
+            self._endpoint.sender(role, rank).send(frame)
+
+    def _lost(self, calls: Iterable[OpenCall[_Waiting]]) -> None:
+        for call in calls:
+            call.item.answered(Answer(call.key, LOST, b""), ())
+
+    # ----------------------------------------------------------------------------------------- what operators do
+
+    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call`."""
+        if not self._loop.here():
+            raise self._wrong("ctx.call is awaited outside the operator", "await it in an `async def` operator")
+        waiting, limit = self._ask(role, method, args, session, timeout)
+        try:
+            if waiting.answer is None:
+                waiting.future = self._loop.future()
+                async with asyncio.timeout(limit):
+                    await waiting.future
+        except TimeoutError:
+            raise self._late(waiting, limit) from None
+        finally:
+            self._close(waiting)
+        return waiting.value()
+
+    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+        """See `RankContext.call_and_wait`."""
+        if self._loop.here():
+            raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
+        waiting, limit = self._ask(role, method, args, session, timeout)
+        try:
+            self._wait(waiting, limit)
+        finally:
+            self._close(waiting)
+        return waiting.value()
+
+    def session(self, role: str, key: str) -> str:
+        """See `RankContext.session`."""
+        line = self._present(role, None)[0]
+        while not (up := self._state.up(role)):
+            self._endpoint.wait()
+        site, size = self._endpoint.site, self._sizes[role]
+        key = key or f"{site.role}-{site.rank}-{line.step}-{line.op.id}{line.next()}"
+        chosen = zlib.crc32(key.encode()) % size
+        rank = min(up, key=lambda rank: (rank - chosen) % size)
+        return f"{role}/{rank}#{self._state.life((role, rank))}/{key}"
+
+    def _ask(
+        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
+    ) -> tuple[_Waiting, float | None]:
+        line, spec = self._present(role, method)
+        site, op, step = self._endpoint.site, line.op, line.step
+        waiting = _Waiting(role, method, f"role {site.role}, rank {site.rank}, step {step}")
+        header, buffers = encode(args)
+        key = key_of(op.id, step, line.next(), role, f"{method} {session}", header, buffers)
+        if (known := self._recorded.get(key)) is not None:
+            waiting.answer = kept_answer(known)
+            return waiting, None
+        rank, life = self._parse(role, session) if session else (self._before.get(key, -1), -1)
+        hold = self._holds[op.id]
+        words = Request(key, method, step + hold, life, header)
+        waiting.frame = frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
+        waiting.call = OpenCall(key, role, waiting, len(waiting.frame), rank=rank, life=life)
+        waiting.keeps = self._log if spec.recorded else None
+        waiting.step, waiting.hold = step, hold
+        if not self._state.ask(waiting.call):
+            self._lost([waiting.call])
+        self._leave()
+        return waiting, timeout if timeout is not None else spec.timeout_s
+
+    def _present(self, role: str, method: str | None) -> tuple[Line, ServiceSpec]:
+        """The operator's task that calls, and the service that is meant; with None, some service of the role."""
+        line = Line.present() if self._loop.here() else self._line
+        if line is None:
+            raise self._wrong(f"{role} is called outside an operator", "call it in an operator: services call nobody")
+        if role not in line.op.calls:
+            raise self._wrong(f"{line.op.label} may not call role {role!r}", f"say so in the flow: calls=[job.{role}]")
+        services = self._graph.services[role]
+        if method is not None and method not in services:
+            raise self._wrong(f"role {role!r} has no service {method!r}", nearest(method, services))
+        return line, services[method] if method is not None else next(iter(services.values()))
+
+    def _parse(self, role: str, session: str) -> tuple[int, int]:
+        """The rank of a session, and the life in which that one has it."""
+        found = SESSION.fullmatch(session)
+        if found is None or found[1] != role or int(found[2]) >= self._sizes[role]:
+            raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
+        return int(found[2]), int(found[3])
+
+    def _leave(self) -> None:
+        for role in self._ways:
+            for call in self._state.leaving(role):
+                waiting = call.item
+                if self._log is not None:
+                    self._log.call(waiting.step, call.rank, waiting.hold, call.key)
+                self._endpoint.sender(role, call.rank).send(waiting.frame)
+
+    def _close(self, waiting: _Waiting) -> None:
+        """It is answered, or nobody waits for it any more."""
+        if waiting.call is not None and self._state.close(waiting.call.key) is not None:
+            self._leave()
+
+    def _wait(self, waiting: _Waiting, limit: float | None) -> None:
+        endpoint, fields = self._endpoint, self._fields
+        before = fields[status.PHASE]
+        began = self._shows(waiting)
+        until = monotonic() + limit if limit is not None else None
+        while waiting.answer is None:
+            if until is None:
+                endpoint.wait()
+            elif (left := until - monotonic()) <= 0:
+                raise self._late(waiting, limit)
+            elif not endpoint.pump(min(left, POLL_S)) and endpoint.stopping:
+                raise Stopping
+        self._meter.waiting += monotonic_ns() - began
+        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = before, -1, monotonic_ns()
+
+    def _blocks(self, begins: bool) -> None:
+        """The operator's coroutines all wait, or do so no more."""
+        if begins and self._state.open:
+            self._blocked_at = self._shows(next(iter(self._state.open.values())).item)
+        elif self._blocked_at:
+            now, fields = monotonic_ns(), self._fields
+            self._meter.waiting += now - self._blocked_at
+            self._blocked_at = 0
+            fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, now
+
+    def _shows(self, waiting: _Waiting) -> int:
+        fields, now = self._fields, monotonic_ns()
+        rank = waiting.call.rank if waiting.call is not None else -1
+        fields[status.PHASE], fields[status.SINCE_NS] = status.CALLING, waiting.since
+        fields[status.EDGE] = position_of(self._pairs[waiting.role], rank)
+        return now
+
+    def _late(self, waiting: _Waiting, limit: float | None) -> CallTimeoutError:
+        what = f"{waiting.name} has not answered within {limit:g} s"
+        return CallTimeoutError(what, where=waiting.where, remedy="raise its timeout, or see why its rank is slow")
+
+    def _wrong(self, what: str, remedy: str) -> RolemeshError:
+        site = self._endpoint.site
+        step = f", step {self._line.step}" if self._line is not None else ""
+        return RolemeshError(what, where=f"role {site.role}, rank {site.rank}{step}", remedy=remedy)
+
+    # ------------------------------------------------------------------------------------------------ what comes in
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        """An answer."""
+        try:
+            if item is None:
+                raise ValueError("an answer without a value")
+            answer, buffers = read_answer(item.header), item.buffers()
+        except (TransportError, *UNREADABLE) as error:
+            self._endpoint.refuse(error)
+            return
+        call = self._state.close(answer.key)
+        if call is None:
+            return
+        waiting = call.item
+        if waiting.keeps is not None and answer.kind == ANSWER:
+            frame = frame_of(answer, buffers, self._ways[call.role].answers, source, generation, waiting.step)
+            waiting.keeps.answer(waiting.step, waiting.hold, call.key, frame)
+        fields, answered = self._fields, self._answered
+        self._answered = answered + 1
+        if fields[status.DONE] == (answered or -1):  # the operator says nothing of its progress itself
+            fields[status.DONE] = answered + 1
+        waiting.answered(answer, buffers)
+        self._leave()

@@ -1,0 +1,163 @@
+"""Where a rank's time goes and what its workload reports, gathered into lines of metrics for the agent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import msgspec
+
+from rolemesh.api.workload import RankContext
+from rolemesh.runs.metrics import Metrics, collect
+from rolemesh_durable.protocol.messages import RankMetrics
+
+__all__ = ["LineLog", "Meter"]
+
+FLUSH_NS = 100_000_000
+"""Lines are sent together, at most this often."""
+MAX_LINES = 4096
+
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class LineLog(Protocol):
+    """Where lines are kept for the rank's next generation."""
+
+    def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
+        """Keep an encoded `Metrics` that ends with `step`; a `partial` one goes on after it."""
+
+
+class Meter:
+    """One line per `every` steps, and one for what is left at the end.
+
+    `computing`, `waiting` and `blocked` are nanoseconds in the present line, `busy` what has been computed in all; the
+    loop and the ports add to them.
+    """
+
+    __slots__ = (
+        "_ctx",
+        "_every",
+        "_first",
+        "_kept",
+        "_lines",
+        "_log",
+        "_part",
+        "_report",
+        "_sent_ns",
+        "blocked",
+        "busy",
+        "computing",
+        "waiting",
+    )
+
+    def __init__(
+        self, ctx: RankContext[Any], every: int, report: Callable[[RankMetrics], None], log: LineLog | None = None
+    ) -> None:
+        """`report` takes the lines for the agent. With `log`, each is written there first."""
+        self.computing = self.waiting = self.blocked = self.busy = 0
+        self._log = log
+        self._ctx = ctx
+        self._every = every
+        self._report = report
+        self._lines: list[Metrics] = []
+        self._kept: deque[Metrics] = deque()
+        """Lines that have been sent and are not known to be on disk."""
+        self._sent_ns = monotonic_ns()
+        self._first = -1
+        self._part = Metrics(ctx.role, -1, 0, 1, [])
+        """What has been reported for the present line."""
+
+    def collect(self, label: str) -> None:
+        """Take what the workload has reported since the last call, in the name of operator call `label`."""
+        collect(self._ctx, label, self._part)
+
+    def aged(self, steps: int) -> None:
+        """The present call takes a value that is so many steps old, of those that it might have taken."""
+        self._ctx.metric(staleness=steps)
+
+    def finished(self, step: int, now_ns: int) -> None:
+        """Step `step` is over; `now_ns` is the present `monotonic_ns`, or a little before it."""
+        if self._first < 0:
+            self._first = step
+        if (step + 1) % self._every == 0:
+            self._line(step)
+        if now_ns - self._sent_ns >= FLUSH_NS or len(self._lines) >= MAX_LINES:
+            self._send(now_ns)
+
+    def boundary(self, step: int) -> None:
+        """A snapshot of `step` follows: what has been gathered for the present line goes into the log."""
+        if self._first >= 0 and self._log is not None:
+            self._log.line(step, encode(self._gathered(step)), partial=True)
+
+    def resume(self, partial: Metrics) -> None:
+        """Go on with the line that a former generation had begun."""
+        self.computing, self.waiting, self.blocked = (round(seconds * 1e9) for seconds in partial.times)
+        self._first = partial.step - partial.steps + 1
+        self._part = partial
+
+    def resend(self, lines: Sequence[Metrics]) -> None:
+        """Send `lines` of a former generation again."""
+        self._lines += lines
+
+    def _gathered(self, step: int) -> Metrics:
+        times = [self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9]
+        part, steps = self._part, step - self._first + 1
+        return Metrics(part.role, step, steps, 1, times, part.means, part.sums, part.records)
+
+    def _line(self, step: int) -> None:
+        line = self._gathered(step)
+        if self._log is not None:
+            self._log.line(step, encode(line))
+        self._lines.append(line)
+        self.computing = self.waiting = self.blocked = 0
+        self._first = -1
+        self._part = Metrics(line.role, -1, 0, 1, [])
+
+    def idle(self) -> bool:
+        """The rank is about to block: send what is due. Whether there is more, which soon is."""
+        if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
+            self._send(now)
+        return bool(self._lines)
+
+    def published(self, step: int) -> None:
+        """Lines up to `step` are on disk."""
+        while self._kept and self._kept[0].step <= step:
+            self._kept.popleft()
+
+    def say_again(self) -> None:
+        """Whoever these lines were sent to is gone."""
+        self._lines[:0] = self._kept
+        self._kept.clear()
+        self.flush()
+
+    def end(self, step: int) -> None:
+        """`step` was the last one: the line ends with it."""
+        if self._first >= 0:
+            self._line(step)
+
+    def close(self, step: int) -> None:
+        """`step` was the last one: send everything."""
+        self.end(step)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send all lines there are."""
+        self._send(monotonic_ns())
+
+    def log_again(self) -> None:
+        """The files of the log are gone: what the agent has not got yet is written again, and sent."""
+        if self._log is not None:
+            for line in self._lines:
+                self._log.line(line.step, encode(line))
+        self.flush()
+
+    def _send(self, now_ns: int) -> None:
+        self._sent_ns = now_ns
+        if self._lines:
+            ctx, lines = self._ctx, tuple(self._lines)
+            self._lines.clear()
+            self._kept += lines
+            self._report(RankMetrics(ctx.role, ctx.rank, ctx.generation, lines))

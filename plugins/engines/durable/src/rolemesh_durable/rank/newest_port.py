@@ -1,0 +1,88 @@
+"""The consumer's end of an edge with a bounded lag: each step takes the newest value there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from rolemesh.graph.schedule import Period
+from rolemesh.graph.values import gather
+from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.rank.in_port import InPort
+
+__all__ = ["NewestPort"]
+
+
+class NewestPort(InPort):
+    """One input of an operator call. Which value it took is logged before the call, so that a restart takes the same.
+
+    A value may be taken by several steps; it is released when a newer one is taken, and never is an older one.
+    """
+
+    _log: SendLog | None = None
+    _hold = 0
+    _choice: NewestChoice
+
+    def remember(self, log: SendLog | None, hold: int, calls: Period) -> None:
+        """Log what `calls` take; a restart may need that of a step until ``step + hold`` is committed."""
+        self._log, self._hold, self._calls = log, hold, calls
+        self.choose_again({})
+
+    def choose_again(self, ages: Mapping[int, int]) -> None:
+        """By step, how old the value was that a former generation took."""
+        self._choice = NewestChoice(self._lag, self._calls, {step: step - age for step, age in ages.items()})
+
+    def take(self, step: int) -> Any:
+        """The newest value that is there; waits for one that is not too old."""
+        made = self._chosen(step)
+        if made in self._given:
+            return deepcopy(self._given[made])
+        parts = self.state.peek(made)
+        return gather([[chunk.value() for chunk in part] for part in parts], self._how)
+
+    def await_all(self, step: int) -> None:
+        """Wait until there is a value for `step`."""
+        self._chosen(step)
+
+    def stream(self, step: int) -> Iterator[Any]:
+        """The chunks of the newest value that is there as a whole."""
+        yield self.take(step)
+
+    def release(self, step: int) -> None:
+        """The operator has ended: what is older than what it took goes back."""
+        self._let_go(self._choice.released)
+
+    def release_stream(self, step: int) -> None:
+        """As `release`."""
+        self.await_all(step)
+        self.release(step)
+
+    def end(self, step: int) -> None:
+        """`step` was the last one: all that was made by then goes back, come or not."""
+        self._let_go(step)
+
+    def _let_go(self, made: int) -> None:
+        if made > self._released:
+            self._released = made
+            self._owe()
+
+    def _chosen(self, step: int) -> int:
+        """When the value was made that `step` takes."""
+        choice = self._choice
+        if step == choice.step:
+            return choice.made
+        if not choice.choose(step, self._there):
+            self._wait_until(lambda: choice.choose(step, self._there))
+        made = choice.made
+        if self._log is not None:
+            self._log.choice(self.edge.id, step, step - made, self._hold)
+        self.state.forget(made)
+        self.state.use(made)
+        self._given = {at: value for at, value in self._given.items() if at >= made}
+        self._meter.aged(step - made)
+        return made
+
+    def _there(self, made: int) -> bool:
+        return made in self._given or self.state.ready(made)

@@ -1,0 +1,201 @@
+"""The called end: a rank runs what others ask of its services, whenever it waits, and answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, Final
+
+from rolemesh.api.workload import Workload
+from rolemesh.errors import TransportError
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.operator_failure import summarize, user_traceback
+from rolemesh_durable.dataplane.codec import Buffer, decode, encode
+from rolemesh_durable.dataplane.malformed import UNREADABLE
+from rolemesh_durable.protocol.calls import CalleeState, Known, Way
+from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.rank import status_page as status
+from rolemesh_durable.rank.call_frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
+from rolemesh_durable.rank.control import Stopping
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import EventLoop
+from rolemesh_durable.rank.ports import Arrived
+
+__all__ = ["Serving"]
+
+ENGINE: Final = str(Path(__file__).parents[1]) + "/"
+"""Where frames are no business of who reads a traceback."""
+LOOK_NS: Final = 5_000_000
+"""A rank that has much to answer looks into its inbox this often."""
+
+_Asked = tuple[Request, Sequence[Buffer]]
+_Known = Known[_Asked, bytes]
+
+
+class Serving:
+    """The services of one rank."""
+
+    def __init__(
+        self,
+        graph: LogicalGraph,
+        world_sizes: Mapping[str, int],
+        ways: Sequence[Way],
+        snapshots: SnapshotPlan,
+        *,
+        endpoint: Endpoint,
+        workload: Workload,
+        status_page: status.StatusPage,
+        loop: EventLoop,
+        max_bytes: int,
+    ) -> None:
+        """`ways` lead here."""
+        self._endpoint, self._fields, self._loop = endpoint, status_page.fields, loop
+        services = graph.services[endpoint.site.role]
+        self._methods = {name: getattr(workload, name) for name in services}
+        self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
+        self._ways = {way.caller: way for way in ways}
+        self._callers = [(way.caller, rank) for way in ways for rank in range(world_sizes[way.caller])]
+        self._state: CalleeState[_Asked, bytes] = CalleeState(
+            self._callers,
+            {name: spec.concurrency for name, spec in services.items()},
+            keeps=snapshots.enabled,
+            every=snapshots.every,
+            max_bytes=max_bytes,
+        )
+        self._looked, self._following = 0, False
+        for way in ways:
+            port = _Port(self, way.caller)
+            endpoint.register_consumer(way.asks, port)
+            endpoint.register_producer(way.answers, port)
+
+    def rewire(self) -> None:
+        """Some of the callers have another address: what they have asked for goes there."""
+        for caller in self._callers:
+            for known in self._state.met(caller, self._endpoint.generation(*caller)):
+                self._send(known)
+
+    def committed(self, step: int) -> None:
+        """No rank goes back to a step before."""
+        self._state.committed(step)
+
+    def follow(self, step: int) -> None:
+        """Answer until all callers have finished `step`. Raises `Stopping`."""
+        state, fields, endpoint = self._state, self._fields, self._endpoint
+        if state.finished >= step:
+            return
+        fields[status.OP] = fields[status.EDGE] = -1
+        self._following = True
+        while state.finished < step:
+            self._shows()
+            endpoint.wait()
+        self._following = False
+        fields[status.PHASE], fields[status.SINCE_NS] = status.IDLE, monotonic_ns()
+
+    def _shows(self) -> None:
+        """Show on the status page whether something runs here, or callers are waited for."""
+        phase = status.SERVING if self._state.running else status.FOLLOWING
+        if self._fields[status.PHASE] != phase:
+            self._fields[status.PHASE], self._fields[status.SINCE_NS] = phase, monotonic_ns()
+
+    def serve(self) -> None:
+        """Run what has been asked. Raises `Stopping`."""
+        while (known := self._state.begins()) is not None:
+            self._run(known)
+            if (now := monotonic_ns()) - self._looked > LOOK_NS:
+                self._looked = now
+                self._endpoint.flush()
+                self._endpoint.pump()
+                if self._endpoint.stopping:
+                    raise Stopping
+        if self._following:
+            self._shows()
+
+    def _run(self, known: _Known) -> None:
+        assert known.request is not None
+        words, buffers = known.request
+        if words.life >= 0 and words.life != self._endpoint.site.generation:
+            self._done(known, LOST, b"", ())
+            return
+        fields = self._fields
+        before = fields[status.PHASE], fields[status.SINCE_NS]
+        fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, monotonic_ns()
+        try:
+            arguments = decode(words.arguments, buffers)
+            result = self._methods[known.method](*arguments)
+            if known.method in self._async:
+                self._loop.spawn(self._finish(known, result))
+            else:
+                self._answer(known, result)
+        except Exception as error:
+            self._raised(known, error)
+        fields[status.PHASE], fields[status.SINCE_NS] = before
+
+    async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self._answer(known, await result)
+        except Exception as error:
+            self._raised(known, error)
+
+    def _answer(self, known: _Known, result: Any) -> None:
+        self._done(known, ANSWER, *encode(result))
+
+    def _raised(self, known: _Known, error: Exception) -> None:
+        text = user_traceback(error, ENGINE) or summarize(error)
+        self._done(known, ERROR, *encode(f"{summarize(error)}\n{text}"))
+
+    def _done(self, known: _Known, kind: int, header: bytes, buffers: Sequence[Buffer]) -> None:
+        site, way = self._endpoint.site, self._ways[known.caller[0]]
+        words = Answer(known.key, kind, header)
+        frame = frame_of(words, buffers, way.answers, site.rank, site.generation, known.step)
+        if self._state.done(known, frame, len(frame)):
+            self._send(known)
+
+    def _send(self, known: _Known) -> None:
+        assert known.answer is not None
+        self._endpoint.sender(*known.caller).send(known.answer)
+
+    def asked(self, caller: str, source: int, generation: int, step: int, item: Arrived | None) -> None:
+        """A call has come."""
+        try:
+            if item is None:
+                raise ValueError("a call without a value")
+            words, buffers = read_request(item.header), item.buffers()
+            if not self._state.knows((caller, source), words.method) or words.until < step:
+                raise ValueError(f"a call of {words.method!r} by {caller}/{source}, whom nobody knows")
+        except (TransportError, *UNREADABLE) as error:
+            self._endpoint.refuse(error)
+            return
+        known = self._state.asked(
+            (caller, source), generation, words.key, step, words.until, words.method, (words, buffers)
+        )
+        if known is not None:
+            self._send(known)
+
+    def refused(self, what: str) -> None:
+        """Something has come that nobody sends."""
+        self._endpoint.refuse(what)
+
+    def has_finished(self, caller: str, rank: int, generation: int, step: int) -> None:
+        """A caller has finished `step`."""
+        self._state.has_finished((caller, rank), generation, step)
+
+
+class _Port:
+    """Where what one role says comes in: its calls, and how far it is."""
+
+    def __init__(self, serving: Serving, caller: str) -> None:
+        self._serving, self._caller = serving, caller
+
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+        self._serving.asked(self._caller, source, generation, step, item)
+
+    def flush(self) -> None:
+        pass
+
+    def acked(self, consumer: int, generation: int, step: int) -> None:
+        self._serving.has_finished(self._caller, consumer, generation, step)
+
+    def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
+        self._serving.refused(f"{self._caller}/{consumer} asks for old answers")

@@ -1,0 +1,377 @@
+"""Calls between roles: whoever is killed, every call is answered, and none is run twice in one life of its callee."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Job, nothing_is_left, until
+
+STEPS, CALLERS, CALLEES, EACH = 30, 2, 3, 12
+ROLES = '''
+import asyncio
+import os
+import signal
+import time
+
+from rolemesh import CallError, CallTimeoutError, SessionLostError, service
+
+
+def dies(ctx, at):
+    """The first life ends here."""
+    if ctx.generation == 0 and [ctx.role, ctx.rank] == at[:2]:
+        if ctx.step == at[2] or ctx.role == "box":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Agent:
+    """Adds up what it is answered; each of its tasks makes two calls, the second with the answer to the first."""
+
+    def __init__(self, ctx, each, die=()):
+        self.ctx, self.each, self.die, self.total = ctx, each, list(die), 0
+
+    async def act(self):
+        ctx = self.ctx
+
+        async def one(i):
+            x = (ctx.step * 10 + ctx.rank) * 1000 + i
+            return await ctx.call("box", "twice", await ctx.call("box", "square", x))
+
+        tasks = [asyncio.create_task(one(i)) for i in range(self.each)]
+        await tasks[self.each // 2]
+        dies(ctx, self.die)
+        self.total += sum(await asyncio.gather(*tasks))
+        return [self.total]
+
+    def snapshot(self):
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = state["total"]
+
+
+class Box:
+    """Writes down what it runs, in each of its lives."""
+
+    def __init__(self, ctx, die=()):
+        self.ctx, self.die, self.count = ctx, list(die), 0
+        self.out = open(f"run-{ctx.rank}-{ctx.generation}", "a", buffering=1)
+
+    @service(recorded=RECORDED)
+    def square(self, x):
+        print("square", x, file=self.out)
+        return x * x
+
+    @service(concurrency=4, recorded=RECORDED)
+    async def twice(self, x):
+        print("twice", x, file=self.out)
+        await asyncio.sleep(0.001)
+        self.count += 1
+        if self.count == (self.die or [0, 0, 0])[2]:
+            dies(self.ctx, self.die)
+        return 2 * x
+
+
+class Sink:
+    def __init__(self, ctx):
+        self.ctx, self.total = ctx, 0
+
+    def add(self, totals) -> None:
+        self.total += sum(totals)
+        self.ctx.record(total=self.total)
+
+    def snapshot(self):
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = state["total"]
+'''
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def called(job):
+    job.sink.add(job.agent.act(calls=[job.box]))
+"""
+JOB = f"""
+name: called
+flow: called_flow.py:called
+steps: {STEPS}
+roles:
+  agent:
+    use: function
+    world_size: {CALLERS}
+    options: {{target: "called_roles.py:Agent", kwargs: {{each: {EACH}}}}}
+    resources: {{cpu: 0.1}}
+  box: {{use: function, world_size: {CALLEES}, options: {{target: "called_roles.py:Box"}}, resources: {{cpu: 0.1}}}}
+  sink: {{use: function, options: {{target: "called_roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
+failover: [{{use: process, options: {{max_attempts: 10}}}}]
+lease_s: 2
+stop_grace_s: 2
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, "called", ("--backend", "local"))
+    files = {"called_roles.py": ROLES.replace("RECORDED", "False"), "called_flow.py": FLOW, "job.yaml": JOB}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    yield job
+    nothing_is_left(job.ids())
+
+
+def runs(job: Job) -> dict[str, Counter[str]]:
+    """What each life of each callee has run, and how often."""
+    return {path.name: Counter(path.read_text().splitlines()) for path in job.folder.glob("run-*")}
+
+
+def all_calls() -> set[str]:
+    numbers = [(s * 10 + r) * 1000 + i for s in range(STEPS) for r in range(CALLERS) for i in range(EACH)]
+    return {f"square {x}" for x in numbers} | {f"twice {x * x}" for x in numbers}
+
+
+@pytest.mark.parametrize(
+    ("die", "who"),
+    [((), ""), (("agent", 1, 7), "agent"), (("box", 2, 40), "box"), (("both", 0, 0), "both")],
+    ids=["nobody", "a caller", "a callee", "a caller and a callee"],
+)
+def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die: tuple[object, ...], who: str) -> None:
+    given = []
+    if who in ("agent", "both"):
+        given.append(f"roles.agent.options.kwargs.die={json.dumps(['agent', 1, 7])}")
+    if who in ("box", "both"):
+        given.append(f"roles.box.options.kwargs.die={json.dumps(['box', 2, 40])}")
+    undisturbed = job.cli("run", "job.yaml", "--inline")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    digests = job.result()["state_sha256"]
+    for path in job.folder.glob("run-*"):
+        path.unlink()
+    ended = job.run(*given)
+    assert ended.returncode == 0, ended.stdout
+    result = job.result()
+    assert result["state_sha256"] == digests
+    restarted = {rank for recovery in result["recoveries"] for rank in recovery["restarted"]}  # maybe both in one
+    assert len(restarted) == {"": 0, "both": 2}.get(who, 1)
+    found = runs(job)
+    assert not {life: calls for life, counted in found.items() if (calls := counted - Counter(counted.keys()))}
+    assert set().union(*found.values()) == all_calls()
+    if who in ("", "agent"):
+        assert sum(found.values(), Counter[str]()).total() == len(all_calls()), (
+            "the callees live, so they know them all"
+        )
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hundred_thousand_calls_and_fifty_kills(job: Job) -> None:
+    steps, each, callers = 50, 250, 4
+    process = job.start(
+        f"steps={steps}",
+        f"roles.agent.options.kwargs.each={each}",
+        f"roles.agent.world_size={callers}",
+        "failover=[{use: process, options: {max_attempts: 100}}]",
+    )
+    rng, killed = random.Random(1), Counter[str]()
+    first = job.running()
+    while killed.total() < 50 and (status := job.status()) is not None:
+        alive = [rank for rank in status.ranks if rank.role != "sink" and rank.state == "running"]
+        if len(alive) == len(first.ranks) - 1:
+            rank = rng.choice(alive)
+            with suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+                killed[rank.role] += 1
+        until(lambda: process.poll() is not None or generations(job) >= killed.total(), 60, "it was started again")
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    assert killed.total() == 50, killed
+    summed, totals = 0, Counter[int]()
+    for step in range(steps):
+        for rank in range(callers):
+            totals[rank] += sum(2 * ((step * 10 + rank) * 1000 + i) ** 2 for i in range(each))
+            summed += totals[rank]
+    found = runs(job)
+    assert not {life: calls for life, counted in found.items() if (calls := counted - Counter(counted.keys()))}
+    ran = sum(found.values(), Counter[str]())
+    print(f"{ran.total()} runs of {2 * steps * each * callers} calls, {dict(killed)} killed")
+    assert job.metrics()[-1]["records"]["total"] == summed
+
+
+def generations(job: Job) -> int:
+    """How often ranks have been started again."""
+    status = job.status()
+    return sum(rank.generation for rank in status.ranks) if status is not None else 10_000
+
+
+SESSIONS = """
+import os
+import signal
+
+from rolemesh import SessionLostError, service
+
+
+class Agent:
+    def __init__(self, ctx):
+        self.ctx, self.lost = ctx, 0
+
+    async def act(self) -> None:
+        ctx = self.ctx
+        while True:
+            try:
+                self.add(await self.episode(ctx.session("box")))
+                return
+            except SessionLostError as error:
+                self.lost += 1
+                ctx.record(lost=str(error))
+
+    async def episode(self, session):
+        for number in range(5):
+            told = await self.ctx.call("box", "add", self.ctx.step, session, session=session)
+        return told
+
+    def add(self, told):
+        self.ctx.count(told=told, lost=self.lost)
+
+
+class Box:
+    def __init__(self, ctx):
+        self.ctx, self.sessions = ctx, {}
+
+    @service
+    def add(self, step, session):
+        ran = self.sessions.setdefault(session, [])
+        ran.append(step)
+        if step == 6 and len(ran) == 3 and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return len(ran)
+"""
+SESSION_FLOW = """
+from rolemesh import flow
+
+
+@flow
+def called(job):
+    job.agent.act(calls=[job.box])
+"""
+
+
+def test_a_session_stays_with_its_rank_and_who_has_one_is_told_when_it_is_lost(job: Job) -> None:
+    (job.folder / "called_roles.py").write_text(SESSIONS)
+    (job.folder / "called_flow.py").write_text(SESSION_FLOW)
+    text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
+    (job.folder / "job.yaml").write_text("\n".join(line for line in text.splitlines() if "sink:" not in line))
+    ended = job.run("steps=12")
+    assert ended.returncode == 0, ended.stdout
+    lines = job.metrics()
+    assert [line["told"] for line in lines] == [5] * 12
+    assert [line["lost"] for line in lines] == [0] * 6 + [1] * 6
+    assert "is lost: its rank has started again" in lines[6]["records"]["lost"]
+
+
+RECORDED = """
+import os
+import signal
+import time
+
+from rolemesh import service
+
+
+class Agent:
+    def __init__(self, ctx):
+        self.ctx, self.seen = ctx, []
+
+    def act(self) -> None:
+        ctx = self.ctx
+        got = [ctx.call_and_wait("box", "draw", n) for n in range(5)]
+        with open("drawn", "a") as out:
+            print(ctx.step, *got, file=out)
+        if ctx.step == 4 and ctx.generation == 0:
+            for pid in {ctx.call_and_wait("box", "pid", n) for n in range(30)}:
+                os.kill(pid, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.seen += got
+
+    def snapshot(self):
+        return {"seen": self.seen}
+
+    def restore(self, state):
+        self.seen = state["seen"]
+
+
+class Box:
+    @service(recorded=True)
+    def draw(self, n):
+        return int.from_bytes(os.urandom(6), "big")
+
+    @service
+    def pid(self, n):
+        return os.getpid()
+"""
+
+
+def test_a_restarted_caller_takes_recorded_answers_again_though_all_who_gave_them_are_dead(job: Job) -> None:
+    (job.folder / "called_roles.py").write_text(RECORDED)
+    (job.folder / "called_flow.py").write_text(SESSION_FLOW)
+    text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
+    (job.folder / "job.yaml").write_text("\n".join(line for line in text.splitlines() if "sink:" not in line))
+    ended = job.run("steps=8")
+    assert ended.returncode == 0, ended.stdout
+    drawn = [line.split() for line in (job.folder / "drawn").read_text().splitlines()]
+    by_step: dict[str, set[tuple[str, ...]]] = {}
+    for step, *numbers in drawn:
+        by_step.setdefault(step, set()).add(tuple(numbers))
+    assert len(drawn) == 9, "step 4 has run twice"
+    assert {step: len(each) for step, each in by_step.items()} == {str(step): 1 for step in range(8)}
+
+
+CIRCLE = """
+from rolemesh import service
+
+
+class One:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def act(self) -> None:
+        self.ctx.call_and_wait(self.other, "get")
+
+    @service
+    def get(self):
+        return 1
+
+    other = "two"
+
+
+class Two(One):
+    other = "one"
+"""
+
+
+def test_ranks_that_call_each_other_and_wait_are_named_as_a_circle(job: Job) -> None:
+    (job.folder / "called_roles.py").write_text(CIRCLE)
+    flow = SESSION_FLOW.replace(
+        "    job.agent.act(calls=[job.box])", "    job.one.act(calls=[job.two])\n    job.two.act(calls=[job.one])"
+    )
+    (job.folder / "called_flow.py").write_text(flow)
+    roles = "".join(
+        f"  {name.lower()}: {{use: function, options: {{target: 'called_roles.py:{name}'}}, resources: {{cpu: 0.1}}}}\n"
+        for name in ("One", "Two")
+    )
+    (job.folder / "job.yaml").write_text(
+        f"name: called\nflow: called_flow.py:called\nsteps: 3\nroles:\n{roles}hang: {{after_s: 2}}\n"
+    )
+    ended = job.run()
+    assert ended.returncode == 1, ended.stdout
+    message = job.result()["message"]
+    assert "they wait for each other in a circle" in message, message
+    assert "to answer a call" in message

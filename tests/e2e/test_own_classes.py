@@ -1,0 +1,208 @@
+"""``use: file.py:Class``: a job whose every plugin is a class of its own, in a file beside the job file."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Job, nothing_is_left
+
+OWN = '''
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from rolemesh import (
+    Batch, Broadcast, Diagnoser, FailoverLevel, Observer, PlanBuilder, RecoveryPlan, Scheduler, Split, Verdict,
+    Workload, hookimpl, operator,
+)
+from rolemesh_durable.dataplane.shm_transport import ShmTransport
+
+
+class Rows(Workload):
+    deterministic = True
+
+    @operator(returns=Split())
+    def next(self):
+        return Batch({"n": np.arange(4) + 4 * self.ctx.step})
+
+    def setup(self, ctx):
+        self.ctx = ctx
+
+
+class Group(Workload):
+    """Adds up over its process group."""
+
+    class Options(BaseModel, extra="forbid"):
+        die_at: int = -1
+
+    group = "collective"
+    deterministic = True
+    preload = ("torch.distributed",)
+
+    def setup(self, ctx):
+        import rolemesh.torch
+
+        self.ctx, self.total = ctx, 0
+        rolemesh.torch.join(ctx)
+
+    @operator(rows=Split())
+    def add(self, rows):
+        import torch
+
+        ctx = self.ctx
+        if (ctx.step, ctx.rank, ctx.generation) == (ctx.options.die_at, 1, 0):
+            os.kill(os.getpid(), signal.SIGKILL)
+        cell = torch.tensor([int(rows["n"].sum())])
+        torch.distributed.all_reduce(cell)
+        self.total += int(cell)
+        ctx.metric(total=self.total)
+
+    def snapshot(self):
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = state["total"]
+
+
+class Together(Scheduler):
+    @hookimpl
+    def place(self, request, cluster, plan):
+        builder = PlanBuilder(request, cluster, plan)
+        for role in request.roles:
+            for rank in builder.waiting(role.role):
+                builder.put([(role.role, rank)], role.needs, "own: anywhere", list(builder.nodes))
+        return builder.build()
+
+
+class Again(FailoverLevel):
+    @hookimpl
+    def recover(self, failure, view):
+        assert view.verdict.reason == "as I see it", view.verdict
+        return RecoveryPlan("again", view.lost_with(failure), reason="once more")
+
+
+class Judge(Diagnoser):
+    @hookimpl
+    def diagnose(self, failure, view):
+        return Verdict("software", "as I see it")
+
+
+class Notes(Observer):
+    side = "master"
+
+    @hookimpl
+    def job_started(self, run):
+        self.run = run
+
+    @hookimpl
+    def job_ended(self, result):
+        Path(self.run.base, "notes.txt").write_text(result["status"])
+
+
+class Wire(ShmTransport):
+    class Options(BaseModel, extra="forbid"):
+        note: str
+
+    def open(self, inbox, site):
+        Path(site.socket_dir).joinpath("opened").touch()
+        assert self.options.note == "as the job file says"
+        return super().open(inbox, site)
+'''
+JOB = """
+name: own
+flow: own_flow.py:own
+steps: 12
+roles:
+  rows: {use: "own.py:Rows", resources: {cpu: 0.1}}
+  group: {use: "own.py:Group", world_size: 2, options: {die_at: 5}, resources: {cpu: 0.1}}
+placement: {use: pack}
+failover: [{use: "own.py:Again"}]
+diagnosers: [{use: "own.py:Judge"}]
+observers: [{use: "own.py:Notes"}]
+edges: {local: {use: "own.py:Wire", options: {note: as the job file says}}}
+lease_s: 2
+stop_grace_s: 2
+"""
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def own(job):
+    job.group.add(job.rows.next())
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
+    job = Job(tmp_path, "own", ("--backend", "local"))
+
+    def make(text: str = JOB) -> Job:
+        (tmp_path / "own.py").write_text(textwrap.dedent(OWN))
+        (tmp_path / "own_flow.py").write_text(FLOW)
+        (tmp_path / "job.yaml").write_text(text)
+        return job
+
+    yield make
+    nothing_is_left(job.ids())
+
+
+def test_classes_of_the_jobs_own_are_selected_like_plugins(own: Callable[..., Job]) -> None:
+    job = own()
+    done = job.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert job.metrics()[-1]["total"] == sum(range(4 * 12))
+    assert (job.folder / "notes.txt").read_text() == "done"
+    [planned] = [event["data"] for event in job.events() if event["kind"] == "recovery_planned"]
+    assert planned["plan"]["level"] == "own.py:Again"
+    plugins = job.result()["plugins"]
+    assert plugins["own.py:Group"] == {"kind": "workloads", "distribution": "", "version": ""}
+
+
+def test_a_strategy_of_the_jobs_own_places(own: Callable[..., Job]) -> None:
+    job = own(JOB.replace("use: pack", 'use: "own.py:Together"'))
+    planned = job.cli("plan", "job.yaml", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert {rank["rule"] for rank in json.loads(planned.stdout)["ranks"]} == {"own: anywhere"}
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("own.py:Gruop", "did you mean 'Group'?"),
+        ("owm.py:Group", "there is no file"),
+        ("own.py:Judge", "does not derive from Workload"),
+    ],
+)
+def test_what_is_wrong_with_one_is_told_with_its_line(own: Callable[..., Job], use: str, said: str) -> None:
+    job = own(JOB.replace("own.py:Group", use))
+    checked = job.cli("validate", "job.yaml")
+    assert checked.returncode == 2
+    assert said in checked.stderr
+    assert "job.yaml:7" in checked.stderr
+
+
+def test_a_transport_of_one_node_is_refused_between_nodes(own: Callable[..., Job]) -> None:
+    job = own(JOB.replace("as the job file says}}}", "x}}, remote: shm}"))
+    checked = job.cli("validate", "job.yaml")
+    assert checked.returncode == 2
+    assert "the transport 'shm' (rolemesh-durable" in checked.stderr
+    assert "reaches ranks of its own node only" in checked.stderr
+
+
+def test_a_lock_holds_their_content(own: Callable[..., Job]) -> None:
+    job = own()
+    assert job.cli("plugins", "lock", "job.yaml").returncode == 0
+    assert job.run("--locked").returncode == 0
+    with (job.folder / "own.py").open("a") as file:
+        file.write("# changed\n")
+    refused = job.run("--locked")
+    assert refused.returncode == 2
+    assert "has another content here than the lock says" in refused.stderr

@@ -1,0 +1,141 @@
+"""One value, one version: a rollout that draws from the system's own randomness, three consumers, and kills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Job, nothing_is_left
+
+STEPS = 80
+ROLES = '''
+import hashlib
+import os
+import time
+
+import numpy as np
+
+from rolemesh import Batch
+
+
+def drawn(rows):
+    return Batch({"x": np.frombuffer(os.urandom(8 * rows), dtype=np.int64)})
+
+
+class Rollout:
+    """Draws its rows from the system's own randomness; `parts` above 1: as a stream."""
+
+    deterministic = False
+
+    def __init__(self, ctx, rows=64, parts=1):
+        self.ctx, self.rows, self.parts = ctx, rows, parts
+
+    def make(self, told):
+        time.sleep(0.01)
+        return self.stream() if self.parts > 1 else drawn(self.rows)
+
+    def stream(self):
+        for _ in range(self.parts):
+            yield drawn(self.rows // self.parts)
+            time.sleep(0.002)
+
+
+class Consumer:
+    """Its state is a chain of hashes of all that it has been given."""
+
+    def __init__(self, ctx):
+        self.ctx, self.chain = ctx, ""
+
+    def tell(self):
+        return Batch({"step": np.array([self.ctx.step, self.ctx.step])})
+
+    def take(self, rows) -> None:
+        found = hashlib.sha256(rows["x"].tobytes()).hexdigest()[:16]
+        self.chain = hashlib.sha256((self.chain + found).encode()).hexdigest()[:16]
+        self.ctx.record(**{f"{self.ctx.role}_took": [found], f"{self.ctx.role}_is": [self.chain]})
+        time.sleep(0.005)
+
+    def snapshot(self):
+        return {"chain": self.chain}
+
+    def restore(self, state):
+        self.chain = state["chain"]
+'''
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def shared(job):
+    made = job.rollout.make(job.a.tell())
+    job.a.take(made)
+    job.b.take(made)
+    job.c.take(made)
+"""
+CONSUMER = '{use: function, options: {target: "roles.py:Consumer", inputs: {rows: broadcast}}, resources: {cpu: 0.1}}'
+JOB = f"""
+name: versions
+flow: flow.py:shared
+steps: {STEPS}
+roles:
+  rollout:
+    use: function
+    world_size: 2
+    options: {{target: "roles.py:Rollout", kwargs: {{}}}}
+    resources: {{cpu: 0.1}}
+  a: {CONSUMER}
+  b: {CONSUMER}
+  c: {CONSUMER}
+failover: [{{use: process, options: {{max_attempts: 40}}}}, {{use: node}}, {{use: job, options: {{max_attempts: 20}}}}]
+snapshots: {{every: 2, persist_every: 10}}
+lease_s: 2
+stop_grace_s: 2
+"""
+LARGE = ("roles.rollout.options.kwargs.rows=8192",)
+STREAM = ("roles.rollout.options.kwargs.rows=8192", "roles.rollout.options.kwargs.parts=4")
+NODES = ("--nodes", "4x(cpu=0.2)", "snapshots.replicas=1", "snapshots.every=1")
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Iterator[Job]:
+    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
+        (tmp_path / name).write_text(text)
+    job = Job(tmp_path, "versions", ("--backend", "local"))
+    yield job
+    nothing_is_left(job.ids())
+
+
+def check(job: Job, *args: str) -> None:
+    """Run the job: in every step all consumers have had the same value, and so all of them are in the same state."""
+    done = job.run(*args, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = job.metrics()
+    assert [line["step"] for line in lines] == list(range(STEPS))
+    back = any(event["kind"] == "rolled_back" for event in job.events())
+    # Lines that were not whole when the job went back to the disk have parts of before.
+    for line in lines[-1:] if back else lines:
+        took = {tuple(line["records"][f"{role}_took"]) for role in "abc"}
+        assert len(took) == 1, line
+        assert len({tuple(line["records"][f"{role}_is"]) for role in "abc"}) == 1, line
+    assert job.result()["recoveries"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("how", [(), STREAM], ids=["small", "streams"])
+def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how: tuple[str, ...], seed: int) -> None:
+    check(versions, *how, "--chaos", f"kills=5,seed={seed},targets=rank,rank,zygote,agent,master")
+
+
+def test_what_is_lost_with_its_node_is_taken_back_from_who_has_used_it(versions: Job) -> None:
+    check(versions, *LARGE, *NODES, "--chaos", "kills=3,seed=1,targets=node,rank")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("how", [LARGE, STREAM, (*LARGE, *NODES)], ids=["large", "streams", "nodes"])
+def test_twenty_seeds_of_kills(versions: Job, how: tuple[str, ...], seed: int) -> None:
+    targets = "targets=node,rank,zygote" if "--nodes" in how else "targets=rank,rank,zygote,agent,master"
+    check(versions, *how, "--chaos", f"kills=8,seed={seed},{targets}")

@@ -1,0 +1,144 @@
+"""Rows that are shared out by demand, in a simulated rank: its words to its mates, and its calls, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.memory import Entry
+from tests.simulation.model import Value, made_of, rows_of, value_of
+
+from rolemesh.api.partition import Balanced
+from rolemesh.graph import items
+from rolemesh.graph.logical import Edge, OpCall
+from rolemesh.graph.routes import Share
+from rolemesh_durable.protocol.first import FirstChoice, share_of
+from rolemesh_durable.protocol.sharing import Sharing
+
+if TYPE_CHECKING:
+    from tests.simulation.rank import SimRank
+
+__all__ = ["First", "Mates", "assembled", "shared_call"]
+
+ASKS, TAKES, TOLD = "asks", "takes", "told"
+
+
+class Mates:
+    """The other ranks that take items of an edge; see `rolemesh_durable.rank.mates.Mates`."""
+
+    def __init__(self, rank: SimRank, edge: Edge) -> None:
+        size = rank.job.sizes[rank.key[0]]
+        self.rank, self.edge = rank, edge
+        self.sharing = Sharing(rank.key[1], size, rank.launch.resume)
+        self.mates = [mate for mate in range(size) if mate != rank.key[1]]
+        self.asked = dict.fromkeys(self.mates, -1)
+        self.pending: dict[int, tuple[int, int]] = {}
+
+    def rewire(self) -> None:
+        """Addresses have changed."""
+        for mate in self.mates:
+            generation = self.rank.generation_of(self.rank.key[0], mate)
+            self.sharing.restarted(mate, generation)
+            if mate in self.sharing.silent and generation > self.asked[mate]:
+                self.asked[mate] = generation
+                self.say(mate, ASKS, self.sharing.first)
+        pending, self.pending = self.pending, {}
+        for mate, (generation, step) in pending.items():
+            self.message(ASKS, mate, generation, step, 0)
+
+    def message(self, kind: str, mate: int, generation: int, step: int, item: int) -> None:
+        """A mate has said something."""
+        if kind == TAKES:
+            self.sharing.heard(mate, generation, step, item)
+        elif kind == TOLD:
+            self.sharing.told(mate, generation)
+        elif generation > self.rank.generation_of(self.rank.key[0], mate):
+            self.pending[mate] = generation, step
+        else:
+            for at, taken in self.sharing.asked(mate, generation, step):
+                self.say(mate, TAKES, at, taken)
+            self.say(mate, TOLD, step)
+
+    def say(self, mate: int, kind: str, step: int, item: int = 0) -> None:
+        """Tell a mate."""
+        rank = self.rank
+        rank.send_to((rank.key[0], mate), ("share", self.edge.id, kind, rank.key[1], rank.generation, step, item))
+
+
+class First:
+    """What a consumer takes that takes what is finished first; see `rolemesh_durable.rank.first_port.FirstPort`."""
+
+    def __init__(self, rank: SimRank, edge: Edge) -> None:
+        memory, resume = rank.agent.memory, rank.launch.resume
+        self.rank, self.edge = rank, edge
+        log = memory.logs.get(rank.key, ())
+        known = [e.item for e in log if e.edge == edge.id and e.step == resume and not e.consumers]
+        if resume >= 0 and not known:
+            rank.world.fail("no row comes twice", f"{rank.name} does not know what it has taken by {resume}: {edge}")
+        chosen = memory.choices.setdefault(rank.key, {})
+        again = {step: took for (of, step), took in chosen.items() if of == edge.id and step > resume}
+        self.choice = FirstChoice(edge.lag, taken=known[0] if known else None, again=again)
+
+    def came(self, step: int, item: Any) -> None:
+        """An item has come."""
+        number, items_, _, total, _ = item
+        how, rank = self.edge.src_partition, self.rank
+        assert isinstance(how, Balanced)
+        ranks = rank.job.sizes[rank.key[0]]
+        wanted = share_of(rank.key[1], ranks, size=how.rows, items=items_, total=total)
+        self.choice.came(step, number, wanted)
+
+    def call(self, step: int) -> Generator[Any, None, None]:
+        """Choose what `step` takes, and log it."""
+        rank, choice, edge = self.rank, self.choice, self.edge
+        if not choice.choose(step):
+            rank.waits(edge.id)
+            yield lambda: choice.choose(step)
+        rank.world.checks.took(rank, edge, step, choice.took)
+        rank.agent.memory.choices.setdefault(rank.key, {})[edge.id, step] = choice.took
+        rank.agent.memory.logs[rank.key].append(Entry(edge.id, step, 0, True, (), choice.taken, 1))
+        rank.ins[edge.id].state.forget(choice.released + 1)
+
+
+def assembled(rank: SimRank, edge: Edge, made: int, chunks: Sequence[Sequence[Any]]) -> Value | None:
+    """The value that a consumer rank gets from the items that have come, or None if some have not."""
+    rows = items.assembled(item for part in chunks for item in part)
+    if rows is None:
+        return None
+    index, count = rank.key[1], rank.job.sizes[rank.key[0]]
+    share = rank.job.shape.routes[edge.id].sends_to(0, index)
+    total = next(item[3] for part in chunks for item in part)
+    wanted = total * (index + 1) // count - total * index // count if isinstance(share, Share) else total
+    rank.world.checks.collated(rank, edge, made, rows, wanted)
+    return value_of(rows)
+
+
+def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Generator[Any, None, None]:
+    """One call of an operator whose rows are shared out: this rank's items, and then the word that this was all."""
+    world, mates, number = rank.world, rank.mates[op.id], 0
+    how = mates.edge.dst_partition
+    assert isinstance(how, Balanced)
+    if not mates.sharing.informed:
+        rank.waits(mates.edge.id)
+        yield lambda: mates.sharing.informed
+    ways = yield from rank.credits(op, step)
+    rows = rows_of(given[mates.edge.param])
+    others = [value for param, value in given.items() if param != mates.edge.param]
+    total, count = items.apart(rows, how.rows)
+    while True:
+        rank.hear()
+        if (item := mates.sharing.take(step, count)) is None:
+            break
+        for mate in mates.sharing.listeners:
+            mates.say(mate, TAKES, step, item)
+        yield from rank.computes(op, step, 1 if world.chance(0.8) else 4)
+        made = [made_of(rank.mind, op, step, row, others) for row in items.item_of(rows, how.rows, item)]
+        whole = item, count, item * how.rows, total, made
+        for way in ways:
+            for send in way.sends:
+                part = items.cut(whole, send.selection) if isinstance(send.selection, Share) else whole
+                rank.emit(way, step, number, False, send.consumers, part)
+        number += 1
+    for way in ways:
+        for send in way.sends:
+            rank.emit(way, step, number, True, send.consumers, None)

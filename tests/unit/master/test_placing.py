@@ -1,0 +1,69 @@
+"""Places for the ranks of resized roles: who has one keeps it, and nobody else moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rolemesh.api.batch import Shard
+from rolemesh.api.workload import NoOptions
+from rolemesh.builtin.pack import PackScheduler
+from rolemesh.job.planning import plan_job
+from rolemesh.placement import PlacementRequest, RoleRequest, Strategy
+from rolemesh.placement.nodes import parse_nodes
+from rolemesh_durable.checkpoint.reshard import owned
+from rolemesh_durable.master.placing import find_places, sized
+from rolemesh_durable.protocol.master import events as e
+
+pack = PackScheduler(NoOptions())
+PACK = Strategy("pack", pack.place, pack.replace)
+CLUSTER = parse_nodes("2x(cpu=2)")
+REQUEST = PlacementRequest((RoleRequest("a", 1), RoleRequest("b", 2)))
+PLAN = plan_job(REQUEST, CLUSTER, [("pack", pack.place)])
+AGENTS = {"node0": "node-0", "node1": "node-1"}
+HOMES = {(a.role, a.rank): {n: name for name, n in AGENTS.items()}[PLAN.slot(a.slot).node] for a in PLAN.assignments}
+
+
+def found(**sizes: int) -> e.LayoutFound:
+    wanted = e.FindLayout(1, -1, sizes)
+    return find_places(wanted, sized(REQUEST, sizes), PLAN, (), CLUSTER, (PACK,), HOMES, AGENTS)
+
+
+def test_more_ranks_get_what_is_free_and_the_others_keep_their_places() -> None:
+    more = found(b=3)
+    assert not more.why
+    assert {(m.role, m.rank): m.agent for m in more.moves}.items() >= {
+        k: a for k, a in HOMES.items() if k[0] == "b"
+    }.items()
+    assert sorted((m.role, m.rank) for m in more.moves) == [("b", 0), ("b", 1), ("b", 2)]
+    assert more.plan.placed() == {("a", 0), ("b", 0), ("b", 1), ("b", 2)}
+
+
+def test_fewer_ranks_give_their_slots_back() -> None:
+    fewer = found(b=1)
+    assert [(m.role, m.rank, m.agent) for m in fewer.moves] == [("b", 0, HOMES["b", 0])]
+    assert len(fewer.plan.slots) == 2
+
+
+def test_what_does_not_fit_is_said() -> None:
+    assert found(b=4).why.startswith("there is no room: b/3: ")
+
+
+WHOLE = [{"w": Shard(np.zeros(2), (4,), (at,)), "seed": at} for at in (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("states", "alone", "path"),
+    [
+        (WHOLE, False, ""),
+        (WHOLE, True, "snapshot()['seed']"),
+        ([{"w": state["w"]} for state in WHOLE], True, ""),
+        ([{"step": 3}, {"step": 3}], False, ""),
+        ([{"step": 3}, {"step": 3}], True, "snapshot()['step']"),
+        ([{"step": 3}, {"step": 4}], False, "snapshot()['step']"),
+        ([{"step": 3}, {"step": 3, "more": 1}], False, "snapshot()['more']"),
+        ([{"step": 3}], True, "snapshot()['step']"),
+    ],
+)
+def test_what_belongs_to_a_rank_is_named(states: list[dict[str, object]], alone: bool, path: str) -> None:
+    assert owned(states, alone=alone) == path

@@ -1,0 +1,138 @@
+"""Both ends of calls: what leaves when, what is asked again, what is known, and how little is kept."""
+
+from __future__ import annotations
+
+from rolemesh_durable.protocol.calls import OPEN, CalleeState, CallerState, Known, OpenCall
+
+A0, A1 = ("a", 0), ("a", 1)
+
+
+def caller(*lives: int) -> CallerState[str]:
+    state: CallerState[str] = CallerState({"box": len(lives)})
+    for rank, life in enumerate(lives):
+        state.lives(("box", rank), life)
+    return state
+
+
+def call(number: int, **more: int) -> OpenCall[str]:
+    return OpenCall(b"%d" % number, "box", f"call {number}", 1, **more)
+
+
+def left(state: CallerState[str]) -> list[tuple[str, int]]:
+    return [(call.item, call.rank) for call in state.leaving("box")]
+
+
+def callee(*, keeps: bool = True, max_bytes: int = 100, concurrency: int = 1) -> CalleeState[str, str]:
+    state: CalleeState[str, str] = CalleeState(
+        [A0, A1], {"run": concurrency}, keeps=keeps, every=1, max_bytes=max_bytes
+    )
+    state.met(A0, 0)
+    state.met(A1, 0)
+    return state
+
+
+def asks(state: CalleeState[str, str], key: bytes, step: int = 0, generation: int = 0) -> Known[str, str] | None:
+    return state.asked(A0, generation, key, step, step, "run", "what")
+
+
+def runs(state: CalleeState[str, str], nbytes: int = 1) -> bytes:
+    known = state.begins()
+    assert known is not None
+    state.done(known, "answer", nbytes)
+    return known.key
+
+
+def test_calls_go_to_the_ranks_that_have_fewest_and_no_more_than_the_credits() -> None:
+    state = caller(0, 0)
+    for number in range(2 * OPEN + 1):
+        state.ask(call(number))
+    gone = left(state)
+    assert [rank for _, rank in gone].count(0) == [rank for _, rank in gone].count(1) == OPEN
+    state.close(b"1")
+    assert left(state) == [(f"call {2 * OPEN}", 1)]
+
+
+def test_what_a_dead_rank_had_goes_to_another_one_and_an_answer_counts_wherever_it_comes_from() -> None:
+    state = caller(0, 0)
+    for number in range(4):
+        state.ask(call(number))
+    assert [rank for _, rank in left(state)] == [0, 1, 0, 1]
+    assert state.died(("box", 0), 0) == []
+    assert left(state) == [("call 0", 1), ("call 2", 1)]
+    assert state.close(b"0") is not None
+    assert state.close(b"0") is None
+
+
+def test_a_call_in_a_session_waits_for_nobody_else_and_is_lost_with_its_rank() -> None:
+    state = caller(0, 3)
+    mine = call(1, rank=1, life=3)
+    assert state.ask(mine)
+    assert left(state) == [("call 1", 1)]
+    assert state.lives(("box", 1), 4) == [mine]
+    assert not state.open
+    assert not state.ask(call(2, rank=1, life=3))
+
+
+def test_a_call_goes_to_whom_a_former_life_has_asked_unless_that_rank_is_dead() -> None:
+    state = caller(0, 0)
+    state.ask(call(1, rank=1))
+    assert left(state) == [("call 1", 1)]
+    state.died(("box", 0), 0)
+    state.ask(call(2, rank=0))
+    assert left(state) == [("call 2", 1)]
+
+
+def test_a_known_call_is_answered_from_memory_until_the_commit() -> None:
+    state = callee()
+    assert asks(state, b"x") is None
+    assert asks(state, b"x") is None, "it waits to be run"
+    assert runs(state) == b"x"
+    assert state.begins() is None
+    again = asks(state, b"x")
+    assert again is not None
+    assert again.answer == "answer"
+    state.committed(0)
+    assert state.kept_bytes == 0
+
+
+def test_without_snapshots_answers_go_when_their_caller_has_finished_the_step() -> None:
+    state = callee(keeps=False)
+    asks(state, b"x")
+    runs(state)
+    state.has_finished(A0, 0, 0)
+    assert state.kept_bytes == 0
+
+
+def test_an_answer_waits_for_the_address_of_a_new_life() -> None:
+    state = callee()
+    asks(state, b"x", generation=1)
+    known = state.begins()
+    assert known is not None
+    assert not state.done(known, "answer", 1)
+    assert state.met(A0, 1) == [known]
+
+
+def test_where_answers_take_too_much_only_those_steps_go_on_that_the_next_commit_needs() -> None:
+    state = callee(max_bytes=10)
+    asks(state, b"a", step=0)
+    runs(state, nbytes=10)
+    asks(state, b"b", step=1)
+    asks(state, b"c", step=0)
+    assert runs(state) == b"c"
+    assert state.begins() is None
+    state.committed(0)
+    assert runs(state) == b"b"
+
+
+def test_a_call_that_its_caller_has_given_up_is_not_run() -> None:
+    state = callee()
+    asks(state, b"x", step=3)
+    state.has_finished(A0, 0, 3)
+    assert state.begins() is None
+
+
+def test_no_more_calls_of_a_method_run_at_once_than_it_says() -> None:
+    state = callee(concurrency=2)
+    for key in (b"a", b"b", b"c"):
+        asks(state, key)
+    assert [state.begins() is not None for _ in range(3)] == [True, True, False]

@@ -1,0 +1,76 @@
+"""How far ahead ranks may run: some seconds of theirs, whether a step takes microseconds or minutes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolemesh.api.partition import Split
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.protocol.master.grants import AHEAD_S, LEAST, LOOK_S, GrantSize
+from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+
+REPORT_S = 0.1
+
+
+def sizes(*, grant: int | None = None, snapshots: SnapshotPlan | None = None, credits: int | None = None) -> GrantSize:
+    ops = (OpCall(0, "a", "make", "a.make", Split()), OpCall(1, "b", "take", "b.take", None))
+    graph = LogicalGraph("g", ops, (Edge(0, 0, 1, "x", Split(), Split(), credits=credits),))
+    return GrantSize(
+        MasterConfig("g", 1, 10**9, grant, (), {}, 1.0, 1.0, None, graph, snapshots=snapshots or SnapshotPlan())
+    )
+
+
+class Job:
+    """Ranks that do `speed` steps a second as long as they may, and report each `REPORT_S`."""
+
+    def __init__(self, size: GrantSize) -> None:
+        self.size, self.now, self.at, self.granted, self.waited = size, 5.0, 0.0, -1, 0.0
+
+    def run(self, seconds: float, speed: float) -> int:
+        for _ in range(round(seconds / REPORT_S)):
+            ahead = self.size.ahead(int(self.at) - 1, self.granted, self.now)
+            if int(self.at) - 1 + ahead - self.granted >= max(1, ahead // 2):
+                self.granted = int(self.at) - 1 + ahead
+            self.now += REPORT_S
+            able = self.at + speed * REPORT_S
+            self.at = min(able, self.granted + 1)
+            self.waited += (able - self.at) / speed
+        return ahead
+
+
+@given(st.floats(1e-2, 5e4))
+def test_whatever_a_step_takes_ranks_have_some_seconds_ahead_and_do_not_wait(speed: float) -> None:
+    job = Job(sizes())
+    job.run(5.0, speed)
+    job.waited = 0.0
+    ahead = job.run(20.0, speed)
+    assert job.waited <= 0.011, "a rounded step"
+    assert ahead <= max(LEAST, 4 * AHEAD_S * speed, 4)
+    assert ahead >= 0.9 * AHEAD_S * speed - AHEAD_S / LOOK_S, "a step more or less where it was last looked"
+
+
+def test_quick_ranks_are_held_back_for_a_moment_at_the_start_only() -> None:
+    job = Job(sizes())
+    job.run(5.0, 30_000)
+    assert job.waited < 0.6
+
+
+def test_ranks_that_become_slow_are_soon_granted_little() -> None:
+    job = Job(sizes())
+    job.run(5.0, 10_000)
+    assert job.run(15.0, 0.1) == 2 * 2, "what its edge can carry"
+
+
+def test_keys_are_limits_and_what_edges_and_snapshots_need_is_granted() -> None:
+    assert Job(sizes(grant=3)).run(5.0, 1000) == 3
+    assert Job(sizes(grant=3, snapshots=SnapshotPlan(True, every=10))).run(5.0, 1000) == 20
+    assert Job(sizes(snapshots=SnapshotPlan(True, every=50))).run(20.0, 0.01) == 100
+    assert Job(sizes(credits=64)).run(20.0, 0.01) == 128
+
+
+def test_a_job_that_goes_back_is_measured_from_there() -> None:
+    job = Job(sizes())
+    job.run(5.0, 1000)
+    job.at, job.granted = 10, 9
+    assert job.run(5.0, 1000) >= 0.9 * AHEAD_S * 1000
