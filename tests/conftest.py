@@ -112,7 +112,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
 
 @pytest.fixture(scope="session")
 def authors_environment(dist: Dist, whole_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An environment as ``pip install 'rolemesh[test]'`` makes it, and two linters; tests install plugins in it."""
-    also = ["rolemesh[test]", "mypy", "ruff"]
+    """An environment as ``pip install 'rolemesh[test]'`` makes it, two linters, and what builds plugins."""
+    also = ["rolemesh[test]", "mypy", "ruff", "setuptools"]
     folder = tmp_path_factory.mktemp("author") / "venv"
     return make_environment(folder, dist.wheels("rolemesh", "rolemesh-testing"), base=whole_installed, also=also)

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.e2e.conftest import job_in
-from tests.e2e.harness import Job, until
+from tests.e2e.harness import Job, until, whole_lines
 from tests.e2e.ladder import ENDLESS, LADDER, SLOW, ended_well, launched, of_kind, pids, recovered
 
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
@@ -134,13 +134,25 @@ def test_a_damaged_journal_is_not_shown_in_part(make_job: Make, ended: Path, dam
 
 def set_back(folder: Path) -> None:
     """To what it was before the last events, which have been told already."""
-    master, told = json.loads((folder / "control.json").read_text())["pid"], (folder / "events.jsonl").stat().st_size
+    master = json.loads((folder / "control.json").read_text())["pid"]
     kept = {path: path.read_bytes() for path in folder.glob(f"{SQLITE_FILE}*") if not path.name.endswith("-shm")}
+    newest = last_event(kept, folder.parent / "kept")
     os.kill(master, signal.SIGCONT)
-    until(lambda: (folder / "events.jsonl").stat().st_size > told, 60, "more events")
+    until(lambda: whole_lines(folder / "events.jsonl")[-1]["seq"] > newest, 60, "more events")
     os.kill(master, signal.SIGSTOP)
     for path, data in kept.items():
         path.write_bytes(data)
+
+
+def last_event(files: dict[Path, bytes], folder: Path) -> int:
+    """The last event of the journal in `files`, some of which may not be told yet; they are copied to `folder`."""
+    folder.mkdir()
+    for path, data in files.items():
+        (folder / path.name).write_bytes(data)
+    connection = sqlite3.connect(folder / SQLITE_FILE)
+    [(newest,)] = connection.execute("select max(seq) from rolemesh_records")
+    connection.close()
+    return int(newest)
 
 
 def removed(folder: Path) -> None:

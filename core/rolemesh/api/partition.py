@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Balanced", "Broadcast", "Partial", "Partition", "Sharded", "Split"]
+__all__ = ["Balanced", "Broadcast", "Partial", "Partition", "Sharded", "Split", "Streaming"]
 
 
 class Split(msgspec.Struct, frozen=True, tag=True):
@@ -52,3 +52,5 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
 
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced
+Streaming: TypeAlias = bool | Literal["arrival"]
+"""Whether an operator takes its inputs chunk by chunk, and then in which order (see `rolemesh.operator`)."""

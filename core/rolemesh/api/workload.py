@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from pydantic import BaseModel
 
-from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
+from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
 from rolemesh.api.service import Caller, ServiceSpec, services_of
 from rolemesh.errors import RolemeshError
 
@@ -50,14 +50,17 @@ class OperatorSpec(msgspec.Struct, frozen=True):
     inputs: dict[str, Partition]
     required: tuple[str, ...]
     returns: Partition | None
-    streaming: bool = False
+    streaming: Streaming = False
     doc: str = ""
 
 
-def operator(*, returns: Partition | None = None, streaming: bool = False, **inputs: Partition) -> Callable[[F], F]:
+def operator(
+    *, returns: Partition | None = None, streaming: Streaming = False, **inputs: Partition
+) -> Callable[[F], F]:
     """Declare a method as an operator: a partition per parameter, and that of what it returns (None: nothing).
 
-    A generator function yields chunks. With `streaming`, each edge input is an iterator over the producer's chunks.
+    A generator function yields chunks. With `streaming`, each edge input is an iterator over the producers' chunks, one
+    of each rank in turn; with ``"arrival"`` in the order in which they come, so that a slow rank holds back no other.
     An ``async def`` method runs to its end before the rank's next operator; it may have many calls under way.
     """
 
@@ -75,7 +78,7 @@ def operator_spec(
     *,
     inputs: Mapping[str, Partition] | None = None,
     returns: Partition | None = None,
-    streaming: bool = False,
+    streaming: Streaming = False,
     default: Partition | None = None,
     fixed: Collection[str] = ("self",),
 ) -> OperatorSpec:
@@ -107,7 +110,7 @@ def operator_spec(
 
 
 def _balanced(
-    function: Callable[..., Any], inputs: Mapping[str, Partition], returns: Partition | None, streaming: bool
+    function: Callable[..., Any], inputs: Mapping[str, Partition], returns: Partition | None, streaming: Streaming
 ) -> Partition | None:
     """How what `function` returns lies over the ranks: of one with a balanced input, the items that each has made.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.partition import Balanced, Partition
+from rolemesh.api.partition import Balanced, Partition, Streaming
 from rolemesh.api.service import ServiceSpec
 
 __all__ = ["AtMost", "Edge", "LogicalGraph", "OpCall"]
@@ -38,7 +38,7 @@ class OpCall(msgspec.Struct, frozen=True):
     operator: str
     label: str
     returns: Partition | None
-    streaming: bool = False
+    streaming: Streaming = False
     constants: dict[str, Any] = {}
     every: int = 1
     at: int = 0

@@ -48,3 +48,21 @@ def test_a_rank_without_room_for_its_snapshot_is_told_until_there_is_some(node: 
     assert "work/0 has had no room in shared memory for a snapshot since step 1" in node.warning
     memory.write(2, {"x": np.zeros(10)}, log=0, persist=False)
     assert node.warning == ""
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def test_nobody_is_accused_when_a_job_goes_back_to_the_disk(node: NodeMemory, tmp_path: Path) -> None:
+    MemorySnapshots(tmp_path, "work", 0).write(8, {"x": np.zeros(10)}, log=0, persist=False)
+    node.copies_to("")
+    node.started("work", 0, -1, 0)
+    assert node.durable("work", 0, 8) == 8
+    node.left("work", 0)
+    node.forget(1, put)
+    assert node.durable("work", 0, 8) == -1, "its status page is still there"
+    assert "emptied" not in node.warning
+    node.started("work", 0, 4, 1)
+    assert node.durable("work", 0, 4) == -1
+    assert "emptied" in node.warning, "it cannot have started without what it starts from"

@@ -188,6 +188,32 @@ def test_a_streaming_consumer_gets_chunks_in_the_order_of_ranks(fleet, flow, rol
     assert out["b", 0].seen == [[(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)]] * 2
 
 
+def test_by_arrival_a_slow_producer_holds_back_no_other(fleet, flow, role):
+    graph, edge = flow
+    got_all = get_context("fork").Event()
+
+    def make(self):
+        for number in range(3):
+            if self.ctx.rank == 0:
+                self.seen.append(got_all.wait(20))
+            yield [(self.ctx.rank, number)]
+
+    def take(self, x):
+        for chunk in x:
+            self.seen.append(chunk[0])
+            if chunk[0] == (1, 2):
+                got_all.set()
+
+    flow_graph = graph(
+        ("a", "make", Split()),
+        ("b", "take", None, {"streaming": "arrival"}),
+        edges=[edge(0, 0, 1, dst_partition=Broadcast())],
+    )
+    out = fleet.run(flow_graph, {"a": (lambda: role(make=make), 2), "b": (lambda: role(take=take), 1)}, steps=1)
+    assert out["a", 0].seen == [True] * 3
+    assert out["b", 0].seen == [(1, 0), (1, 1), (1, 2), (0, 0), (0, 1), (0, 2)]
+
+
 @pytest.mark.parametrize("rows", [2, LARGE])
 def test_a_streaming_consumer_starts_while_the_producer_still_runs(fleet, flow, role, rows):
     graph, edge = flow

@@ -46,6 +46,7 @@ def job_config(
 
     spec = job.spec
     retention = spec.edges.retention
+    arriving = {op.role for op in graph.ops if op.streaming == "arrival"}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
         name=spec.name,
@@ -65,7 +66,7 @@ def job_config(
         keys=new_keys(),
         snapshots=snapshot_plan(job, resumes=resumes),
         stateful=stateful,
-        varying=tuple(name for name, s in selection.roles.items() if s.cls.varies(s.options)),
+        varying=tuple(n for n, s in selection.roles.items() if n in arriving or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
     )

@@ -145,7 +145,8 @@ class NodeMemory:
         if snapshot < 0 or not self._plan.enabled:
             return -1
         if not self._of((role, rank)).intact(snapshot):
-            self._lost.add((role, rank))
+            if (role, rank) in self._running:  # else it may be its timeline that is void
+                self._lost.add((role, rank))
             return -1
         self._lost.discard((role, rank))
         if self._persister is not None:

@@ -13,7 +13,7 @@ from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.first import FirstChoice, Piece, Taken, share_of
 from rolemesh_durable.protocol.sharing import ItemsIn
-from rolemesh_durable.rank.in_port import InPort
+from rolemesh_durable.rank.choosing_port import ChoosingPort
 from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.ports import Arrived
 
@@ -23,7 +23,7 @@ decode_taken = msgspec.msgpack.Decoder(Taken).decode
 encode_taken = msgspec.msgpack.Encoder().encode
 
 
-class FirstPort(InPort):
+class FirstPort(ChoosingPort):
     """One input of an operator call. Which items it takes is logged before, so that a restart takes the same."""
 
     State = ItemsIn[Arrived]
@@ -78,33 +78,15 @@ class FirstPort(InPort):
 
     def take(self, step: int) -> Any:
         """The rows that are finished first; waits for those that would be too old, and until there are enough."""
-        self._chosen(step)
+        self._choose(step)
         return joined([self._pieces.pop(piece) for piece in self._choice.took])
-
-    def await_all(self, step: int) -> None:
-        """Wait until there is enough for `step`."""
-        self._chosen(step)
-
-    def release(self, step: int) -> None:
-        """The operator has ended: steps of which all is taken go back."""
-        self._let_go(self._choice.released)
-
-    def end(self, step: int) -> None:
-        """`step` was the last one: what may still come is not taken."""
-        self._let_go(step)
 
     def log_again(self, log: SendLog) -> None:
         """The files of the log are gone."""
         if self._choice.step >= 0:
             log.taken(self.edge.id, self._choice.step, encode_taken(self._choice.taken))
 
-    def _let_go(self, made: int) -> None:
-        if made > self._released:
-            self.state.forget(made + 1)
-            self._released = made
-            self._owe()
-
-    def _chosen(self, step: int) -> None:
+    def _choose(self, step: int) -> None:
         choice = self._choice
         if step == choice.step:
             return

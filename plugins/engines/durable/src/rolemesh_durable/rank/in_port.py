@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, ClassVar
 
+from rolemesh.api.partition import Streaming
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Concat, Take
 from rolemesh.graph.values import combine, gather
@@ -115,8 +116,9 @@ class InPort:
                 self._wait_ready(made)
             self.state.use(made)
 
-    def stream(self, step: int) -> Iterator[Any]:
-        """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on.
+    def stream(self, step: int, how: Streaming = True) -> Iterator[Any]:
+        """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on; or
+        whichever is there, of each producer in its order.
 
         Where parts only make sense together (sums, shards), the producers' chunks of one number are combined.
         """
@@ -126,6 +128,9 @@ class InPort:
             return
         apart = isinstance(self._how, Take) or (isinstance(self._how, Concat) and self._how.axis == 0)
         positions = range(len(self.state.sources))
+        if how == "arrival" and apart:
+            yield from self._arriving(made)
+            return
         while True:
             found: list[Any] = []
             for position in positions:
@@ -142,6 +147,28 @@ class InPort:
                     raise ValueError(f"producers of {self.edge.param!r} yield different numbers of chunks")
                 yield combine([item.value() for item in found], self._how)
             index += 1
+
+    def _arriving(self, made: int) -> Iterator[Any]:
+        """Chunks in whichever order they come, of each producer in its own."""
+        state = self.state
+        following = dict.fromkeys(range(len(state.sources)), 0)
+
+        def come() -> list[int]:
+            return [at for at, index in following.items() if state.chunk(made, at, index) is not None]
+
+        def ended() -> list[int]:
+            return [at for at in following if state.ended(made, at)]
+
+        while following:
+            for at in (came := come()):
+                item = state.chunk(made, at, following[at])
+                assert item is not None
+                following[at] += 1
+                yield item.value()
+            if not came:
+                self._wait_until(lambda: come() or ended())
+                for at in () if come() else ended():
+                    del following[at]
 
     def release(self, step: int) -> None:
         """The operator has ended: its credit goes back, now or with the next ones."""
@@ -191,12 +218,14 @@ class InPort:
         self._wait_until(lambda: state.chunk(made, position, index) is not None or state.ended(made, position))
         return state.chunk(made, position, index)
 
-    def _wait_until(self, there: Callable[[], bool]) -> None:
+    def _wait_until(self, there: Callable[[], object]) -> None:
         """Wait for what comes along the edge, until `there()`."""
         wait_until(there, self.edge.id, self._endpoint, self._status_page, self._meter)
 
 
-def wait_until(there: Callable[[], bool], edge: int, endpoint: Endpoint, status_page: StatusPage, meter: Meter) -> None:
+def wait_until(
+    there: Callable[[], object], edge: int, endpoint: Endpoint, status_page: StatusPage, meter: Meter
+) -> None:
     """Wait for what comes along an edge, until `there()`; the status page and the rank's times say so."""
     fields, began = status_page.fields, monotonic_ns()
     before = fields[PHASE]

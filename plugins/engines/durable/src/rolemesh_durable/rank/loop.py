@@ -269,7 +269,7 @@ class Loop:
         try:
             arguments = dict(call.constants)
             for param, port in call.inputs:
-                arguments[param] = port.stream(step) if call.streaming else port.take(step)
+                arguments[param] = port.stream(step, call.streaming) if call.streaming else port.take(step)
             if call.mates is not None:
                 call.mates.await_told()
             if self._admission is not None:

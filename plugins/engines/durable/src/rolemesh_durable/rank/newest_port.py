@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
+from rolemesh.api.partition import Streaming
 from rolemesh.graph.schedule import Period
 from rolemesh.graph.values import gather
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.newest import NewestChoice
-from rolemesh_durable.rank.in_port import InPort
+from rolemesh_durable.rank.choosing_port import ChoosingPort
 
 __all__ = ["NewestPort"]
 
 
-class NewestPort(InPort):
+class NewestPort(ChoosingPort):
     """One input of an operator call. Which value it took is logged before the call, so that a restart takes the same.
 
     A value may be taken by several steps; it is released when a newer one is taken, and never is an older one.
@@ -36,43 +37,26 @@ class NewestPort(InPort):
 
     def take(self, step: int) -> Any:
         """The newest value that is there; waits for one that is not too old."""
-        made = self._chosen(step)
+        self._choose(step)
+        made = self._choice.made
         if made in self._given:
             return deepcopy(self._given[made])
         parts = self.state.peek(made)
         return gather([[chunk.value() for chunk in part] for part in parts], self._how)
 
-    def await_all(self, step: int) -> None:
-        """Wait until there is a value for `step`."""
-        self._chosen(step)
-
-    def stream(self, step: int) -> Iterator[Any]:
+    def stream(self, step: int, how: Streaming = True) -> Iterator[Any]:
         """The chunks of the newest value that is there as a whole."""
         yield self.take(step)
-
-    def release(self, step: int) -> None:
-        """The operator has ended: what is older than what it took goes back."""
-        self._let_go(self._choice.released)
 
     def release_stream(self, step: int) -> None:
         """As `release`."""
         self.await_all(step)
         self.release(step)
 
-    def end(self, step: int) -> None:
-        """`step` was the last one: all that was made by then goes back, come or not."""
-        self._let_go(step)
-
-    def _let_go(self, made: int) -> None:
-        if made > self._released:
-            self._released = made
-            self._owe()
-
-    def _chosen(self, step: int) -> int:
-        """When the value was made that `step` takes."""
+    def _choose(self, step: int) -> None:
         choice = self._choice
         if step == choice.step:
-            return choice.made
+            return
         if not choice.choose(step, self._there):
             self._wait_until(lambda: choice.choose(step, self._there))
         made = choice.made
@@ -82,7 +66,6 @@ class NewestPort(InPort):
         self.state.use(made)
         self._given = {at: value for at, value in self._given.items() if at >= made}
         self._meter.aged(step - made)
-        return made
 
     def _there(self, made: int) -> bool:
         return made in self._given or self.state.ready(made)

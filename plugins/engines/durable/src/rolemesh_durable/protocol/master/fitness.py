@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rolemesh.api.failures import Failure
-from rolemesh_durable.protocol.fitness import Measurements, unfit
+from rolemesh_durable.protocol.fitness import unfit
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.state import AgentRecord
@@ -33,26 +33,27 @@ class Fitness:
     @property
     def together(self) -> tuple[str, ...]:
         """The nodes that are to be judged."""
+        return tuple(sorted(agent.place.node for agent in self._unjudged))
+
+    @property
+    def _unjudged(self) -> list[AgentRecord]:
         state = self._context.state
-        agents = {name: agent for name, agent in state.agents.items() if agent.state in COMES and self.open(agent)}
-        return tuple(sorted(agent.place.node for name, agent in agents.items() if state.on(name)))
+        coming = [agent for name, agent in state.agents.items() if agent.state in COMES and state.on(name)]
+        return [agent for agent in coming if self.open(agent)]
 
     def turn(self) -> None:
         """Judge the nodes that can be."""
-        context, state = self._context, self._context.state
-        found: dict[str, tuple[AgentRecord, Measurements]] = {}
-        self._since = (context.now if self._since is None else self._since) if self.together else None
-        for name, agent in state.agents.items():
-            if agent.state not in COMES or not self.open(agent) or not state.on(name):
-                continue
-            if agent.report is None or not agent.report.measured:
-                return
-            found[agent.place.node] = agent, agent.report.measured
-        known = {**state.checked, **{node: measured for node, (_, measured) in found.items()}}
-        for node, (agent, measured) in found.items():
+        context, state, unjudged = self._context, self._context.state, self._unjudged
+        self._since = (context.now if self._since is None else self._since) if unjudged else None
+        found = {agent.place.node: agent.report.measured for agent in unjudged if agent.report is not None}
+        if any(not found.get(agent.place.node) for agent in unjudged):
+            return
+        known = {**state.checked, **found}
+        for agent in unjudged:
+            node = agent.place.node
             others = [theirs for other, theirs in known.items() if other != node]
-            why = unfit(context.outline.checks, measured, others)
-            context.tell(t.NodeChecked(agent.place.agent, agent.incarnation, node, measured, why))
+            why = unfit(context.outline.checks, found[node], others)
+            context.tell(t.NodeChecked(agent.place.agent, agent.incarnation, node, found[node], why))
             if why:
                 context.failed(Failure("check", node=node, message=why))
 
