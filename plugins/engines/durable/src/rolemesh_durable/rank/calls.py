@@ -51,7 +51,7 @@ class Calls:
         """
         role = ctx.role
         self._endpoint = endpoint
-        self._loop = EventLoop(endpoint)
+        self._loop: EventLoop | None = None
         self._calling: Calling | None = None
         self._serving: Serving | None = None
         self._open = self._running = False
@@ -62,7 +62,7 @@ class Calls:
             holds = {op.id: hold_of_call(op, activity, unrepeated) for op in own}
             self._calling = ctx._calls = Calling(
                 graph, world_sizes, to, holds,
-                endpoint=endpoint, status_page=status_page, meter=meter, loop=self._loop, log=log,
+                endpoint=endpoint, status_page=status_page, meter=meter, loop=self.loop, log=log,
             )  # fmt: skip
         if here := [way for way in known if way.callee == role]:
             if ctx.turns:
@@ -70,7 +70,7 @@ class Calls:
                 raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
             self._serving = Serving(
                 graph, world_sizes, here, snapshots or SnapshotPlan(),
-                endpoint=endpoint, workload=workload, status_page=status_page, loop=self._loop, max_bytes=max_bytes,
+                endpoint=endpoint, workload=workload, status_page=status_page, loop=self.loop, max_bytes=max_bytes,
             )  # fmt: skip
         endpoint.on_wait = self._wait
 
@@ -105,7 +105,9 @@ class Calls:
 
     @property
     def loop(self) -> EventLoop:
-        """Where coroutines run."""
+        """Where coroutines run; made for the first one, as it takes descriptors."""
+        if self._loop is None:
+            self._loop = EventLoop(self._endpoint)
         return self._loop
 
     def each_item(self, op: OpCall, step: int, items: Iterator[int]) -> Iterator[int]:
@@ -125,7 +127,7 @@ class Calls:
             result = method(**arguments)
             if inspect.iscoroutine(result):
                 self._open = self._running = True
-                result = self._loop.run(result, line)
+                result = self.loop.run(result, line)
             return result
         finally:
             self._open, self._running = True, False
@@ -147,10 +149,11 @@ class Calls:
     def close(self) -> None:
         """Cancel what runs. Idempotent."""
         self._endpoint.on_wait = None
-        self._loop.close()
+        if self._loop is not None:
+            self._loop.close()
 
     def _wait(self, wait_ms: int) -> bool:
-        if not self._open or self._running or not self._loop.busy:
+        if not self._open or self._running or self._loop is None or not self._loop.busy:
             return False
         self._loop.wait(wait_ms)
         return True
