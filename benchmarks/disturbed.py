@@ -19,10 +19,11 @@ from benchmarks.status_pages import RankKey, StatusPages
 from rolemesh.api.observer import Event, JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.control.resizing import resize
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.rank.status_page import Position
 
-__all__ = ["Disturbed", "MasterKill", "RankKill", "disturbed"]
+__all__ = ["AgentKill", "Disturbed", "MasterKill", "RankKill", "Resize", "disturbed"]
 
 LOOK_S = 0.001
 """Between two looks at the status pages."""
@@ -57,6 +58,24 @@ class MasterKill:
     recovered_s: float
     committed_s: float
     steps: int
+    restarted: tuple[RankKey, ...]
+
+
+@dataclass(frozen=True)
+class AgentKill:
+    """Seconds from SIGKILL to the next incarnation's ``agent_up``; `restarted` have another process than before."""
+
+    controlled_s: float
+    restarted: tuple[RankKey, ...]
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Seconds from asking until the new layout's ranks run, and for how long of these everybody was held at one step;
+    `restarted` are ranks of other roles that have another process than before."""
+
+    seconds: float
+    paused_s: float
     restarted: tuple[RankKey, ...]
 
 
@@ -172,6 +191,34 @@ class Disturbed:
         steps = min(then[key].finished - trail[0][1][key].finished for key in then)
         self._calm()
         return MasterKill(recovered.time - wall, first - wall, steps, self._changed(before))
+
+    def kill_agent(self) -> AgentKill:
+        """SIGKILL the first agent's process; its ranks go on."""
+        since = self._calm()
+        before, status = self.status_pages.look(), self.status()
+        assert status is not None
+        wall = time.time()
+        os.kill(status.agents[0].pid, signal.SIGKILL)
+
+        def under_control() -> float | None:
+            return next((event.time for event in self.store.events(since) if event.kind == "agent_up"), None)
+
+        up = self._until("an agent is up again", under_control, look_s=JOURNAL_S)
+        self._calm()
+        return AgentKill(up - wall, self._changed(before))
+
+    def resize(self, role: str, size: int) -> Resize:
+        """Give a role so many ranks, as ``rolemesh scale`` does."""
+        self._calm()
+        before, began = self.status_pages.look(), time.monotonic()
+        reason = f"benchmark, at {began}"
+        told = resize(self.run.path, {role: size}, reason, lambda: self._driver.poll() is not None)
+        seconds = time.monotonic() - began
+        if told is None or told.kind != "resized":
+            raise BenchmarkError(f"{role}={size}: {told}\n{self._trail()}")
+        self._calm()
+        others = tuple(key for key in self._changed(before) if key[0] != role)
+        return Resize(seconds, told.data["seconds"], others)
 
     def last_event(self) -> int:
         """The number of the journal's last event."""

@@ -1,4 +1,7 @@
-"""What a SIGKILL costs: of a rank, of a rank of a group, of the master; ours, bare Ray actors, DLRover."""
+"""What a SIGKILL costs: of a rank, of a rank of a group, of an agent, of the master; and what a resize does.
+
+Ours, bare Ray actors, DLRover.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.actor_restarts import ActorKill
-from benchmarks.disturbed import MasterKill, RankKill, disturbed
+from benchmarks.disturbed import AgentKill, MasterKill, RankKill, Resize, disturbed
 from benchmarks.report import Report, ratios
 from benchmarks.running import JOBS, ROOT, BenchmarkError
 from benchmarks.submit import DLROVER_ENV, ray_head
@@ -77,14 +80,18 @@ class Ours:
     def __init__(self) -> None:
         self.ranks: dict[str, list[RankKill]] = {role: [] for role in VICTIMS}
         self.masters: list[MasterKill] = []
+        self.agents: list[AgentKill] = []
+        self.resizes: list[Resize] = []
 
     def disturb(self, kills: int, *backend: str) -> None:
-        """Run the job once, and kill each kind of thing so often, in turns."""
+        """Run the job once, kill each kind of thing so often, in turns, and take a rank of the group away and back."""
         with disturbed(JOB, backend=backend) as job:
             for _ in range(kills):
                 for role, into in self.ranks.items():
                     into.append(job.kill_rank(role, 0, group=role == "trainer"))
                 self.masters.append(job.kill_master())
+                self.agents.append(job.kill_agent())
+                self.resizes += [job.resize("trainer", size) for size in (1, 2)]
 
     def tell(self, report: Report, backend: str) -> None:
         """Rows and claims."""
@@ -107,6 +114,18 @@ class Ours:
         report.row(f"{where}: restarted, of {RANKS}", "ranks", restarted)
         report.claim(f"{where}: until it commits steps", committed, at_most=2, unit="s")
         report.claim(f"{where}: restarted", restarted, at_most=0, unit="ranks")
+        where = f"rolemesh, {backend}, an agent"
+        controlled = [kill.controlled_s for kill in self.agents]
+        restarted = [float(len(kill.restarted)) for kill in self.agents]
+        report.row(f"{where}: until its ranks are under control again", "s", controlled)
+        limit = 0.5 if backend == "local" else 2
+        report.claim(f"{where}: until its ranks are under control again", controlled, at_most=limit, unit="s")
+        report.claim(f"{where}: restarted", restarted, at_most=0, unit="ranks")
+        where = f"rolemesh, {backend}, an FSDP2 group from 2 ranks to 1 and back"
+        report.row(f"{where}: until it runs", "s", [resize.seconds for resize in self.resizes])
+        report.row(f"{where}: all are held at one step, part of it", "s", [resize.paused_s for resize in self.resizes])
+        restarted = [float(len(resize.restarted)) for resize in self.resizes]
+        report.claim(f"{where}: ranks of other roles restarted", restarted, at_most=0, unit="ranks")
 
 
 def _tell_bare(report: Report, bare: dict[str, list[ActorKill]]) -> None:

@@ -50,6 +50,26 @@ def test_whatever_a_step_takes_ranks_have_some_seconds_ahead_and_do_not_wait(spe
     assert ahead >= 0.9 * AHEAD_S * speed - AHEAD_S / LOOK_S, "a step more or less where it was last looked"
 
 
+def test_who_is_held_at_a_step_is_not_granted_everything_afterwards() -> None:
+    """As before a resize: they have come to the end of their grant, and the master looks many times a second."""
+    job = Job(sizes())
+    job.run(10.0, 10.0)
+    for _ in range(1000):
+        held = job.size.ahead(job.granted, job.granted, job.now)
+        job.now += 0.01
+    assert held <= 4 * AHEAD_S * 10.0
+    job.at = job.granted + 1
+    job.run(1.0, 10.0)
+    assert job.granted - job.at <= 4 * AHEAD_S * 10.0
+
+
+def test_after_a_masters_absence_ranks_get_no_more_than_they_can_do_in_some_seconds() -> None:
+    job = Job(sizes())
+    job.run(10.0, 10.0)
+    job.at, job.now = job.granted + 1, job.now + 60.0
+    assert job.size.ahead(job.granted, job.granted, job.now) <= 1.5 * AHEAD_S * 10.0
+
+
 def test_quick_ranks_are_held_back_for_a_moment_at_the_start_only() -> None:
     job = Job(sizes())
     job.run(5.0, 30_000)

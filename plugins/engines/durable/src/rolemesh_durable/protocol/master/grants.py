@@ -13,7 +13,8 @@ AHEAD_S = 4.0
 LEAST = 2
 """So many steps are granted in any case, and before anybody knows how long one takes."""
 GROWTH = 4
-"""Who comes to the end of a grant was slower for it: the next is so much larger."""
+"""Who comes to the end of a grant was slower for it: the next is so much larger, as far as half of that fits the speed
+that was seen, which it does not where the master was away."""
 UNLIMITED = 1 << 30
 LOOK_S = 0.5
 """The speed is taken over at least this long."""
@@ -37,13 +38,14 @@ class GrantSize:
         """So many steps beyond `committed` at time `now` (s), when all up to `granted` have been granted."""
         if committed < self._from or self._since == -math.inf:  # it has gone back, or just begun
             self._since, self._from = now, committed
-        if committed >= granted > self._from:
-            self._resize(GROWTH * self._size)
-        elif now >= self._since + LOOK_S:
-            speed = (committed - self._from) / (now - self._since)
-            self._since, self._from = now, committed
-            self._resize(max(math.ceil(AHEAD_S * speed), self._size // 2))
+        elapsed = now - self._since
+        done = (committed - self._from) / elapsed * AHEAD_S if elapsed > 0 else math.inf
+        if committed >= granted > self._from:  # once: no more may be granted for other reasons
+            self._look(committed, now, min(GROWTH * self._size, max(self._size, GROWTH / 2 * done)))
+        elif elapsed >= LOOK_S:
+            self._look(committed, now, max(done, self._size // 2))
         return self._size
 
-    def _resize(self, size: int) -> None:
-        self._size = min(max(size, self._least), self._limit)
+    def _look(self, committed: int, now: float, size: float) -> None:
+        self._since, self._from = now, committed
+        self._size = min(max(math.ceil(size), self._least), self._limit)
