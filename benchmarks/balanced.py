@@ -11,6 +11,9 @@ RANKS, ROWS, WARM, MEAN_S = 4, 32, 10, 0.016
 SLOW, SIGMA = 5.0, 1.5
 AHEAD = 2
 """Values that ranks may be ahead of the sink: as for large values, so that nobody is long before the others."""
+FEW, LAG, FAR = 8, 8, 10
+"""Rows a step where the sink takes what is finished first, at most how many steps old, and how far ranks may be ahead:
+a step that waits for its longest row loses most where it has few."""
 
 
 def measure(quick: bool) -> Report:
@@ -18,11 +21,18 @@ def measure(quick: bool) -> Report:
     report = Report("balanced", f"rows/s of {RANKS} ranks, {MEAN_S * 1e3:g} ms a row on average", quick)
     rounds, steps = (1, 30) if quick else (3, 80)
     slow, spread = (f"roles.work.options.kwargs.slow={SLOW}",), (f"roles.work.options.kwargs.sigma={SIGMA}",)
-    found: dict[str, list[float]] = {name: [] for name in ("slow", "slow parts", "spread", "spread parts")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("slow", "slow parts", "spread", "spread parts", "first", "few parts", "few parts ahead")
+    }
+    few = (*spread, f"roles.source.options.kwargs.rows={FEW}")
     for _ in range(rounds):
         for name, extra in (("slow", slow), ("spread", spread)):
             found[name].append(rows_a_second(steps, "shared", *extra))
             found[f"{name} parts"].append(rows_a_second(steps, "parts", *extra))
+        longer = steps * ROWS // FEW
+        found["first"].append(rows_a_second(longer, "shared", f"params.lag={LAG}", *few, rows=FEW, ahead=FAR))
+        found["few parts"].append(rows_a_second(longer, "parts", *few, rows=FEW))
+        found["few parts ahead"].append(rows_a_second(longer, "parts", *few, rows=FEW, ahead=FAR))
     report.settings = {
         "ranks": RANKS, "rows a step": ROWS, "steps": steps, "edges.credits": AHEAD, "slow rank": f"{SLOW:g} ×",
         "sigma": SIGMA,
@@ -35,6 +45,11 @@ def measure(quick: bool) -> Report:
     report.claim("one slow rank: Balanced / ideal", [x / ideal["slow"] for x in found["slow"]], at_least=0.9)
     report.claim("one slow rank: Balanced / Split", ratios(found["slow"], found["slow parts"]), at_least=2)
     report.claim("log-normal: Balanced / Split", ratios(found["spread"], found["spread parts"]), at_least=1.15)
+    what = f"log-normal rows, {FEW} a step"
+    report.row(f"{what}: Balanced(rows=1), lag=AtMost({LAG}): what is finished first", "rows/s", found["first"])
+    report.row(f"{what}: Split()", "rows/s", found["few parts"])
+    report.row(f"{what}: Split(), {FAR} steps ahead", "rows/s", found["few parts ahead"])
+    report.claim(f"{what}: first / Split", ratios(found["first"], found["few parts"]), at_least=1.5)
     report.notes.append(
         f"log-normal: whoever takes a step's rows in order waits for the longest; the schedule itself allows no more "
         f"than {best(steps):.3g} × the fixed parts here"
@@ -42,12 +57,12 @@ def measure(quick: bool) -> Report:
     return report
 
 
-def rows_a_second(steps: int, operator: str, *overrides: str) -> float:
-    """Between two steps of the sink."""
-    settings = (f"steps={steps}", f"params.operator={operator}", f"edges.credits={AHEAD}", *overrides)
+def rows_a_second(steps: int, operator: str, *overrides: str, rows: int = ROWS, ahead: int = AHEAD) -> float:
+    """Between two steps of the sink, of `rows` each."""
+    settings = (f"steps={steps}", f"params.operator={operator}", f"edges.credits={ahead}", *overrides)
     with run_job(JOBS / "balanced.yaml", *settings) as run_dir:
         noted = times(run_dir)["sink-0"]
-    return float(noted["steps"] * ROWS / noted["seconds"])
+    return float(noted["steps"] * rows / noted["seconds"])
 
 
 def durations(steps: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The flows of the benchmarks' jobs."""
 
-from rolemesh import flow
+from rolemesh import AtMost, flow
 
 
 @flow
@@ -37,6 +37,7 @@ def calls(job):
 
 
 @flow
-def balanced(job, operator="shared"):
-    """Rows that take some time each, shared out by demand or in fixed parts."""
-    job.sink.take(getattr(job.work, operator)(job.source.next()))
+def balanced(job, operator="shared", lag=0):
+    """Rows that take some time each, shared out by demand or in fixed parts; with a `lag`, what is finished first."""
+    rows = getattr(job.work, operator)(job.source.next())
+    job.sink.take(rows, lag=AtMost(lag)) if lag else job.sink.take(rows)

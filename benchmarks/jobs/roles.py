@@ -249,8 +249,14 @@ class Naps:
 
 
 class Collector(Sink):
-    """A sink of rows."""
+    """A sink of rows, with state: it may take what is finished first."""
 
     @operator(value=Broadcast())
     def take(self, value: Batch) -> None:
         super().take(value["x"])
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"sum": self.sum}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.sum = int(state["sum"])
