@@ -121,7 +121,7 @@ flow: own_flow.py:own
 steps: 12
 roles:
   rows: {use: "own.py:Rows", resources: {cpu: 0.1}}
-  group: {use: "own.py:Group", world_size: 2, options: {die_at: 5}, resources: {cpu: 0.1}}
+  group: {use: "own.py:Group", world_size: 3, options: {die_at: 5}, resources: {cpu: 0.1}}
 placement: {use: pack}
 failover: [{use: "own.py:Again"}]
 diagnosers: [{use: "own.py:Judge"}]

@@ -86,6 +86,15 @@ class HangSpec(_Strict):
     """Take the culprit's stacks with py-spy."""
 
 
+class StragglerSpec(_Strict):
+    """When a rank is called much slower than the others of its role."""
+
+    factor: float = Field(default=2.0, gt=1)
+    """Above so many times what the median of the others needs for a step."""
+    for_s: float = Field(default=60.0, gt=0)
+    """After so many seconds of it."""
+
+
 class RetentionSpec(_Strict):
     """How long producers keep what they sent, for consumers that come back."""
 
@@ -170,6 +179,7 @@ class JobSpec(_Strict):
     diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")])
     """Who judges a failure; the first that can, does."""
     hang: HangSpec = Field(default_factory=HangSpec)
+    stragglers: StragglerSpec = Field(default_factory=StragglerSpec)
     snapshots: SnapshotsSpec = Field(default_factory=SnapshotsSpec)
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)

@@ -1,4 +1,4 @@
-"""A rank that is slow for long is named once; noise, waiting, short bursts and collective roles are not."""
+"""A rank that is slow for long is named once; noise, waiting and short bursts are not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def watch(
     seconds: int = 300,
     steps_per_s: float = 1.0,
     collective: bool = False,
+    worked: Callable[[int], float] = lambda rank: 0.0,
 ) -> list[tuple[int, Failure]]:
-    """What is said, and when, where `per_step(rank, second)` are the seconds that a step computes."""
+    """What is said, and when, where `per_step(rank, second)` are the seconds that a step computes, of which a rank of a
+    collective role has `worked(rank)`."""
     watching = StragglerWatch(factor=2.0, for_s=60.0)
     busy = dict.fromkeys(range(ranks), 0.0)
     said = []
@@ -29,7 +31,9 @@ def watch(
         for rank in range(ranks):
             finished = int(second * steps_per_s)
             busy[rank] += per_step(rank, second) * (finished - int((second - 1) * steps_per_s) if second else 0)
-            report = RankReport("rollout", rank, 0, "ready", finished=finished, busy_s=busy[rank])
+            report = RankReport(
+                "rollout", rank, 0, "ready", finished=finished, busy_s=busy[rank], worked_s=finished * worked(rank)
+            )
             if (slow := watching.seen(report, float(second), collective=collective)) is not None:
                 said.append((second, slow))
     return said
@@ -61,8 +65,17 @@ def test_what_costs_next_to_no_time_is_no_straggler_whatever_the_factor() -> Non
     assert watch(lambda rank, second: 2e-3 if rank == 2 else 2e-5) == []
 
 
-def test_ranks_of_a_collective_role_are_never_named_because_their_waiting_looks_like_computing() -> None:
-    assert watch(lambda rank, second: 0.9 if rank == 2 else 0.3, collective=True) == []
+def test_in_a_collective_role_who_works_while_the_others_wait_is_named() -> None:
+    """All take as long: a step is as long as the slowest works."""
+    [(when, failure)] = watch(lambda rank, second: 0.9, worked=lambda rank: 0.85 if rank == 2 else 0.3, collective=True)
+    assert 60 <= when <= 90
+    assert failure.rank == 2
+    assert "the median of the role's other 3 is 0.3 s, and they wait for it" in failure.message
+
+
+def test_in_a_collective_role_nobody_is_named_where_all_spin_or_who_works_more_waits_too() -> None:
+    assert watch(lambda rank, second: 0.9, worked=lambda rank: 0.9, collective=True) == []
+    assert watch(lambda rank, second: 0.9, worked=lambda rank: 0.5 if rank == 0 else 0.1, collective=True) == []
 
 
 def test_a_rank_that_recovers_and_slows_down_again_is_named_again() -> None:

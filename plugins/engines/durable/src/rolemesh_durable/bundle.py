@@ -142,6 +142,7 @@ def bundle_job(
         origin_step=origin[1],
         hang_after_s=spec.hang.after_s,
         stacks=spec.hang.stacks,
+        stragglers=(spec.stragglers.factor, spec.stragglers.for_s),
         metrics_every=spec.metrics.every,
         rehearsed=rehearsed,
         checks=tuple(limits for _, limits in checks),

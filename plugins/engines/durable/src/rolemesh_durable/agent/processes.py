@@ -1,10 +1,13 @@
-"""What Linux says of a process, in its line of ``/proc/<pid>/stat``."""
+"""What Linux says of a process, in ``/proc/<pid>``."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-__all__ = ["is_stopped", "start_time"]
+__all__ = ["is_stopped", "start_time", "worked_s"]
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def start_time(pid: int) -> int:
@@ -22,6 +25,15 @@ def is_stopped(pid: int) -> bool:
         return _fields(pid)[0] in ("T", "t")
     except (OSError, IndexError):
         return False
+
+
+def worked_s(pid: int) -> float:
+    """Seconds for which the process, with all its threads, had a processor, or its first thread waited for one."""
+    try:
+        used = sum(map(int, _fields(pid)[11:13])) / TICKS_A_SECOND
+        return used + int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _fields(pid: int) -> list[str]:

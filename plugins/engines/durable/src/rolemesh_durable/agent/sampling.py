@@ -7,7 +7,7 @@ import time
 
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.agent.processes import is_stopped
+from rolemesh_durable.agent.processes import is_stopped, worked_s
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
@@ -63,6 +63,7 @@ class Sampler:
             since_s=since * 1e-9,
             frozen=since > FROZEN_AFTER_NS and is_stopped(at.pid),
             busy_s=at.busy_ns * 1e-9,
+            worked_s=worked_s(at.pid) if launch.collective else 0.0,
             done=at.done,
             total=at.total,
             layout=at.layout,

@@ -74,15 +74,12 @@ class StatusPages:
         known = self._status_pages.get((role, rank))
         return known[0].read().pid if known is not None else 0
 
-    def mates(self, launch: RankLaunch) -> dict[int, str]:
-        """The status pages of the others in a collective group, if all of them live here."""
+    def mates(self, launch: RankLaunch) -> tuple[str, ...]:
+        """The status pages of the others in a collective group, if all of them live here: they start together."""
         if not launch.collective or launch.local_world_size < launch.world_size:
-            return {}
-        return {
-            rank: str(self._path(launch.role, rank, launch.generation))
-            for rank in range(launch.world_size)
-            if rank != launch.rank
-        }
+            return ()
+        others = (rank for rank in range(launch.world_size) if rank != launch.rank)
+        return tuple(str(self._path(launch.role, rank, launch.generation)) for rank in others)
 
     def close(self) -> None:
         """Unmap all status pages."""

@@ -117,7 +117,7 @@ class RankStart(msgspec.Struct, frozen=True):
     tmp_dir: str
     agent_address: str
     status_page: str
-    mates: dict[int, str] = {}
+    mates: tuple[str, ...] = ()
     turns: str = ""
     timeline: int = 0
 

@@ -76,6 +76,7 @@ class MasterConfig(msgspec.Struct, frozen=True):
     origin_step: int = -1
     hang_after_s: float | None = None
     stacks: bool = True
+    stragglers: tuple[float, float] = (2.0, 60.0)
     metrics_every: int = 1
     rehearsed: bool = False
     clock: str = ""

@@ -88,7 +88,8 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     `finished` and `durable` are steps, -1 before the first: `durable` is the newest that this rank could be restored to
     even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
     `layout`: the number of the one that it has taken up. `frozen`: stopped by a signal. `busy_s`: seconds in operators
-    since its start. `done` of `total` (0: unknown) is what the operator says of its own progress, or -1.
+    since its start; `worked_s`: those of its process on a processor, of a collective role's. `done` of `total` (0:
+    unknown) is what the operator says of its own progress, or -1.
     """
 
     finished: int = -1
@@ -100,6 +101,7 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     since_s: float = 0.0
     frozen: bool = False
     busy_s: float = 0.0
+    worked_s: float = 0.0
     done: int = -1
     total: int = 0
     layout: int = 0

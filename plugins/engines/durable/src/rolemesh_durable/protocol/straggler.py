@@ -13,12 +13,14 @@ WINDOWS = 3
 """So many windows in a row must be slow, each at least one step long."""
 MATTERS = 0.1
 """The least share of wall time that slowness must cost: ranks that compute for microseconds differ by any factor."""
+WORKS = 0.8
+"""Who has a processor for this share of its time in operators waits for none of its mates."""
 
 
 class _Pace:
     """One rank of one generation: where its window began, what it needed per step in the last one, how often slow."""
 
-    __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told")
+    __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told", "worked_s")
 
     def __init__(self, report: RankReport, now: float) -> None:
         self.generation = report.generation
@@ -28,20 +30,23 @@ class _Pace:
         self.start(report, now)
 
     def start(self, report: RankReport, now: float) -> None:
-        self.began, self.busy_s, self.finished = now, report.busy_s, report.finished
+        self.began, self.finished = now, report.finished
+        self.busy_s, self.worked_s = report.busy_s, report.worked_s
 
 
 class StragglerWatch:
     """Says once of a rank that its computing time per step has been far above that of the role's other ranks.
 
     Compared are seconds in operators per finished step, without what a rank waits for inputs and credits: those waits
-    are the others' doing. Inside a collective they cannot be told apart from computing, and make all members look
-    alike (a slow member's mates wait in the operator for it), so ranks of collective roles are never called
-    stragglers. Ranks of other roles have equal shares of each step's work; where the work itself is uneven from step
-    to step, the windows even it out, and where one rank always gets more of it, it is rightly named.
+    are the others' doing. Ranks of a role have equal shares of each step's work; where the work itself is uneven from
+    step to step, the windows even it out, and where one rank always gets more of it, it is rightly named.
+
+    Ranks of collective roles wait for each other inside the operator, and all take as long. Compared is what they work:
+    the time for which their processes have a processor or want one. The straggler works nearly all the time, while its
+    mates sleep until it has come. Where waiting is spinning, as on most GPUs, they look alike, and none is named.
     """
 
-    def __init__(self, factor: float = 2.0, for_s: float = 60.0) -> None:
+    def __init__(self, factor: float, for_s: float) -> None:
         """A rank is slow above `factor` (> 1) times the median of the others, and named after `for_s` seconds of it."""
         self._factor = factor
         self._window_s = for_s / WINDOWS
@@ -53,7 +58,7 @@ class StragglerWatch:
         It is said again only after the rank has been well below the factor (halfway to the others) for a window, or
         has started again. A role needs two ranks that have finished steps.
         """
-        if collective or report.state != "ready":
+        if report.state != "ready":
             return None
         ranks = self._roles.setdefault(report.role, {})
         pace = ranks.get(report.rank)
@@ -63,13 +68,15 @@ class StragglerWatch:
         elapsed, steps = now - pace.began, report.finished - pace.finished
         if elapsed < self._window_s or steps < 1:
             return None
-        per_step = pace.per_step = (report.busy_s - pace.busy_s) / steps
+        busy, worked = report.busy_s - pace.busy_s, report.worked_s - pace.worked_s
+        per_step = pace.per_step = (worked if collective else busy) / steps
+        waits = collective and worked < WORKS * busy
         pace.start(report, now)
         others = [p.per_step for rank, p in ranks.items() if rank != report.rank and p.per_step is not None]
         if not others:
             return None
         usual = median(others)
-        if per_step > self._factor * usual and (per_step - usual) * steps > MATTERS * elapsed:
+        if not waits and per_step > self._factor * usual and (per_step - usual) * steps > MATTERS * elapsed:
             pace.slow += 1
         else:
             pace.slow = 0
@@ -77,6 +84,7 @@ class StragglerWatch:
         if pace.slow < WINDOWS or pace.told:
             return None
         pace.told = True
+        they = ", and they wait for it" if collective else ""
         return Failure(
             "straggler",
             report.role,
@@ -84,7 +92,7 @@ class StragglerWatch:
             step=report.finished,
             message=(
                 f"it needs {per_step:.3g} s to compute a step, the median of the role's other {len(others)} is "
-                f"{usual:.3g} s; so for {WINDOWS * self._window_s:.0f} s at least"
+                f"{usual:.3g} s{they}; so for {WINDOWS * self._window_s:.0f} s at least"
             ),
             generation=report.generation,
         )

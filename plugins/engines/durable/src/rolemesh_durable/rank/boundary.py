@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from time import monotonic_ns
 
@@ -31,25 +31,17 @@ POLL_S = 0.001
 class Group:
     """The collective group of a rank. Restored together, its ranks need a step of which all have the snapshot."""
 
-    def __init__(self, role: str, mates: Mapping[int, str], ports: Ports, control: Control) -> None:
-        """`mates` are the status pages of the other ranks; empty if they are not all here: then the agent tells."""
-        self._role, self._mates, self._ports, self._control = role, mates, ports, control
+    def __init__(self, role: str, mates: Collection[str], control: Control) -> None:
+        """`mates` are the status pages of the other ranks, of the lives that began with this one's; empty if they are
+        not all here: then the agent tells."""
+        self._role, self._mates, self._control = role, mates, control
 
     def has(self, step: int) -> bool:
         """Whether all other ranks have the snapshot of `step` or a later one."""
         if self._mates:
-            return all(self._reached(rank, status_page) >= step for rank, status_page in self._mates.items())
+            return all(_snapshot(status_page) >= step for status_page in self._mates)
         advance = self._control.advance
         return advance is not None and advance.groups.get(self._role, -1) >= step
-
-    def _reached(self, rank: int, path: str) -> int:
-        try:
-            status_page = StatusPage.open(path)
-        except FileNotFoundError:
-            return -1
-        at = status_page.read()
-        status_page.close()
-        return at.snapshot if at.generation == self._ports.endpoint.generation(self._role, rank) else -1
 
 
 class Boundary:
@@ -160,6 +152,17 @@ class Boundary:
             if endpoint.stopping:
                 raise Stopping
         self._meter.blocked += monotonic_ns() - began
+
+
+def _snapshot(path: str) -> int:
+    """The newest of the rank whose status page lies there."""
+    try:
+        status_page = StatusPage.open(path)
+    except FileNotFoundError:
+        return -1
+    at = status_page.read()
+    status_page.close()
+    return at.snapshot
 
 
 def _nothing() -> None:

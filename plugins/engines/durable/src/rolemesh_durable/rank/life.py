@@ -217,7 +217,7 @@ class Life:
             log=log,
             meter=self._meter,
             status_page=self._status_page,
-            group=None if alone else Group(launch.role, start.mates, self._ports, self._control),
+            group=None if alone else Group(launch.role, start.mates, self._control),
             inherited=self._inherited,
             admission=self._admission,
             shortage=self._shortage,

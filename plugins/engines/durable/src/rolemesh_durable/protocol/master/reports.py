@@ -28,7 +28,7 @@ class Reports:
     ) -> None:
         self._context, self._coordinator, self._hangs, self._checkpoints = context, coordinator, hangs, checkpoints
         self._adoption = Adoption(context)
-        self._stragglers = StragglerWatch()
+        self._stragglers = StragglerWatch(*context.outline.stragglers)
         self._making: dict[str, tuple[str, ...]] = {}
 
     def message(self, name: str, message: m.AgentToMaster) -> None:
