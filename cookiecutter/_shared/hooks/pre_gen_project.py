@@ -10,10 +10,10 @@ import sys
 
 KERNEL_NAMES = (
     "attach", "checkpoint", "checks", "collocation", "console", "disk", "durable", "events", "failover-job",
-    "failover-node", "failover-process", "fsdp", "function", "inline", "job", "local", "logs", "mariadb", "matmul",
-    "memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray", "reasoning-gym",
-    "reasoning-gym-reward", "rehearsal", "scale", "separation", "shm", "sql", "sqlite", "standard", "status", "stop",
-    "subgraph", "tcp", "testing", "vllm", "vllm-decode", "vllm-prefill",
+    "failover-node", "failover-process", "files", "fsdp", "function", "inline", "job", "local", "logs", "mariadb",
+    "matmul", "memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray",
+    "reasoning-gym", "reasoning-gym-reward", "rehearsal", "scale", "separation", "shm", "source", "sources", "sql",
+    "sqlite", "standard", "status", "stop", "subgraph", "tcp", "testing", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")

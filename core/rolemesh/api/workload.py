@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -179,6 +179,7 @@ class RankContext(Generic[O]):
         run_dir: str | Path = ".",
         tmp_dir: str | Path | None = None,
         base: str | Path = ".",
+        plugins: Mapping[tuple[str, str], Callable[[], Any]] = {},
     ) -> None:
         self.options, self.rendezvous, self.generation = options, rendezvous, generation
         self.job, self.node, self.seed = job, node, seed
@@ -211,6 +212,12 @@ class RankContext(Generic[O]):
         self._finishing = ""
         self._on_progress: Callable[[int, int], None] = lambda done, total: None
         self._calls: Caller | None = None
+        self.plugins = plugins
+        """What the job file lists under ``plugins``: makes an object of it, by kind and name; ``name#2`` of several."""
+        self.notes: MutableMapping[str, Any] = {}
+        """What operators have decided in this step that they would decide differently another time (what there was to
+        read, what a clock has said): JSON values. Written down before anybody sees what comes of it. It begins empty,
+        unless a former life of the rank has come so far: then do as it did."""
 
     @property
     def item(self) -> int:

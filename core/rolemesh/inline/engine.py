@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from rolemesh.api.failures import Failure, describe
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.errors import EXIT_CODES, JobFailedError, JobFileError, PlacementError, RolemeshError, raise_all
+from rolemesh.errors import EXIT_CODES, JobFailedError, JobFileError, RolemeshError, raise_all
 from rolemesh.graph.schedule import Activity
 from rolemesh.inline.steps import InlineSteps
 from rolemesh.job.engine import Engine, RunHandle, Say
@@ -40,24 +41,22 @@ class InlineEngine(Engine):
     """Runs all ranks in the process that waits, one after the other."""
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Check that the job can run in one process, with the fewest ranks of its elastic roles; it does when somebody
-        waits for it.
+        """Check that the job can run in one process, with the fewest ranks of its elastic roles, and one of each
+        collective role: it has the same values in one piece. The job runs when somebody waits for it.
 
-        Raises `PlacementError` for a collective role of several ranks, and `JobFileError` for a role with packages or a
-        folder of its own, or `Problems`: those need processes.
+        Raises `JobFileError` for a role with packages or a folder of its own, or `Problems`: those need processes.
         """
-        job = job.sized({role: least for role, (least, _) in job.elastic.items()})
+        roles, selected = job.job.spec.roles, job.selection.roles
+        alone = {name: 1 for name in roles if selected[name].cls.group == "collective" and roles[name].world_size > 1}
+        for name in alone:
+            say(f"one process cannot have a group of {roles[name].world_size} ranks: role {name} runs as one rank")
+        job = job.sized({**{role: least for role, (least, _) in job.elastic.items()}, **alone})
         raise_all(list(_needs_processes(job)))
         return InlineRun(job, run_dir)
 
 
 def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
     for name, role in job.job.spec.roles.items():
-        size = role.world_size
-        if job.selection.roles[name].cls.group == "collective" and size > 1:
-            what = f"role {name} is a collective group of {size} ranks, which --inline cannot run in one process"
-            where = job.job.where(("roles", name, "world_size"))
-            yield PlacementError(what, where=where, remedy=f"add roles.{name}.world_size=1")
         for key in (key for key in ("pip", "working_dir") if getattr(role.runtime_env, key)):
             what = f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
             where = job.job.where(("roles", name, "runtime_env", key))
@@ -153,6 +152,7 @@ class InlineRun(RunHandle):
     def _set_up(self) -> None:
         folders = {"run_dir": self.run_dir, "tmp_dir": self._tmp, "base": self._job.base}
         job: dict[str, Any] = {"job": self._spec.name, "seed": self._spec.seed, "steps": self._spec.steps, **folders}
+        job["plugins"] = {k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()}
         for name, role in self._spec.roles.items():
             selected, size = self._selection.roles[name], self._sizes[name]
             sizes = {"world_size": size, "local_world_size": size, "cpus": role.resources.cpu}
@@ -238,15 +238,12 @@ PROFILE_STEPS = 3
 def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
     """Run the first steps of a job inline and return the bytes that a step's call returns, by label.
 
-    Collective roles run as one rank, which has the same values in one piece. Raises `RolemeshError`, and
-    `JobFailedError` if the job fails in these steps.
+    Raises `RolemeshError`, and `JobFailedError` if the job fails in these steps.
     """
     known = prepare(path, overrides)
-    together = (name for name, selected in known.selection.roles.items() if selected.cls.group == "collective")
-    alone = [f"roles.{name}.world_size=1" for name in together]
     steps = PROFILE_STEPS + max((edge.lag for edge in known.graph.edges), default=0)
     steps = min(steps, known.job.spec.steps or steps)
-    few = prepare(path, [*overrides, *alone, f"steps={steps}", "until={}", "observers=[]"])
+    few = prepare(path, [*overrides, f"steps={steps}", "until={}", "observers=[]"])
     with TemporaryDirectory(prefix="rolemesh-profile-") as folder:
         engine = InlineEngine(InlineEngine.Options())
         result = engine.start(few, Path(folder, few.job.spec.name), say=print).wait()

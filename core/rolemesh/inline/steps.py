@@ -33,7 +33,7 @@ __all__ = ["InlineSteps"]
 
 
 class InlineSteps:
-    """Runs a job's steps without processes. Collective groups need processes: the caller refuses those above 1 rank."""
+    """Runs a job's steps without processes: those of groups, whose ranks wait for each other, as one rank each."""
 
     def __init__(
         self,
@@ -96,6 +96,8 @@ class InlineSteps:
             self._values.pop((edge.id, step - edge.lag), None)
         said = (f"{role}/{rank}: {ctx._finishing}" for (role, rank), ctx in self._contexts.items() if ctx._finishing)
         self.reason = self.reason or next(said, "")
+        for ctx in self._contexts.values():
+            ctx.notes.clear()
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
             for (role, _), line in self._lines.items():

@@ -53,7 +53,7 @@ class Kind(msgspec.Struct, frozen=True):
 _DURABLE, _SQL = "rolemesh-durable", "rolemesh-sql"
 _GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
 _KNOWN = {
-    "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm"} | _GYM,
+    "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm", "source": _DURABLE} | _GYM,
     "schedulers": {"collocation": "rolemesh-collocation"},
     "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "job")},
     "diagnosers": {"standard": _DURABLE},

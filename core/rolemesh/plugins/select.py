@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,15 +44,14 @@ class Selection:
     observers: tuple[Selected, ...]
     transports: Mapping[str, Selected]
     """By where an edge runs: ``local`` or ``remote``."""
-    declared: Mapping[str, tuple[Selected, ...]]
-    """Those of kinds that the kernel does not know, by kind."""
+    declared: Mapping[tuple[str, str], Selected]
+    """Those of kinds that the kernel does not know, by kind and name; several of one name are told apart by numbers."""
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Each plugin once, in the order of first use."""
         decides = [*self.placement, *self.failover, *self.diagnosers]
-        others = [selected for listed in self.declared.values() for selected in listed]
-        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers, *others]
+        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers, *self.declared.values()]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
     def versions(self) -> dict[str, dict[str, str]]:
@@ -74,7 +73,7 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
         key: [chooser.choose(kind, use.use, use.options, (key, i)) for i, use in enumerate(chooser.uses(key, kind))]
         for key, kind in job_keys().items()
     }
-    declared = {kind: chooser.declared(kind, uses) for kind, uses in spec.plugins.items()}
+    declared = {key: each for kind, uses in spec.plugins.items() for key, each in chooser.declared(kind, uses)}
     transports = {
         side: chooser.choose("transports", use.use, use.options, ("edges", side))
         for side, use in (("local", spec.edges.local), ("remote", spec.edges.remote))
@@ -109,15 +108,18 @@ class _Chooser:
         said = key in self.job.spec.model_fields_set
         return [use for use in written if said or self.installed(kind, use.use)]
 
-    def declared(self, kind: str, uses: Sequence[Use]) -> tuple[Selected, ...]:
+    def declared(self, kind: str, uses: Sequence[Use]) -> Iterator[tuple[tuple[str, str], Selected]]:
         """What stands under ``plugins.<kind>``, of a kind that some distribution declares."""
         known = [name for name in kind_names() if name not in KERNEL]
         if kind not in known:
             what, where = f"there is no kind {kind!r} of plugins that jobs list here", self.job.where(("plugins", kind))
             self.errors.append(JobFileError(what, where=where, remedy=nearest(kind, known)))
-            return ()
+            return
         chosen = [self.choose(kind, use.use, use.options, ("plugins", kind, i)) for i, use in enumerate(uses)]
-        return tuple(filter(None, chosen))
+        names = [each.record.name for each in chosen if each]
+        for index, each in enumerate(filter(None, chosen)):
+            number = f"#{names[: index + 1].count(names[index])}" if names.count(names[index]) > 1 else ""
+            yield (kind, names[index] + number), each
 
     def installed(self, kind: str, name: str) -> bool:
         """Whether there is such a plugin. Not every engine needs what is a default."""

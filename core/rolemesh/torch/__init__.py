@@ -26,6 +26,8 @@ def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float 
     if ctx.world_size > 1 and ctx.rendezvous is None:
         who = f"rank {ctx.rank} of {ctx.world_size} of role {ctx.role}"
         raise ValueError(f"{who} has nowhere to meet the others: its workload does not say group = 'collective'")
+    if ctx.world_size == 1 and dist.is_initialized():
+        return  # with --inline another role has been here: it is a group of one as well
     gpus = bool(ctx.gpus) and torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(ctx.gpus[0])

@@ -21,6 +21,7 @@ from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reshard import merge
+from rolemesh_durable.sources import Gathered
 
 ROWS = 7
 
@@ -168,6 +169,17 @@ def test_another_world_size_gets_the_same_tensors(run_dir, persisted, old, new):
             if old == 1:
                 wanted["rng"] = np.zeros(4, np.uint8)
         assert digest(found[rank]) == digest(wanted)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (3, 2)])
+def test_where_a_new_rank_gathers_it_gets_the_shards_of_all_whole(run_dir, persisted, old, new):
+    own = lambda rank: Shard(np.arange(rank + 1), (rank + 1,), (0,))  # noqa: E731
+    folder = persisted(9, {"data": old}, lambda rank, *_: {"read": {f"rank-{rank}": own(rank)}})
+    for rank in range(new):
+        found = disk.load(folder, "data", rank, new, lambda: {"read": Gathered()}).state["read"]
+        assert {name: list(whole) for name, whole in found.items()} == {
+            f"rank-{r}": list(range(r + 1)) for r in range(old)
+        }
 
 
 def test_merged_states_have_whole_tensors(run_dir, persisted):

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from rolemesh.api.workload import RankContext
 from rolemesh_durable.checkpoint.send_log import CHUNK, END, LINE, PARTIAL, SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_durable.rank.notes import Notes
 
 
 def send(log, pool, step, value, *, edge=0, hold=0, consumers=(0,), chunk=0, last=True):
@@ -40,6 +42,33 @@ def test_what_was_sent_is_read_again(shm, pool, rows):
     assert [(r.kind, r.body) for r in others] == [(END, b""), (LINE, b"a line"), (PARTIAL, b"half a line")]
     assert log.position == 4
     assert [r.kind for r in SendLog.read(shm, "a", 0, 2)] == [CHUNK, END]
+    log.close()
+
+
+def test_what_was_noted_is_taken_up_after_the_step_that_the_rank_goes_on_from_in_its_timeline(shm):
+    def life(generation, resume, timeline=0):
+        ctx = RankContext(options=None)
+        log = SendLog(shm, "a", 0, generation=generation, resume=resume, timeline=timeline)
+        notes = Notes(ctx, log)
+        notes.remember(resume)
+        return ctx, log, notes
+
+    ctx, log, notes = life(0, -1)
+    for ctx.step in range(4):
+        assert "read" not in notes
+        notes["read"], notes["clock"] = [ctx.step], 1.5
+        assert notes["read"] == [ctx.step]
+    log.close()
+    for generation, resume in ((1, 0), (2, 1)):
+        ctx, log, notes = life(generation, resume)
+        for ctx.step in range(resume + 1, 4):
+            assert dict(notes) == {"read": [ctx.step], "clock": 1.5}
+        ctx.step = 4
+        assert not notes
+        log.close()
+    ctx, log, notes = life(3, 1, timeline=1)
+    ctx.step = 2
+    assert not notes
     log.close()
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
@@ -69,6 +70,7 @@ def job_config(
         varying=tuple(n for n, s in selection.roles.items() if n in arriving or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
+        plugins=_of_ranks(selection),
     )
 
 
@@ -173,14 +175,21 @@ def bundle_job(
 
 
 def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:
-    """The job's checks; several of one name are told apart by numbers."""
-    chosen = selection.declared.get("checks", ())
-    names = [selected.record.name for selected in chosen]
-    for index, (selected, name) in enumerate(zip(chosen, names, strict=True)):
-        called = name if names.count(name) == 1 else f"{name}#{names[:index].count(name) + 1}"
+    for name, selected in (
+        (name, selected) for (kind, name), selected in selection.declared.items() if kind == "checks"
+    ):
         options = selected.options
-        limits = Limits(called, dict(getattr(options, "at_least", {})), getattr(options, "slower", None))
-        yield CheckUse(called, plugin_use(selected)), limits
+        limits = Limits(name, dict(getattr(options, "at_least", {})), getattr(options, "slower", None))
+        yield CheckUse(name, plugin_use(selected)), limits
+
+
+def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
+    """Those of declared kinds that ranks use, by kind and name."""
+    found: dict[str, dict[str, PluginUse]] = {}
+    for (kind, name), selected in selection.declared.items():
+        if "rank" in kind_named(kind).runs_in:
+            found.setdefault(kind, {})[name] = plugin_use(selected)
+    return found
 
 
 def environment_of(job: JobFile, role: str) -> Environment:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rolemesh_testing.observers.conformance import ObserverConformance
     from rolemesh_testing.overriding import override
     from rolemesh_testing.schedulers.conformance import SchedulerConformance
+    from rolemesh_testing.sources.conformance import SourceConformance
     from rolemesh_testing.stores.conformance import StoreConformance
     from rolemesh_testing.transports.conformance import TransportConformance
     from rolemesh_testing.workloads.conformance import WorkloadConformance
@@ -41,6 +42,7 @@ __all__ = [
     "FailoverConformance",
     "ObserverConformance",
     "SchedulerConformance",
+    "SourceConformance",
     "StoreConformance",
     "TransportConformance",
     "WorkloadConformance",
@@ -54,6 +56,7 @@ _HOME = {
     "FailoverConformance": "failover.conformance",
     "ObserverConformance": "observers.conformance",
     "SchedulerConformance": "schedulers.conformance",
+    "SourceConformance": "sources.conformance",
     "StoreConformance": "stores.conformance",
     "TransportConformance": "transports.conformance",
     "WorkloadConformance": "workloads.conformance",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
-for _asserting in ("conformance", "failover", "observers", "schedulers", "transports", "workloads"):
+for _asserting in ("conformance", "failover", "observers", "schedulers", "sources", "transports", "workloads"):
     pytest.register_assert_rewrite(f"rolemesh_testing.{_asserting}")
 
 

@@ -1,7 +1,8 @@
 """The states of all ranks of a role, put together and cut again for another world size.
 
-A `Shard` says where its block lies, so any block can be filled from any others. Everything else belongs to the rank
-that stored it: it is handed on only if all ranks stored the same.
+A `Shard` says where its block lies, so any block can be filled from any others; where a new rank says `Gathered`, it
+gets all there are, whole. Everything else belongs to the rank that stored it: it is handed on only if all ranks stored
+the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rolemesh.api.batch import Batch, Shard
 from rolemesh.api.workload import State
 from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.sources import Gathered
 
 __all__ = ["merge", "owned", "reshard"]
 
@@ -93,7 +95,13 @@ def _mapping(values: list[Mapping[Any, Any]], template: Any, path: str) -> dict[
         held = [value[key] for value in values if key in value]
         if len(held) < len(values) and not isinstance(held[0], Shard):
             continue
-        inner = None if template is None else template.get(key, {}) if isinstance(template, Mapping) else {}
+        inner = (
+            None
+            if template is None or isinstance(template, Gathered)
+            else template.get(key, {})
+            if isinstance(template, Mapping)
+            else {}
+        )
         item = _join(held, inner, f"{path}[{key!r}]")
         if item is not _LEFT_OUT:
             joined[key] = item

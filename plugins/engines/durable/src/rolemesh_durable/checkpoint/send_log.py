@@ -24,14 +24,15 @@ from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
-__all__ = ["ANSWERED", "ASKED", "CHOICE", "CHUNK", "END", "LINE", "PARTIAL", "TAKEN", "WHOLE", "LogRecord", "SendLog"]
+__all__ = ["ANSWERED", "ASKED", "CHOICE", "CHUNK", "END", "LINE", "NOTE", "PARTIAL", "TAKEN", "WHOLE", "LogRecord"]
+__all__ += ["SendLog"]
 
-CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE = range(9)
+CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE, NOTE = range(10)
 """Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet;
 how old the value was that a call took at `step` from an edge of which it takes the newest (as `chunk`); which rank
 (`chunk`) was asked a call to another role, by its key; the answer to one, behind its key; which items a call took from
 an edge of which it takes those that are finished first; that what is of edges among the `chunk` records before is all
-that operator call `edge` has made at `step`, and nobody has seen it before."""
+that operator call `edge` has made at `step`, and nobody has seen it before; what an operator has noted at `step`."""
 KEY_BYTES: Final = 16
 
 SEGMENT_BYTES: Final = 1 << 20
@@ -142,8 +143,8 @@ class SendLog:
             self.position = max(self.position, segment.first + len(records))
         self._restarts = [*_restarts(self._segments), Restart(generation, resume, copied)]
         self._copied = copied
-        ours = [s.first for s in self._segments if s.timeline == timeline]
-        self._whole = _whole(self.found, min(ours, default=self.position))
+        self._began = min((s.first for s in self._segments if s.timeline == timeline), default=self.position)
+        self._whole = _whole(self.found, self._began)
         said = {record.generation for record in self.found if record.kind == WHOLE}
         before = [s for s in self._segments if s.generation == generation - 1]
         self.sure = not generation or (not copied and any(s.sure or s.generation in said for s in before))
@@ -234,6 +235,15 @@ class SendLog:
     def taken(self, edge: int, step: int, encoded: bytes) -> None:
         """Append which items the call at the end of `edge` takes at `step`."""
         self._note(TAKEN, step, edge=edge, body=encoded)
+
+    def note(self, step: int, encoded: bytes) -> None:
+        """Append what an operator has decided at `step`."""
+        self._note(NOTE, step, body=encoded)
+
+    def notes(self, resume: int) -> list[bytes]:
+        """What former generations have noted after step `resume` in this timeline, in order."""
+        ours = (record for record in self.found if record.position >= self._began and record.step > resume)
+        return [record.body for record in ours if record.kind == NOTE]
 
     def whole(self, call: int, step: int, first: int, hold: int) -> None:
         """Append that the chunks from position `first` on are all that `call` has made at `step`."""

@@ -68,6 +68,8 @@ class JobConfig(msgspec.Struct, frozen=True):
     """Roles whose workload may return something else when it is called again: what they have sent is not replaced."""
     trust_pickles: bool = False
     """Pickled objects in the snapshot that the job was resumed from may be read."""
+    plugins: dict[str, dict[str, PluginUse]] = {}
+    """Plugins of declared kinds that ranks use, by kind and name."""
 
 
 class Environment(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.notes import Notes
 from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import SNAPSHOT, StatusPage
@@ -86,6 +87,7 @@ class Life:
             resume=launch.resume,
             log=log,
         )
+        self._notes = ctx.notes = Notes(ctx, log)
         self._calls = calls = Calls(
             job.graph,
             activity,
@@ -197,6 +199,7 @@ class Life:
             self._workload.restore(found.state)
         if not from_disk:
             self._calls.remember(log)
+            self._notes.remember(launch.resume)
         self._inherited = take_over(log, self._ports, launch.resume, self._is_void, anew=from_disk)
         if launch.origin:
             self._give(launch.origin, launch.origin_step, [edge.id for edge in job.graph.edges])

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,9 @@ class _Rank:
             run_dir=job.run_dir,
             tmp_dir=self.start.tmp_dir,
             base=job.base,
+            plugins={
+                (kind, n): partial(_load, u, job.base) for kind, uses in job.plugins.items() for n, u in uses.items()
+            },
         )
         workload: Workload = cls()
         workload.setup(ctx)

@@ -16,6 +16,7 @@ from rolemesh_durable.checkpoint.send_log import (
     CHOICE,
     CHUNK,
     LINE,
+    NOTE,
     PARTIAL,
     TAKEN,
     WHOLE,
@@ -102,7 +103,7 @@ def take_over(
         orphan = log.is_orphan(record)
         # What a rank sent up to the step on disk it has from there.
         again = record.step > resume and log.is_whole(record)
-        if record.kind in (CHOICE, TAKEN, ASKED, ANSWERED):
+        if record.kind in (CHOICE, TAKEN, ASKED, ANSWERED, NOTE):
             continue
         if record.kind == WHOLE:
             if not orphan and record.step > resume:

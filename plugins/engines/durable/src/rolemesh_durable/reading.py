@@ -1,0 +1,203 @@
+"""The workload `source`: a role whose ranks read a source of records, each record once in all of the job's values."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from rolemesh.api.batch import Batch, Shard
+from rolemesh.api.partition import Split
+from rolemesh.api.workload import RankContext, State, Workload, operator
+from rolemesh.errors import nearest
+from rolemesh_durable.sources import Gathered, Offset, Reader, Source, SourceError
+
+__all__ = ["SourceOptions", "SourceWorkload"]
+
+LOOK_S = (0.001, 0.05)
+"""How long to wait before looking again: at first, and at most."""
+AGAIN_S = 60.0
+"""So long a source may take to find again what it has given before."""
+LAG_S = 1.0
+UNACKNOWLEDGED = 1024
+STATE_BYTES = 256
+"""The state's length in bytes is a power of two of at least this: one that stays the same costs less to store."""
+NOTE = "read"
+
+
+class SourceOptions(BaseModel, extra="forbid"):
+    """Which source, and how much of it a step takes."""
+
+    source: str = Field(description="A source by its name under plugins.sources; name#2 where several have it.")
+    rows: int = Field(default=32, ge=1, description="The most records that a rank takes in a step.")
+    wait_s: float | None = Field(
+        default=1.0,
+        ge=0,
+        description="A step goes with fewer records so long after its first (with several ranks: after its beginning, "
+        "and without any); null: it waits for all rows.",
+    )
+    columns: list[str] | None = Field(
+        default=None, description="The columns of the batches; by default whatever the step's records have."
+    )
+
+
+class SourceWorkload(Workload):
+    """Reads a source, listed under ``plugins.sources``: ``next()`` returns a batch of its newest unread records."""
+
+    Options = SourceOptions
+
+    def setup(self, ctx: RankContext[SourceOptions]) -> None:
+        """See `Workload.setup`."""
+        self._ctx, self._options = ctx, ctx.options
+        self._source = _made(ctx)
+        self._source.open(Reader(ctx.job, ctx.role, ctx.rank, ctx.world_size, str(ctx.base)))
+        self._position: dict[str, Offset] = {}
+        self._columns = list(ctx.options.columns or ())
+        self._read: deque[tuple[int, dict[str, Offset]]] = deque()
+        self._begun, self._first, self._looks, self._lag_at = False, 0, 0, 0.0
+
+    @operator(returns=Split())
+    async def next(self) -> Batch:
+        """The next records, one column per field; no rows behind the source's end."""
+        ctx = self._ctx
+        if noted := ctx.notes.get(NOTE):
+            taken, ended = noted
+            rows = await self._again(taken)
+        else:
+            taken, rows = [], []
+            ended = await self._collect(taken, rows)
+            ctx.notes[NOTE] = (taken, ended)
+        self._begun = True
+        self._position = _moved(self._position, taken)
+        self._read.append((ctx.step, {partition: offset for partition, _, offset in taken}))
+        if len(self._read) > UNACKNOWLEDGED:  # whoever acknowledges less acknowledges late
+            (_, older), (step, newer) = self._read.popleft(), self._read.popleft()
+            self._read.appendleft((step, older | newer))
+        ctx.count(records=len(rows))
+        ctx.metric(ended=float(ended))
+        if ended and ctx.world_size == 1:
+            ctx.finish(f"the source {self._options.source} has ended")
+        if time.monotonic() >= self._lag_at + LAG_S:
+            self._lag_at = time.monotonic()
+            if (lag := self._source.lag(self._position)) is not None:
+                ctx.metric(lag=lag)
+        return self._batch(rows)
+
+    async def _collect(self, taken: list[Any], rows: list[Mapping[str, Any]]) -> bool:
+        """Read new records into `rows`, and which they are into `taken`; whether these are the last."""
+        source, most, wait_s = self._source, self._options.rows, self._options.wait_s
+        position, pause_s = dict(self._position), LOOK_S[0]
+        since = time.monotonic() if self._ctx.world_size > 1 else None
+        while True:
+            before = len(taken)
+            for partition in self._own(position):
+                offset = position.get(partition)
+                got = source.read(partition, offset, most - len(rows))
+                if got.rows or got.offset != offset:
+                    taken.append((partition, len(got.rows), got.offset))
+                    position = _moved(position, taken[-1:])
+                    rows += got.rows
+                if len(rows) >= most:
+                    return source.ended(position)
+            now = time.monotonic()
+            since = now if since is None and rows else since
+            if len(taken) > before:
+                continue
+            if source.ended(position):
+                return True
+            if wait_s is not None and since is not None and now >= since + wait_s:
+                return False
+            self._looks += 1
+            self._ctx.progress(self._looks)  # nothing to read is no hang
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S[1])
+
+    def _own(self, position: Mapping[str, Offset]) -> list[str]:
+        """The rank's partitions, each step another one first."""
+        ctx, source = self._ctx, self._source
+        mine = {p for p in source.partitions() if source.rank_of(p, ctx.world_size) == ctx.rank}
+        found = sorted(mine | position.keys())
+        self._first += 1
+        first = self._first % len(found) if found else 0
+        return found[first:] + found[:first]
+
+    async def _again(self, taken: list[Any]) -> list[Mapping[str, Any]]:
+        """What a former life has taken."""
+        rows: list[Mapping[str, Any]] = []
+        position = self._position
+        for partition, count, after in taken:
+            offset, left = position.get(partition), count
+            until, pause_s = time.monotonic() + AGAIN_S, LOOK_S[0]
+            while left:
+                got = self._source.read(partition, offset, left)
+                rows += got.rows
+                offset, left = got.offset, left - len(got.rows)
+                if left and not got.rows:
+                    if time.monotonic() > until:
+                        what = f"{left} records of partition {partition!r} at {offset!r} that were there are gone"
+                        remedy = "let the source keep its records until they are in a checkpoint"
+                        raise SourceError(what, where=f"source {self._options.source}", remedy=remedy)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LOOK_S[1])
+            position = _moved(position, [(partition, count, after)])
+        return rows
+
+    def _batch(self, rows: list[Mapping[str, Any]]) -> Batch:
+        if rows and not self._options.columns:
+            self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        return Batch({name: [row.get(name) for row in rows] for name in self._columns}, rows=len(rows))
+
+    def persisted(self, step: int) -> None:
+        """See `Workload.persisted`: who sends the records hears that they are in good hands."""
+        position: dict[str, Offset] = {}
+        while self._read and self._read[0][0] <= step:
+            position |= self._read.popleft()[1]
+        if position:
+            self._source.acknowledge({p: offset for p, offset in position.items() if offset is not None})
+
+    def snapshot(self) -> State:
+        """See `Workload.snapshot`: where the rank has read to. Another number of ranks shares it out anew."""
+        found = Gathered()
+        if self._begun:
+            text = json.dumps([self._position, self._columns], sort_keys=True).encode()
+            size = max(STATE_BYTES, 1 << (len(text) - 1).bit_length())
+            data = np.frombuffer(text.ljust(size), np.uint8)
+            found[f"rank-{self._ctx.rank}"] = Shard(data, data.shape, (0,))
+        return {"read": found}
+
+    def restore(self, state: State) -> None:
+        """See `Workload.restore`."""
+        for each in state["read"].values():
+            data = each.data if isinstance(each, Shard) else each
+            position, columns = json.loads(bytes(cast("Any", np.asarray(data))))
+            self._columns = self._columns or columns
+            ranks = self._ctx.world_size
+            own = (p for p in position if self._source.rank_of(p, ranks) == self._ctx.rank)
+            self._position |= {p: position[p] for p in own}
+        self._begun = True
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`."""
+        self._source.close()
+
+
+def _made(ctx: RankContext[SourceOptions]) -> Source:
+    name = ctx.options.source
+    if (make := ctx.plugins.get(("sources", name))) is None:
+        what = f"the job file has no source {name!r}"
+        remedy = nearest(name, [listed for kind, listed in ctx.plugins if kind == "sources"])
+        raise SourceError(what, where="plugins.sources", remedy=remedy)
+    source: Source = make()
+    return source
+
+
+def _moved(position: Mapping[str, Offset], taken: list[Any]) -> dict[str, Offset]:
+    """`position` after what was taken; partitions that are gone are in it no more."""
+    moved = {**position, **{partition: offset for partition, _, offset in taken}}
+    return {partition: offset for partition, offset in moved.items() if offset is not None}

@@ -1,0 +1,165 @@
+"""The source `files`: JSON lines, as files of a folder that grows. Like ``tail -F``, and it can be asked again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rolemesh_durable.sources import Reader, Records, Source, SourceError
+from rolemesh_files.tail import Place, Tail, find
+
+__all__ = ["FilesOptions", "FilesSource"]
+
+_LOG = logging.getLogger(__name__)
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class FilesOptions(BaseModel, extra="forbid"):
+    """Which files, when they are all read, and what may be missing."""
+
+    path: str = Field(
+        description="The files, as a pattern (logs/*.jsonl, data/**/*.jsonl) relative to the job file's folder. It "
+        "must not match the names that files are rotated to."
+    )
+    until: str | None = Field(
+        default=None,
+        description="The end: 'end', when all is read that is there; else the name of a file in the pattern's folder "
+        "(such as _DONE) that says that nothing more comes. null: never.",
+    )
+    skip: bool = Field(
+        default=False,
+        description="Lines that are no JSON object, and what is gone before it was read, are left out with a warning "
+        "instead of an error.",
+    )
+    scan_s: float = Field(default=1.0, ge=0, description="Seconds between looks for new files.")
+
+
+class FilesSource(Source):
+    """Lines of JSON objects in files that grow, in a folder that grows; each file is a partition."""
+
+    Options = FilesOptions
+    options: FilesOptions
+
+    def open(self, reader: Reader) -> None:
+        """See `Source.open`."""
+        pattern = Path(reader.base, self.options.path)
+        fixed = next((i for i, part in enumerate(pattern.parts) if set("*?[") & set(part)), len(pattern.parts) - 1)
+        self._folder = Path(*pattern.parts[:fixed])
+        self._pattern = str(Path(*pattern.parts[fixed:]))
+        self._reader = reader
+        self._names: list[str] = []
+        self._looked = float("-inf")
+        self._tails: dict[str, Tail] = {}
+
+    def partitions(self) -> Sequence[str]:
+        """The files, by their path in the folder."""
+        if time.monotonic() >= self._looked + self.options.scan_s:
+            self._look()
+        return self._names
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        found = (path for path in self._folder.glob(self._pattern) if path.is_file())
+        self._names = sorted(str(path.relative_to(self._folder)) for path in found)
+
+    def read(self, partition: str, offset: Any, max_rows: int) -> Records:
+        """See `Source.read`. An offset is a `Place`, as a list."""
+        place = msgspec.convert(offset, Place) if offset is not None else Place()
+        path = self._folder / partition
+        tail = self._tails.pop(partition, None)
+        if tail is None or not tail.has(place):
+            if tail is not None:
+                tail.close()
+            if (tail := find(path, place)) is None:
+                return self._gone(path, place, offset)
+        self._tails[partition] = tail  # the one that was used last is the last
+        if len(self._tails) > Tail.MOST:
+            self._tails.pop(next(iter(self._tails))).close()
+        left = tail.is_left(path)
+        lines, at = tail.lines(place.at, max_rows, whole=left or self._over())
+        if left and at == place.at:
+            return self._next(partition, path)
+        rows = [row for number, line in lines if (row := self._row(path, number, line)) is not None]
+        return Records(rows, msgspec.to_builtins(tail.place(at)))
+
+    def _next(self, partition: str, path: Path) -> Records:
+        """The file has been read, and is this one no more: the one that was begun after it, if there is one."""
+        tail = self._tails.pop(partition)
+        inode = tail.successor(path)
+        tail.close()
+        if inode is None:
+            _LOG.info("%s is read and has been removed", path)
+            return Records((), None)
+        return Records((), msgspec.to_builtins(Place(inode)))
+
+    def _gone(self, path: Path, place: Place, offset: Any) -> Records:
+        """There is no file that has this place."""
+        try:
+            now = path.stat()
+        except FileNotFoundError:
+            if offset is not None:
+                _LOG.info("%s is not there any more, of which %d bytes were read", path, place.at)
+            return Records((), None)
+        what = f"what followed byte {place.at} is gone: the file was truncated or replaced, and no other has it"
+        if not self.options.skip:
+            remedy = "rotate files by renaming them within their folder, or set skip: true to go on with what is there"
+            raise SourceError(what, where=str(path), remedy=remedy)
+        _LOG.warning("%s: %s", path, what)
+        return Records((), msgspec.to_builtins(Place(inode=now.st_ino)))
+
+    def _row(self, path: Path, number: int, line: bytes) -> dict[str, Any] | None:
+        if not line.strip():
+            return None
+        try:
+            return _decode(line)
+        except msgspec.MsgspecError as error:
+            if not self.options.skip:
+                remedy = "correct the line, or set skip: true to leave such lines out"
+                what = f"the line at byte {number} is no JSON object: {error}"
+                raise SourceError(what, where=str(path), remedy=remedy) from error
+            _LOG.warning("%s: the line at byte %d is no JSON object: %s", path, number, error)
+            return None
+
+    def _over(self) -> bool:
+        """Whether nobody writes any more."""
+        until = self.options.until
+        return until is not None and (until == "end" or (self._folder / until).exists())
+
+    def ended(self, position: Mapping[str, Any]) -> bool:
+        """See `Source.ended`."""
+        if not self._over():
+            return False
+        self._look()  # after what says that it is over, so that nothing is missed that came before
+        reader = self._reader
+        mine = [name for name in self._names if self.rank_of(name, reader.world_size) == reader.rank]
+        return all(name in position for name in mine) and not any(map(self._left, position, position.values()))
+
+    def lag(self, position: Mapping[str, Any]) -> float:
+        """Bytes that are not read yet."""
+        ranks, rank = self._reader.world_size, self._reader.rank
+        mine = {name for name in self.partitions() if self.rank_of(name, ranks) == rank}
+        return float(sum(self._left(name, position.get(name)) for name in mine | position.keys()))
+
+    def _left(self, partition: str, offset: Any) -> int:
+        place, path = msgspec.convert(offset, Place) if offset is not None else Place(), self._folder / partition
+        try:
+            now = path.stat()
+            if place.inode in (0, now.st_ino):
+                return max(now.st_size - place.at, 0)
+        except FileNotFoundError:
+            now = None
+        if (tail := self._tails.get(partition)) is None and (tail := find(path, place)) is not None:
+            self._tails[partition] = tail
+        return (now.st_size if now else 0) + (tail.size - place.at if tail is not None else 0)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        for tail in self._tails.values():
+            tail.close()
+        self._tails.clear()

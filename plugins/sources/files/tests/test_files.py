@@ -1,0 +1,168 @@
+"""The source `files`: the kit, and what happens to files that somebody writes to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolemesh_durable.sources import Reader, SourceError
+from rolemesh_files import FilesOptions, FilesSource
+from rolemesh_testing import SourceConformance
+
+
+def write(path: Path, *numbers: int, mode: str = "a", end: str = "\n") -> None:
+    with path.open(mode) as file:
+        file.write("\n".join(json.dumps({"n": n}) for n in numbers) + end)
+
+
+class TestFiles(SourceConformance):
+    plugin = "files"
+    options = {"path": "data/*.jsonl", "until": "_DONE", "scan_s": 0}
+    bad_options = ({"path": 1}, {"scan_s": -1})
+
+    def add(self, base: Path, partition: int, rows: Sequence[Any]) -> None:
+        (base / "data").mkdir(exist_ok=True)
+        with (base / f"data/{partition}.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def finish(self, base: Path) -> None:
+        (base / "data/_DONE").touch()
+
+
+class Reading:
+    """Reads one file to its end, as often as it is asked; `again` as a restarted rank would."""
+
+    def __init__(self, base: Path, **options: Any) -> None:
+        self.base, self.options, self.offset = base, {"path": "*.jsonl", "scan_s": 0, **options}, None
+        self.again()
+
+    def again(self) -> None:
+        self.source = FilesSource(FilesOptions(**self.options))
+        self.source.open(Reader("job", "data", 0, 1, str(self.base)))
+
+    def all(self, most: int = 100) -> list[int]:
+        found: list[int] = []
+        while True:
+            got = self.source.read("a.jsonl", self.offset, most)
+            found += [row["n"] for row in got.rows]
+            if got.offset == self.offset or len(found) >= most:
+                self.offset = got.offset
+                return found
+            self.offset = json.loads(json.dumps(got.offset))
+
+
+@pytest.fixture(params=["goes on", "restarted"])
+def reading(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A function that gives the reader of ``a.jsonl``, which has the process of before or a new one."""
+    made = Reading(tmp_path)
+
+    def turn() -> Reading:
+        if request.param == "restarted":
+            made.again()
+        return made
+
+    yield turn
+    made.source.close()
+
+
+def test_a_line_is_read_when_it_is_whole(tmp_path: Path, reading: Any) -> None:
+    write(tmp_path / "a.jsonl", 1, 2, end="")
+    assert reading().all() == [1]
+    write(tmp_path / "a.jsonl", end="\n")
+    assert reading().all() == [2]
+
+
+def test_a_file_that_is_renamed_is_read_to_its_end_before_the_new_one(tmp_path: Path, reading: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, 1, 2, 3)
+    assert reading().all(2) == [1, 2]
+    path.rename(tmp_path / "a.jsonl.1")
+    assert reading().all() == [3]
+    write(tmp_path / "a.jsonl.1", 4)
+    path.touch()
+    assert reading().all() == [4]
+    write(path, 5)
+    assert reading().all() == [5]
+
+
+def test_a_file_that_is_renamed_again_and_again_is_read_in_the_order_of_writing(tmp_path: Path, reading: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, 1)
+    assert reading().all() == [1]
+    write(path, 2)
+    for number in (3, 4):
+        for older in sorted(tmp_path.glob("a.jsonl.*"), reverse=True):
+            older.rename(tmp_path / f"a.jsonl.{int(older.suffix[1:]) + 1}")
+        path.rename(tmp_path / "a.jsonl.1")
+        write(path, number)
+    write(tmp_path / "a.jsonlines", 9)
+    assert reading().all() == [2, 3, 4]
+
+
+def test_a_file_that_is_copied_and_truncated_is_read_to_its_end_in_the_copy(tmp_path: Path, reading: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, 1, 2, 3)
+    write(tmp_path / "b.jsonl", 1, 2, 9)
+    assert reading().all(2) == [1, 2]
+    shutil.copy(path, tmp_path / "a.jsonl.1")
+    write(path, 4, mode="w")
+    assert reading().all() == [3, 4]
+
+
+def test_a_file_that_is_truncated_and_grows_again_is_no_other_place_in_the_old_one(
+    tmp_path: Path, reading: Any
+) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, 1, 2)
+    assert reading().all() == [1, 2]
+    write(path, 3, 4, 5, mode="w")
+    with pytest.raises(SourceError, match="byte 18 is gone"):
+        reading().all()
+
+
+def test_what_is_gone_may_be_left_out(tmp_path: Path) -> None:
+    path, reading = tmp_path / "a.jsonl", Reading(tmp_path, skip=True)
+    write(path, 1, 2)
+    assert reading.all(1) == [1]
+    path.write_text('no json\n{"n": 3}\n')
+    assert reading.all() == [3]
+
+
+def test_a_file_that_is_removed_is_read_to_its_end_and_forgotten(tmp_path: Path) -> None:
+    path, reading = tmp_path / "a.jsonl", Reading(tmp_path)
+    write(path, 1, 2)
+    assert reading.all(1) == [1]
+    path.unlink()
+    assert reading.all() == [2]
+    assert reading.offset is None
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n\n[2]\n')
+    with pytest.raises(SourceError, match="line at byte 10 is no JSON object") as caught:
+        Reading(tmp_path).all()
+    assert str(tmp_path / "a.jsonl") in str(caught.value)
+    assert "skip: true" in caught.value.remedy
+
+
+def test_the_end_takes_a_last_line_without_an_end(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", 1, 2, end="")
+    reading = Reading(tmp_path, until="end")
+    assert reading.all() == [1, 2]
+    assert reading.source.ended({"a.jsonl": reading.offset})
+
+
+def test_a_long_line_is_read_and_an_endless_one_refused(tmp_path: Path) -> None:
+    reading = Reading(tmp_path)
+    (tmp_path / "a.jsonl").write_text(json.dumps({"n": 1, "text": "x" * 300_000}) + "\n")
+    assert reading.all() == [1]
+    with (tmp_path / "a.jsonl").open("ab") as file:
+        file.truncate(os.path.getsize(tmp_path / "a.jsonl") + (80 << 20))
+    with pytest.raises(SourceError, match="longer than"):
+        reading.all()

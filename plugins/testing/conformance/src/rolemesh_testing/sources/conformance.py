@@ -1,0 +1,168 @@
+"""Conformance of a source: what a role that reads it relies on, whenever it is killed and reads again."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from pydantic import BaseModel
+
+from rolemesh_durable.sources import Offset, Reader, Source
+from rolemesh_testing.conformance import PluginConformance
+
+__all__ = ["SourceConformance"]
+
+Row: TypeAlias = Mapping[str, Any]
+LOOK_S = 0.02
+"""How often what is to come is looked for."""
+
+
+class SourceConformance(PluginConformance):
+    """Subclass it with `plugin`, `options`, and methods that `add` records and `finish` the stream.
+
+    The options are of a source that has an end, and looks for new partitions at once.
+    """
+
+    kind = "sources"
+
+    # --------------------------------------------------------------------------------------------- what is to be given
+
+    @abstractmethod
+    def add(self, base: Path, partition: int, rows: Sequence[Row]) -> None:
+        """Append `rows` to the partition that is number `partition` of this test: 0, 1, … Make it if it is new."""
+
+    @abstractmethod
+    def finish(self, base: Path) -> None:
+        """Nothing more comes."""
+
+    # ------------------------------------------------------------------------------------------------------ fixtures
+
+    @pytest.fixture
+    def opened(self, cls: type[Source], checked_options: BaseModel, base: Path) -> Iterator[Any]:
+        """``opened(rank=0, world_size=1)``: one more open source."""
+        made: list[Source] = []
+
+        def make(rank: int = 0, world_size: int = 1) -> Source:
+            made.append(cls(checked_options))
+            made[-1].open(Reader("job", "data", rank, world_size, str(base)))
+            return made[-1]
+
+        yield make
+        for source in made:
+            source.close()
+
+    def read(self, source: Source, position: dict[str, Offset], count: int) -> dict[str, list[Row]]:
+        """`count` records from `position` on, which is moved; by partition. Fails if they do not come."""
+        found: dict[str, list[Row]] = {}
+        until = time.monotonic() + self.timeout_s
+        while sum(map(len, found.values())) < count:
+            assert time.monotonic() < until, f"of {count} records there are {found}"
+            before = sum(map(len, found.values()))
+            for partition in source.partitions():
+                most = min(2, count - sum(map(len, found.values())))
+                if not most:
+                    break
+                got = source.read(partition, position.get(partition), most)
+                assert len(got.rows) <= most, "it has given more than it was asked for"
+                position[partition] = json.loads(json.dumps(got.offset))
+                found.setdefault(partition, []).extend(got.rows)
+            if sum(map(len, found.values())) == before:
+                time.sleep(LOOK_S)
+        return {partition: rows for partition, rows in found.items() if rows}
+
+    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+        """Making one opens nothing."""
+        cls(options)
+
+    # --------------------------------------------------------------------------------------------------------- tests
+
+    def test_each_record_comes_once_in_the_order_of_its_partition(self, opened: Any, base: Path) -> None:
+        """And never more of them than asked for."""
+        rows = [[{"n": 10 * p + n} for n in range(5)] for p in range(3)]
+        for number, each in enumerate(rows):
+            self.add(base, number, each)
+        source, position = opened(), dict[str, Offset]()
+        found = self.read(source, position, 15)
+        assert sorted(found.values(), key=str) == sorted(rows, key=str)
+        assert not any(source.read(p, position[p], 9).rows for p in source.partitions())
+
+    def test_what_comes_later_is_seen(self, opened: Any, base: Path) -> None:
+        """In a partition that is there, and in a new one."""
+        self.add(base, 0, [{"n": 0}])
+        source, position = opened(), dict[str, Offset]()
+        assert list(self.read(source, position, 1).values()) == [[{"n": 0}]]
+        self.add(base, 0, [{"n": 1}])
+        self.add(base, 1, [{"n": 2}])
+        assert sorted(self.read(source, position, 2).values(), key=str) == [[{"n": 1}], [{"n": 2}]]
+
+    def test_the_same_offset_gives_the_same_records_again(self, opened: Any, base: Path) -> None:
+        """To this object and to another one, which a restarted rank has; the offset has been through JSON."""
+        self.add(base, 0, [{"n": n} for n in range(6)])
+        source, position = opened(), dict[str, Offset]()
+        self.read(source, position, 2)
+        before = dict(position)
+        rest = self.read(source, position, 4)
+        self.add(base, 0, [{"n": 6}])
+        for again in (source, opened()):
+            assert self.read(again, dict(before), 4) == rest
+        (last,) = self.read(opened(), position, 1).values()
+        assert last == [{"n": 6}]
+
+    def test_what_is_acknowledged_is_no_place_to_read_from(self, opened: Any, base: Path) -> None:
+        """Acknowledging moves nobody: it says what nobody will ask for."""
+        self.add(base, 0, [{"n": n} for n in range(6)])
+        source, position = opened(), dict[str, Offset]()
+        self.read(source, position, 2)
+        source.acknowledge(dict(position))
+        later = dict(position)
+        (rows,) = self.read(source, later, 4).values()
+        assert rows == [{"n": n} for n in range(2, 6)]
+        (again,) = self.read(opened(), position, 4).values()
+        assert again == rows
+
+    def test_it_ends_when_all_is_read_and_nothing_comes(self, opened: Any, base: Path) -> None:
+        """Not before either of them."""
+        self.add(base, 0, [{"n": 0}, {"n": 1}])
+        source, position = opened(), dict[str, Offset]()
+        assert not source.ended(position)
+        self.finish(base)
+        assert not source.ended(position)
+        self.read(source, position, 2)
+        until = time.monotonic() + self.timeout_s
+        while not source.ended(position):
+            assert time.monotonic() < until, "it does not end"
+            assert not any(source.read(p, position.get(p), 9).rows for p in source.partitions())
+            time.sleep(LOOK_S)
+
+    def test_each_partition_belongs_to_one_rank(self, opened: Any, base: Path) -> None:
+        """All ranks say so alike, and the ranks of a role end when their own are read."""
+        for number in range(6):
+            self.add(base, number, [{"n": number}])
+        self.finish(base)
+        sources = [opened(rank, 3) for rank in range(3)]
+        names = sorted(sources[0].partitions())
+        assert [sorted(source.partitions()) for source in sources] == [names] * 3
+        owners = [[source.rank_of(name, 3) for name in names] for source in sources]
+        assert owners[0] == owners[1] == owners[2]
+        assert set(owners[0]) <= {0, 1, 2}
+        for rank, source in enumerate(sources):
+            own = [name for name, owner in zip(names, owners[0], strict=True) if owner == rank]
+            position = {name: source.read(name, None, 9).offset for name in own}
+            assert source.ended(position)
+
+    def test_how_much_is_left_is_a_number_that_goes_down(self, opened: Any, base: Path) -> None:
+        """Or nothing, if it cannot say."""
+        self.add(base, 0, [{"n": n} for n in range(6)])
+        source, position = opened(), dict[str, Offset]()
+        self.read(source, position, 1)
+        if (before := source.lag(position)) is None:
+            pytest.skip("it cannot say")
+        self.read(source, position, 5)
+        after = source.lag(position)
+        assert after is not None
+        assert before > after >= 0

@@ -1,0 +1,153 @@
+"""A role that reads a growing folder: whoever is killed, each record is in the job's values once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Job, until
+from tests.e2e.ladder import of_kind
+
+from rolemesh_durable.control.client import ControlClient
+
+ROLES = '''
+import time
+
+
+class Sink:
+    """Writes down what it gets, and how much that was; its state is the sum."""
+
+    def __init__(self, ctx):
+        self.ctx, self.total = ctx, 0
+
+    def take(self, rows) -> None:
+        numbers = list(rows["n"]) if rows.rows else []
+        self.total += sum(numbers)
+        self.ctx.record(n=numbers, total=self.total)
+        time.sleep(0.01)
+
+    def snapshot(self):
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = state["total"]
+'''
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def reading(job):
+    job.sink.take(job.data.next())
+"""
+JOB = """
+name: reading
+flow: reading_flow.py:reading
+steps: null
+plugins:
+  sources: [{use: files, options: {path: data/*.jsonl, until: _DONE, scan_s: 0.1}}]
+roles:
+  data: {use: source, options: {source: files, rows: 4, wait_s: 0.05}, resources: {cpu: 0.1}}
+  sink:
+    use: function
+    options: {target: "reading_roles.py:Sink", inputs: {rows: broadcast}}
+    resources: {cpu: 0.1}
+failover: [{use: process, options: {max_attempts: 50}}, {use: job}]
+snapshots: {every: 3, persist_every: 9}
+lease_s: 2
+stop_grace_s: 2
+"""
+
+
+class Writer(threading.Thread):
+    """Appends records to files in turns, and renames one now and then, until it is told to end."""
+
+    def __init__(self, folder: Path, files: int) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.files, self.count, self.over, self.rotates = folder, files, 0, threading.Event(), False
+        folder.mkdir()
+
+    def run(self) -> None:
+        while not self.over.wait(0.005):
+            path = self.folder / f"{self.count % self.files}.jsonl"
+            with path.open("a") as file:
+                file.writelines(json.dumps({"n": n}) + "\n" for n in range(self.count, self.count + 3))
+            self.count += 3
+            if self.rotates and self.count % 150 == 0:
+                path.rename(path.with_name(f"{path.name}.{self.count}"))
+        (self.folder / "_DONE").touch()
+
+    def finish(self) -> int:
+        """No more comes; how many records there are."""
+        self.over.set()
+        self.join()
+        return self.count
+
+
+@pytest.fixture
+def reading(make_job: Callable[..., Job]) -> Job:
+    job = make_job("reading")
+    for name, text in (("reading_roles.py", ROLES), ("reading_flow.py", FLOW), ("job.yaml", JOB)):
+        (job.folder / name).write_text(text)
+    return job
+
+
+def numbers(job: Job) -> list[int]:
+    """All records that the sink has got, in the order of steps."""
+    return [n for line in job.metrics() for n in line["records"]["n"]]
+
+
+def test_each_record_is_used_once_whoever_is_killed(reading: Job) -> None:
+    writer = Writer(reading.folder / "data", 2)
+    writer.start()
+    process = reading.start()
+    step = 5
+    for target in ("data/0", "sink/0", "data/0", "master", "data/0"):
+        reading.running(step)
+        writer.rotates = True
+        before = len(of_kind(reading, "recovered", "master_recovered"))
+        with ControlClient(reading.run_dir) as client:
+            client.inject("kill", target)
+        until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+        step = reading.running().committed + 7
+    written = writer.finish()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert "the source files has ended" in out
+    assert sorted(numbers(reading)) == list(range(written))
+    assert reading.metrics()[-1]["records"]["total"] == sum(range(written))
+
+
+@pytest.mark.soak
+def test_partitions_follow_a_resize(reading: Job) -> None:
+    writer = Writer(reading.folder / "data", 7)
+    writer.start()
+    process = reading.start("until={metric: data.next/ended, at_least: 1}", "roles.data.world_size={min: 1, max: 3}")
+    reading.running(5)
+    for size in (1, 3, 2):
+        before = len(of_kind(reading, "resized"))
+        with ControlClient(reading.run_dir) as client:
+            client.resize({"data": size}, "the test")
+        until(lambda: len(of_kind(reading, "resized", "resize_refused")) > before, 90, f"{size}")  # noqa: B023
+        assert not of_kind(reading, "resize_refused")
+        with ControlClient(reading.run_dir) as client:
+            client.inject("kill", "data/0")
+        recoveries = len(of_kind(reading, "recovered"))
+        until(lambda: len(of_kind(reading, "recovered")) > recoveries, 30, "recovered")  # noqa: B023
+    written = writer.finish()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    assert sorted(numbers(reading)) == list(range(written))
+
+
+def test_one_process_reads_a_source_too(reading: Job) -> None:
+    writer = Writer(reading.folder / "data", 2)
+    writer.start()
+    until(lambda: writer.count > 30, 10, "some records")
+    written = writer.finish()
+    done = reading.cli("run", "job.yaml", "--inline", "plugins.sources.0.options.until=end")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(numbers(reading)) == list(range(written))
