@@ -143,7 +143,7 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        said = self.warning, (), 0, self.memory.failed_at, self.measured
+        said = self.warning, (), 0, self.memory.failed_at, self.measured, self.name
         self.handle(ae.Sampled(status_pages, stored, parts, *said))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
@@ -198,8 +198,7 @@ class SimAgent:
             case ae.ReviveMaster():
                 world.at(world.between(0.01, 0.5), self._revive)
             case ae.Quit():
-                self.sweep()
-                self.end("it was told to end, and nobody has come for its ranks")
+                self.end("it was told to end, and leaves its ranks to the next one")
             case ae.CleanUp():
                 world.note(self.label, "cleans up and ends")
                 self.sweep()

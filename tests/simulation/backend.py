@@ -47,7 +47,7 @@ class Backend:
     ) -> AgentMachine:
         """The machine of a new incarnation."""
         return AgentMachine(
-            Identity(name, node, incarnation, pid=self.pid(), address=name),
+            Identity(name, node, incarnation, pid=self.pid()),
             lease_s,
             Neighbours(self.world.job.graph, self.world.job.sizes),
             ae.Left(memory.timeline, tuple(found)),

@@ -26,6 +26,7 @@ __all__ = ["INVARIANTS", "Checks"]
 
 INVARIANTS = (
     "a bounded lag is kept",
+    "a drain loses no step",
     "a failed job tells its trail",
     "a step takes the same again",
     "all consumers of a value agree",
@@ -39,6 +40,7 @@ INVARIANTS = (
     "no call is lost",
     "no call is run twice in one life",
     "no deadlock",
+    "no rank is on a drained node",
     "no row comes twice",
     "no row is lost",
     "all end with one step",
@@ -63,6 +65,7 @@ INVARIANTS = (
     "what is committed can be restored",
     "what is journalled is what is so",
     "unfit nodes are left, and no others",
+    "who leaves is told",
     "who works comes through",
 )
 """What holds in every schedule, by the names under which a violation is reported."""
@@ -93,6 +96,11 @@ class Checks:
         self._ran: set[tuple[str, object]] = set()
         self._acts: dict[tuple[int, int], int] = {}
         self._resized: set[str] = set()
+        self._begun: dict[RankKey, int] = {}
+        """The newest step that each rank has begun,"""
+        self._told: dict[RankKey, tuple[str, int]] = {}
+        """and where and after which it was told that it is to leave."""
+        self._hold = -1
         self._taken: dict[RankKey, dict[tuple[int, int, int, int], int]] = {}
         """By consumer: step, call and rank that have made a value, and when, and its version."""
         self._unlike = world.job.unlike()
@@ -120,6 +128,8 @@ class Checks:
                         "rolled back to what is whole", f"step {data['step']} is not the newest checkpoint on disk"
                     )
             case "recovery_planned":
+                if data["plan"]["level"] == "drain" and world.scenario.family == "drain calm":
+                    self._leaves(data["plan"])
                 if data["plan"]["level"] == "resize" and {role for role, _ in data["plan"]["restart"]} - self._resized:
                     world.fail("a resize restarts its roles only", str(data["plan"]))
                 if world.scenario.family == "adopt":
@@ -133,8 +143,16 @@ class Checks:
             case "recovery_launched":
                 for rank in data["ranks"]:
                     self._launched(rank)
+                    key = rank["role"], rank["rank"]
+                    if world.scenario.family == "drain calm" and rank["resume"] != self._begun[key]:
+                        world.fail("a drain loses no step", f"{key} has begun {self._begun[key]}: {rank}")
             case "node_checked":
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
+            case "drain_at":
+                self._hold = data["step"]
+            case "drained":
+                self._empty(data["node"])
+                world.scenario.drained(world, data["node"])
             case "layout_changed":
                 self._relaid(data)
             case "last_step":
@@ -165,6 +183,23 @@ class Checks:
         if self.world.scenario.limits and (node not in self.fit or node in self.world.scenario.speeds):
             self.world.fail("ranks start on fit nodes", f"{node} has not been found to be one")
 
+    def _leaves(self, plan: dict[str, Any]) -> None:
+        """Ranks leave nodes, and nothing has failed."""
+        for rank in self.world.processes.values():
+            if list(rank.key) not in [list(key) for key in plan["restart"]] or not rank.alive:
+                continue
+            if rank.agent.node in plan["avoid"] and self._told.get(rank.key) != (rank.agent.node, self._hold):
+                self.world.fail("who leaves is told", f"{rank.name} at {self._hold}: {self._told.get(rank.key)}")
+
+    def leaves(self, rank: SimRank, step: int) -> None:
+        """A rank is told before its snapshot of `step` that it is to leave its node."""
+        self._told[rank.key] = rank.agent.node, step
+
+    def _empty(self, node: str) -> None:
+        for rank in self.world.processes.values():
+            if rank.alive and rank.agent.node == node and self._generations[rank.key] == rank.generation:
+                self.world.fail("no rank is on a drained node", f"{rank.name} lives on {node}")
+
     def _relaid(self, data: dict[str, Any]) -> None:
         world, layout = self.world, data["layout"]
         self.committed = step = layout["step"]
@@ -185,6 +220,7 @@ class Checks:
 
     def begins(self, rank: SimRank, step: int) -> None:
         """A rank begins a step."""
+        self._begun[rank.key] = step
         number = self._acts.setdefault((self.timeline, step), rank.layout.number)
         if number != rank.layout.number:
             self.world.fail(
@@ -257,6 +293,8 @@ class Checks:
         """A process starts."""
         world = self.world
         self._alone(rank)
+        if rank.agent.node in world.journal.state.drained:
+            world.fail("no rank is on a drained node", f"{rank.name} starts on {rank.agent.node}")
         known = self._generations.get(rank.key, -1)
         if world.scenario.family == "resize calm" and known >= 0 and rank.key[0] not in self._resized:
             world.fail("a resize restarts its roles only", f"{rank.name} starts")
@@ -469,6 +507,8 @@ def _told(name: str, value: Any) -> Any:
             return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value]
         case "recovery" if value is not None:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
+        case "drains":
+            return {node: msgspec.structs.replace(drain, begun=0.0) for node, drain in value.items()}
         case "attempts":
             return [msgspec.structs.replace(each, at=0.0, ended_at=0.0) for each in value]
         case "failed_at":

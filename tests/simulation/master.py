@@ -111,6 +111,7 @@ class SimMaster:
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
         self.lines.resized(sizes_now(self.machine.state))
+        self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
         self.handle(me.Begin())
         world.at(TICK_S, self._tick)
@@ -227,8 +228,8 @@ class SimMaster:
                 for line in lines:
                     world.checks.published(line)
                 self.handle_soon(me.Published(self.lines.published))
-            case me.Replan(lost):
-                world.at(world.between(0.01, 0.3), self._replan, lost)
+            case me.Replan():
+                world.at(world.between(0.01, 0.3), self._replan, effect)
             case me.FindLayout():
                 world.at(world.between(0.01, 0.3), self._find_layout, effect)
             case me.FindOrigin():
@@ -292,9 +293,9 @@ class SimMaster:
             me.LayoutFound(number, step, f"step-{step}" if step >= 0 else "", tuple(moves), tuple(places.values()))
         )
 
-    def _replan(self, lost: tuple[str, ...]) -> None:
+    def _replan(self, wanted: me.Replan) -> None:
         """Move what is on the lost nodes to nodes with room."""
-        world, machine = self.world, self.machine
+        world, machine, lost, dry = self.world, self.machine, wanted.lost, wanted.dry
         if not self.alive:
             return
         scenario = world.scenario
@@ -311,7 +312,7 @@ class SimMaster:
         for key in moving:
             node = max(room, key=lambda n: room[n], default="")
             if not node or room[node] < 1:
-                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free", lost=lost))
+                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free", lost=lost, dry=dry))
                 return
             room[node] -= 1
             homes[key] = node
@@ -323,4 +324,4 @@ class SimMaster:
                 taken += 1
         moves = tuple(Move(*key, agents[node], 0, 1) for key, node in homes.items())
         places = tuple(AgentPlace(agents[node], node, {"cpu": 1.0}) for node in dict.fromkeys(homes.values()))
-        self.handle(me.Replanned(moves, places, lost=lost))
+        self.handle(me.Replanned(moves, places, lost=lost, dry=dry))

@@ -32,6 +32,7 @@ from rolemesh_durable.protocol.master import (
     clocks,
     commands,
     coordinator,
+    draining,
     hangs,
     ladder,
     own_time,
@@ -381,6 +382,31 @@ def _leaves_without_a_word(original: Any) -> Any:
     return handle
 
 
+def _ends_with_its_ranks(original: Any) -> Any:
+    def do(self: Any, effect: Any) -> None:
+        if isinstance(effect, ae.Quit):
+            self.sweep()
+        original(self, effect)
+
+    return do
+
+
+def _one_step_early(original: Any) -> Any:
+    def tell(self: Any, happened: Any) -> None:
+        if isinstance(happened, transitions.DrainAt):
+            happened = msgspec.structs.replace(happened, step=happened.step - 1)
+        original(self, happened)
+
+    return tell
+
+
+def _drained_or_not(original: Any) -> Any:
+    def away(self: Any, recovery: Any) -> Any:
+        return tuple(sorted({*original(self, recovery)} - self._context.state.drained))
+
+    return away
+
+
 def _forgets_what_was_proved(original: Any) -> Any:
     def moved(self: Any, key: Any) -> Any:
         self._spared = None
@@ -647,9 +673,16 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
-    Mutation("an agent that leaves is a failure", "nothing restarts without a failure", "leave",
-             lambda: all_of(method(Coordinator, "leaves", lambda original: lambda self, agent, ranks: None)(),
-                          patch.object(lifetime, "LEAVE_S", 0.5))),
+    Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",
+             lambda: all_of(patch.object(lifetime, "NOTICE_S", 0.5), method(SimAgent, "_do", _ends_with_its_ranks)())),
+    Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",
+             method(draining.Draining, "_is_quiet", lambda original: lambda self: True)),
+    Mutation("ranks leave after a step to which they may have come already", "who leaves is told", "drain calm",
+             method(MasterContext, "tell", _one_step_early)),
+    Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",
+             method(CarryingOut, "_away", _drained_or_not)),
+    Mutation("what a rank has left in the memory of its node is not fetched", "nothing restarts without a failure",
+             "drain calm", lambda: patch.object(carrying_out, "_left_behind", lambda seen, launch, steps: ())),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",

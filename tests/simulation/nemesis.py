@@ -28,6 +28,8 @@ DELICATE = (
     "last_step",
     "resize_at",
     "layout_changed",
+    "drain_at",
+    "drained",
 )
 """Records after which a failure finds a recovery in the middle."""
 
@@ -40,6 +42,9 @@ LAST = (
     "resize_at",
     "layout_changed",
     "resized",
+    "drain_asked",
+    "drain_at",
+    "drained",
 )
 """Records after which the next one may be the job's last: a master that dies with it has to be followed by another."""
 

@@ -858,6 +858,8 @@ class SimRank:
     def _boundary(self, step: int) -> Generator[Any, None, None]:
         """The snapshot after `step`, if there is one."""
         plan, steps = self.world.scenario.plan, min(self.job.steps, self.last + 1)
+        if self.advance is not None and step == self.pause and self.agent.node in self.advance.draining:
+            self.world.checks.leaves(self, step)
         if self.said:
             yield from self._await_journal()
         if plan.due(step, steps) or step == self.pause:

@@ -61,11 +61,17 @@ FAMILIES: dict[str, dict[str, float]] = {
     "resize": {"rank": 3, "ranks": 1, "agent": 2, "node": 0.5, "master": 4, "zombie": 1, "freeze_agent": 1,
                "freeze_master": 1, "stall": 1, "leave": 0.5},
     "resize calm": {},
+    "drain": {"rank": 2, "ranks": 1, "agent": 2, "node": 1, "master": 4, "zombie": 1, "freeze_agent": 1,
+              "freeze_master": 1, "leave": 1},
+    "drain calm": {},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
 
-MOVING = ("nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shared", "shared first", "versions")
+MOVING = (
+    "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shared", "shared first", "versions",
+    "drain", "drain calm",
+)  # fmt: skip
 """Those in which ranks find another node."""
 GRANTS = (2, 4, 12)
 """Masters of a job that is to finish differ in how far they let ranks run."""
@@ -78,6 +84,7 @@ TURNS = (
     "checks", "checks calm", "calls",
     "shared", "shared", "shared calm", "shared first",
     "resize", "resize", "resize calm",
+    "drain", "drain", "drain calm",
 )  # fmt: skip
 
 
@@ -98,7 +105,7 @@ class Scenario:
         rng = random.Random(seed * 7919 + 1)
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
-        if self.family.startswith("resize"):
+        if self.family.startswith(("resize", "drain")):
             self.steps += 16
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
@@ -129,7 +136,8 @@ class Scenario:
         self.room = -(-len(self.job.keys) // count)
         self._nodes = [f"n{i}" for i in range(count)]
         spares = rng.randint(1, 2) if self.family in MOVING else 0
-        self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(spares)}
+        room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
+        self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(room)}
         likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
         every = (2, 2, 3) if self.family == "versions" else (1, 1, 1, 2)
@@ -151,6 +159,7 @@ class Scenario:
             "checks calm": 0,
             "shared calm": 0,
             "resize calm": 0,
+            "drain calm": 0,
             "slow": 0,
             "lost": 1,
             "back": 6,
@@ -184,6 +193,12 @@ class Scenario:
         """When somebody wants which roles to have how many ranks."""
         if self.family.startswith("resize"):
             self._resizes(random.Random(seed * 472882027 + 7))
+        self.drains: list[tuple[float, me.DrainWanted]] = []
+        """When somebody wants which node to be without ranks, or back,"""
+        self.goes: dict[str, float] = {}
+        """and how long after that it is lost."""
+        if self.family.startswith("drain"):
+            self._drains(random.Random(seed * 179424673 + 7))
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
@@ -234,18 +249,47 @@ class Scenario:
                 asked = [rng.choice(self.job.graph.roles)]
             self.asks.append((rng.choice((0.5, 2.0, 5.0)) * rng.random(), {r: rng.randint(1, 4) for r in asked}))
 
+    def _drains(self, rng: random.Random) -> None:
+        calm = self.family == "drain calm"
+        if rng.random() < 0.2:
+            self.drain_s = 3 + 6 * rng.random()
+        for number, node in enumerate(rng.sample(self._nodes, rng.randint(1, 2))):
+            at, notice = rng.choice((0.5, 2.0, 5.0)) * rng.random(), rng.choice((0.0, 120.0) if calm else (0.0, 6.0))
+            self.drains.append((at, me.DrainWanted(node, f"drain {number}", notice)))
+            if rng.random() < 0.2:
+                self.drains.append((at + 4 * rng.random(), me.DrainWanted(node, f"back {number}", back=True)))
+            if rng.random() < 0.7:
+                self.goes[node] = rng.choice((0.0, 0.5, 3.0)) * rng.random()
+
     def begin(self, world: World) -> None:
         """What happens to the job from outside, beside failures."""
         if self.drain_s is not None:
             world.at(self.drain_s, self._drain, world)
         for number, (at, sizes) in enumerate(self.asks):
             world.at(at, self._scale, world, f"ask {number}", sizes)
+        for at, wanted in self.drains:
+            world.at(at, self._drain_node, world, wanted)
 
     def _scale(self, world: World, who: str, sizes: dict[str, int]) -> None:
         told = any(e.kind == "resize_asked" and e.data["reason"] == who for e in world.journal.events)
         if not world.ended and not told:
             world.backend.master.handle(me.ResizeWanted(sizes, who))
             world.at(0.3, self._scale, world, who, sizes)
+
+    def _drain_node(self, world: World, wanted: me.DrainWanted) -> None:
+        told = wanted.reason in (e.data.get("reason", e.data.get("why")) for e in world.journal.events)
+        if not world.ended and not told and world.now < 20:
+            world.backend.master.handle(wanted)
+            world.at(0.3, self._drain_node, world, wanted)
+
+    def drained(self, world: World, node: str) -> None:
+        """A node is without ranks: it may go now."""
+        if node in self.goes:
+            world.at(self.goes.pop(node), self._goes, world, node)
+
+    def _goes(self, world: World, node: str) -> None:
+        if node in world.journal.state.drained and not world.ended:
+            world.backend.lose_node(node)
 
     def _drain(self, world: World) -> None:
         if not world.ended and "job_finishing" not in world.checks.kinds:
@@ -305,12 +349,14 @@ class Scenario:
         levels = set(world.checks.levels)
         if self.family == "resize calm":
             levels -= {"resize"}
-        if self.family in ("calm", "finish calm", "resize calm", "shared calm", "stall") and levels:
+        if self.family == "drain calm":
+            levels -= {"drain"}
+        if self.family in ("calm", "finish calm", "resize calm", "shared calm", "drain calm", "stall") and levels:
             world.fail("nothing restarts without a failure", f"{levels}")
         used = {self._nodes[int(agent.removeprefix("node"))] for agent in self.homes.values()}
         if self.family == "checks calm" and bool(levels) != bool(used & self.speeds.keys()):
             world.fail("unfit nodes are left, and no others", f"{levels}, too slow are {list(self.speeds)}")
-        if self.family == "leave" and levels - {"leaving"}:
+        if self.family == "leave" and levels - {"drain"}:
             world.fail("nothing restarts without a failure", f"{levels}: an agent that leaves is none")
         if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
             world.fail("who works comes through", f"{world.checks.kinds['hang']} verdicts")

@@ -404,6 +404,13 @@ class Workload:
         place to acknowledge to a broker what was taken from it up to that step.
         """
 
+    def drain(self, left_s: float) -> None:
+        """This rank is about to leave its node, which goes in `left_s` seconds (infinity: nobody has said when).
+
+        Called between two steps, before the last snapshot here, from which the rank goes on elsewhere: the place to
+        give back what is of this node. A node that goes at once, or too soon, does so without a word.
+        """
+
     def offload(self) -> None:
         """Give device memory back: another role's turn has come on the same devices.
 

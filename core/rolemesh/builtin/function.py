@@ -19,7 +19,7 @@ from rolemesh.graph.flow import place_of_error
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
 _BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?\))?")
-_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "committed", "persisted", "teardown"}
+_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "drain", "committed", "persisted", "teardown"}
 _TAKEN = _LIFE | {
     "check",
     "operators",

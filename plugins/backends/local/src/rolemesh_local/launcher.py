@@ -134,6 +134,10 @@ class LocalLauncher:
         """See `Launcher`."""
         return present(self._nodes, self._folder)
 
+    def leaving(self) -> Mapping[str, float]:
+        """See `Launcher`: nobody tells of a machine's end but its agents, which get a SIGTERM."""
+        return {}
+
     def beat(self) -> None:
         """See `Launcher`."""
         self._turns += 1

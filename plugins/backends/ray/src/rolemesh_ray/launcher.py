@@ -24,7 +24,7 @@ from rolemesh_ray.names import (
     remove_reservations,
     reservation_name,
 )
-from rolemesh_ray.nodes import kill_actor, living_nodes, node_is_gone
+from rolemesh_ray.nodes import draining_nodes, kill_actor, living_nodes, node_is_gone
 
 __all__ = ["RayLauncher"]
 
@@ -199,6 +199,10 @@ class RayLauncher:
         with self._lock:
             gone = set(self._gone)
         return living_nodes(gone)
+
+    def leaving(self) -> Mapping[str, float]:
+        """See `Launcher`: nodes that are being drained, by the autoscaler or by ``ray drain-node``."""
+        return draining_nodes()
 
     def beat(self) -> None:
         """See `Launcher`: here the agents notice a master that has fallen silent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView, NodeView
 
-__all__ = ["ActorState", "free_nodes", "kill_actor", "living_nodes", "node_is_gone", "state_of"]
+__all__ = ["ActorState", "draining_nodes", "free_nodes", "kill_actor", "living_nodes", "node_is_gone", "state_of"]
 
 PROBE_TIMEOUT_S = 1.0
 SLAY_TIMEOUT_S = 5.0
@@ -55,6 +56,17 @@ def free_nodes() -> ClusterView:
             msgspec.structs.replace(node, cpu=has.get("CPU", 0.0), gpu=int(has.get("GPU", 0.0)), custom=custom)
         )
     return ClusterView(tuple(nodes))
+
+
+def draining_nodes() -> dict[str, float]:
+    """The nodes that Ray drains, and in how many seconds they are to go; 0 for no deadline. Ray has no public way."""
+    from ray._private import state
+
+    now_ms = time.time() * 1e3
+    return {
+        node: max(1.0, (deadline_ms - now_ms) / 1e3) if deadline_ms else 0.0
+        for node, deadline_ms in state.state.get_draining_nodes().items()
+    }
 
 
 def node_is_gone(node_id: str) -> bool:

@@ -92,7 +92,7 @@ class Agent:
             self._guard.sweep()  # nothing lives but what nobody can command any more
         found = adopt(rows, self._status_pages, self._turns, self._memory, self._channels, self._ended)
         self._machine = AgentMachine(
-            Identity(config.agent, config.node, config.incarnation, config.host, os.getpid(), self._memory.address),
+            Identity(config.agent, config.node, config.incarnation, config.host, os.getpid()),
             config.lease_s,
             Neighbours(config.job.graph, config.job.world_sizes),
             e.Left(self._memory.timeline, found),
@@ -159,6 +159,8 @@ class Agent:
             self._do(event)
             if isinstance(event, e.FromMaster) and isinstance(event.message, m.Addresses):
                 self._memory.copies_to(self._machine.addresses.copies_to)
+            if self._machine.advance is not None and self.config.node in self._machine.advance.draining:
+                self._memory.serve()
         if self._channels.reports in ready:
             while not self._over and (frames := self._channels.next_report()):
                 self._read_rank(frames)
@@ -255,7 +257,6 @@ class Agent:
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case e.Quit():
-                self._zygotes.close()
                 os._exit(0)
             case e.CleanUp():
                 self._clean_up()

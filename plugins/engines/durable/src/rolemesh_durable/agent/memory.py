@@ -37,8 +37,9 @@ class NodeMemory:
         self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
         if self._persister is not None:
             self._persister.start()
-        replicas = self._plan.enabled and self._plan.replicas
-        self._replicas = Replicas(config, shm, self.timeline) if replicas else None
+        self._replicas: Replicas | None = None
+        if self._plan.replicas:
+            self.serve()
         self._alone = False
         self._running: set[RankKey] = set()
         self._covered = -1
@@ -46,16 +47,21 @@ class NodeMemory:
         self._left = {key: self._of(key) for key in self._leftovers()}
         self._fetches: dict[RankKey, m.RankLaunch] = {}
 
+    def serve(self) -> None:
+        """Let other agents have what is here, if they do not yet: ranks are going to live elsewhere."""
+        if self._replicas is None and self._plan.enabled:
+            self._replicas = Replicas(self._config, self._shm, self.timeline)
+
     @property
     def address(self) -> str:
-        """Where other agents bring replicas, "" if there are none."""
+        """Where other agents bring replicas, and fetch snapshots; "" as long as nobody does."""
         return self._replicas.address if self._replicas is not None else ""
 
     @property
     def warning(self) -> str:
         """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
         found = [self._persister.warning] if self._persister is not None else []
-        if self._replicas is not None:
+        if self._plan.replicas and self._replicas is not None:
             found.append(
                 "snapshots.replicas is 1, but no other node has an agent of this job: nothing is copied, and snapshots "
                 "in memory are lost with this node"
@@ -151,7 +157,7 @@ class NodeMemory:
         self._lost.discard((role, rank))
         if self._persister is not None:
             self._persister.look(role, rank)
-        if self._replicas is None or self._alone:
+        if self._replicas is None or self._alone or not self._plan.replicas:
             return snapshot
         self._replicas.offer(role, rank, snapshot)
         return self._replicas.replicated(role, rank)
@@ -171,7 +177,8 @@ class NodeMemory:
         return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
 
     def fetch(self, launch: m.RankLaunch) -> None:
-        """Bring a rank's replica here."""
+        """Bring a rank's snapshot here."""
+        self.serve()
         assert self._replicas is not None
         self._fetches[launch.role, launch.rank] = launch
         self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)

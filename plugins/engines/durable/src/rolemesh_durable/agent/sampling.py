@@ -39,7 +39,9 @@ class Sampler:
         refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
         stored, given_up = self._memory.stored(), self._memory.given_up
         wrong = self._wrong(positions)
-        return Sampled(status_pages, stored, persisted, wrong, making, refusals, given_up, measured)
+        return Sampled(
+            status_pages, stored, persisted, wrong, making, refusals, given_up, measured, self._memory.address
+        )
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """What is waited for on this node, "" if nothing is."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rolemesh.api.command import Command
 
-__all__ = ["Attach", "Checkpoint", "Events", "Logs", "Scale", "Status", "Stop"]
+__all__ = ["Attach", "Checkpoint", "Drain", "Events", "Logs", "Scale", "Status", "Stop"]
 
 
 class _Verb(Command):
@@ -54,6 +54,12 @@ class Scale(_Verb):
     """`rolemesh scale`."""
 
     help: ClassVar[str] = "Give roles of a running job more ranks, or fewer."
+
+
+class Drain(_Verb):
+    """`rolemesh drain`."""
+
+    help: ClassVar[str] = "Bring ranks away from a node that is going to leave."
 
 
 class Checkpoint(_Verb):

@@ -6,6 +6,7 @@ import getpass
 import os
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.control.resizing import resize
 from rolemesh_durable.runs import Run, find_run
 
-__all__ = ["command"]
+__all__ = ["command", "is_over", "running"]
 
 Sizes = Annotated[list[str], typer.Argument(metavar="ROLE=N", help="How many ranks each role is to have.")]
 
@@ -50,11 +51,9 @@ def command(
       rolemesh scale grpo rollout=2 reward=1 --json
     """
     wanted = _parsed(sizes)
-    run = find_run(job, runs_folder(runs_dir))
-    if (result := run.result()) is not None:
-        raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
+    run = running(job, runs_folder(runs_dir))
     reason = f"rolemesh scale, by {getpass.getuser()} (pid {os.getpid()})"
-    told = resize(run.path, wanted, reason, partial(_is_over, run), wait=wait)
+    told = resize(run.path, wanted, reason, partial(is_over, run), wait=wait)
     if as_json:
         data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
         print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", "sizes": wanted} | data)
@@ -87,7 +86,15 @@ def _said(run: Run, told: Event, wanted: Mapping[str, int]) -> str:
     return f"{run.name}: {sentence(told)}"
 
 
-def _is_over(run: Run) -> bool:
+def running(job: str, folder: Path) -> Run:
+    """A run that has not ended. Raises `MasterGoneError` if it has."""
+    run = find_run(job, folder)
+    if (result := run.result()) is not None:
+        raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
+    return run
+
+
+def is_over(run: Run) -> bool:
     """Raises `MasterGoneError` if the job has no master any more, and has left no result."""
     if run.result() is not None:
         return True

@@ -86,6 +86,15 @@ class ResizeJob(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class DrainNode(msgspec.Struct, frozen=True, tag=True):
+    """Ask for a node to be without ranks: it leaves in `notice_s` (0: nobody has said when); or take it back."""
+
+    node: str
+    reason: str
+    notice_s: float = 0.0
+    back: bool = False
+
+
 class Detach(msgspec.Struct, frozen=True, tag=True):
     """Leave the job to its master."""
 
@@ -103,7 +112,7 @@ class InjectFault(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
-Request: TypeAlias = Watch | StopJob | FinishJob | ResizeJob | Detach | Release | InjectFault
+Request: TypeAlias = Watch | StopJob | FinishJob | ResizeJob | DrainNode | Detach | Release | InjectFault
 
 
 class Update(msgspec.Struct, frozen=True, tag=True):
@@ -164,6 +173,10 @@ class ControlClient:
     def resize(self, sizes: dict[str, int], reason: str) -> Update:
         """Ask for other numbers of ranks; events tell what becomes of it. Raises `RefusedError` if they cannot be."""
         return self._ask(ResizeJob(sizes, reason))
+
+    def drain(self, node: str, reason: str, notice_s: float = 0.0, *, back: bool = False) -> Update:
+        """Ask for a node to be without ranks, or take it back; raises `RefusedError` if that cannot be."""
+        return self._ask(DrainNode(node, reason, notice_s, back))
 
     def detach(self) -> Update:
         """Give up the ownership that ``watch(owner=True)`` expresses."""

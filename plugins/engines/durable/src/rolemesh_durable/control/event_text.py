@@ -52,9 +52,19 @@ def sentence(event: Event) -> str | None:
             return (
                 f"agent {data['agent']} on node {data['node']} is gone ({data['why']}); the next one adopts its ranks"
             )
-        case "agent_leaving":
-            ranks = f"; {', '.join(data['ranks'])} start again elsewhere, or there" if data["ranks"] else ""
-            return f"agent {data['agent']} on node {data['node']} was told to end{ranks}"
+        case "drain_asked":
+            within = f" within {data['notice_s']:g} s" if data.get("notice_s") else ""
+            return f"node {data['node'][:12]} is drained{within}: {data['reason']}"
+        case "drain_waiting":
+            return f"node {', '.join(node[:12] for node in data['nodes'])} keeps its ranks for now: {data['missing']}"
+        case "drain_at" if data["step"] < 0:
+            return "nobody has to leave a node any more: all ranks go on"
+        case "drain_at":
+            return f"node {', '.join(node[:12] for node in data['nodes'])}: ranks leave after step {data['step']}"
+        case "drained":
+            return f"node {data['node'][:12]} has no ranks any more, {data['seconds']:.2f} s after it was asked for"
+        case "drain_over":
+            return f"node {data['node'][:12]} is not drained any more: {data['why']}"
         case "hang":
             return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
         case "slow_operator":

@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rolemesh.api.observer import Event, JobStatus
-from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneError
+from rolemesh_durable.control.asking import ask
+from rolemesh_durable.control.client import ControlClient
 
 __all__ = ["resize"]
-
-LOOK_S = 0.1
-AGAIN_S = 2.0
-"""A master that has journalled nothing for so long is asked again: it may be another one."""
 
 
 def resize(
     run_dir: Path, wanted: dict[str, int], reason: str, over: Callable[[], bool], *, wait: bool = True
 ) -> Event | None:
     """The event that says what has come of it: ``resized``, ``resize_refused``, with `wait` false ``resize_asked``, or
-    ``had`` (of no journal) if the roles have these world sizes. None if `over` says that the job has ended before.
-
-    It is asked for until it is journalled, so that no death of a master loses it; `reason` must be nobody else's.
-    Raises `RefusedError` if it cannot be, and what `over` raises, which is asked when the master does not answer.
+    ``had`` (of no journal) if the roles have these world sizes. See `ask`; `reason` must be nobody else's.
     """
-    number, seen, asked_at = 0, -1, float("-inf")
-    with ControlClient(run_dir) as client:
-        while not over():
-            try:
-                seen = client.watch(BEYOND, BEYOND).event if seen < 0 else seen
-                if not number and time.monotonic() > asked_at + AGAIN_S:
-                    asked_at = time.monotonic()
-                    if _has(client.resize(wanted, reason).status, wanted):
-                        return Event(0, 0, 0.0, "had", {"sizes": wanted})
-                update = client.watch(event=seen, step=BEYOND)
-            except MasterGoneError:
-                time.sleep(LOOK_S)
-                continue
-            for event in update.events:
-                seen = event.seq
-                if event.kind == "resize_asked" and event.data["reason"] == reason:
-                    number = event.data["number"]
-                    if not wait:
-                        return event
-                elif event.kind in ("resized", "resize_refused") and event.data["number"] == number:
-                    return event
-            time.sleep(LOOK_S)
-    return None
+
+    def send(client: ControlClient) -> Event | None:
+        has = _has(client.resize(wanted, reason).status, wanted)
+        return Event(0, 0, 0.0, "had", {"sizes": wanted}) if has else None
+
+    def is_it(event: Event) -> bool:
+        return event.kind == "resize_asked" and event.data["reason"] == reason
+
+    def comes_of(asked: Event, event: Event) -> bool:
+        return event.kind in ("resized", "resize_refused") and event.data["number"] == asked.data["number"]
+
+    return ask(run_dir, send, is_it, comes_of, over, wait=wait)
 
 
 def _has(status: JobStatus, wanted: Mapping[str, int]) -> bool:

@@ -55,9 +55,9 @@ class Answers:
     machines, which lets in who has `keys`. Not thread-safe: `serve` is called from the master's loop.
 
     `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. What clients ask for
-    goes to `put` as events of the machine, and to `inject`; `refuse` says why world sizes cannot be had. ROUTER
-    sockets, because they keep no state per client that a client could wedge, and drop answers that nobody takes instead
-    of waiting.
+    goes to `put` as events of the machine, and to `inject`; `refuse` says why world sizes cannot be had, `keeps` why
+    a node cannot be drained or (true) taken back. ROUTER sockets, because they keep no state per client that a client
+    could wedge, and drop answers that nobody takes instead of waiting.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class Answers:
         put: Callable[[e.Event], None],
         inject: Inject,
         refuse: Callable[[dict[str, int]], str],
+        keeps: Callable[[str, bool], str],
     ) -> None:
         self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
-        self._refuse = refuse
+        self._refuse, self._keeps = refuse, keeps
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(client.Request).decode
         self._drop = Dropped("the master's control socket")
@@ -128,6 +129,10 @@ class Answers:
                 if why := self._refuse(sizes):
                     return self._encode(client.Refused(why))
                 self._put(e.ResizeWanted(sizes, reason))
+            case client.DrainNode(node=node, reason=reason, notice_s=notice_s, back=back):
+                if why := self._keeps(node, back):
+                    return self._encode(client.Refused(why))
+                self._put(e.DrainWanted(node, reason, notice_s, back))
             case client.Release(step=step):
                 self._put(e.Released(step))
             case client.Detach():

@@ -34,6 +34,8 @@ __all__ = ["BackgroundTasks"]
 
 log = logging.getLogger("rolemesh_durable.master")
 LOOK_AROUND_S = 10.0
+NOTICE_LOOK_S = 2.0
+"""How often the backend is asked which nodes are going to leave."""
 
 
 class BackgroundTasks:
@@ -66,16 +68,21 @@ class BackgroundTasks:
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Tell now and then which nodes there are: levels are told of those that are spare."""
+        """Tell now and then which nodes there are (levels are told of those that are spare), and which are to leave."""
 
         def task() -> None:
             seen: tuple[str, ...] = ()
+            looked = float("-inf")
             while True:
                 with contextlib.suppress(RolemeshError, OSError):
-                    nodes = tuple(node.id for node in self._launcher.cluster().nodes)
-                    if nodes != seen:
-                        self._answer(e.NodesSeen(seen := nodes))
-                time.sleep(LOOK_AROUND_S)
+                    for node, notice_s in self._launcher.leaving().items():
+                        self._answer(e.DrainWanted(node, "its backend says that it leaves", notice_s))
+                    if time.monotonic() > looked + LOOK_AROUND_S:
+                        looked = time.monotonic()
+                        nodes = tuple(node.id for node in self._launcher.cluster().nodes)
+                        if nodes != seen:
+                            self._answer(e.NodesSeen(seen := nodes))
+                time.sleep(NOTICE_LOOK_S)
 
         self._run("look-around", task, lambda _: e.NodesSeen(()))
 
@@ -88,8 +95,8 @@ class BackgroundTasks:
 
         self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
-    def replan(self, lost: tuple[str, ...], state: JobState) -> None:
-        """Find places for the ranks on lost nodes."""
+    def replan(self, lost: tuple[str, ...], state: JobState, *, dry: bool = False) -> None:
+        """Find places for the ranks on lost nodes; `dry`: only see whether there are any."""
         homes, agents = _homes(state, lost)
 
         def task() -> None:
@@ -97,11 +104,11 @@ class BackgroundTasks:
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             plan = replan(self._request, self.plan, lost, cluster, self._strategies)
             found = moves_of(plan, homes, agents)
-            if found.moves is not None:
+            if found.moves is not None and not dry:
                 self.plan = plan
-            self._answer(msgspec.structs.replace(found, lost=lost))
+            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry))
 
-        self._run("replan", task, lambda error: e.Replanned(None, why=error, lost=lost))
+        self._run("replan", task, lambda error: e.Replanned(None, why=error, lost=lost, dry=dry))
 
     def relaid(self, sizes: Mapping[str, int], plan: PlacementPlan | None) -> None:
         """The job has these world sizes now, by `plan`."""
@@ -111,7 +118,11 @@ class BackgroundTasks:
 
     def find_layout(self, wanted: e.FindLayout, state: JobState) -> None:
         """Find places for resized roles, and the snapshot that they start from; see `find_places`."""
-        lost = (*(record.place.node for record in state.agents.values() if record.node_lost), *state.unfit)
+        lost = (
+            *(record.place.node for record in state.agents.values() if record.node_lost),
+            *state.unfit,
+            *state.drained,
+        )
         homes, agents = _homes(state, lost)
 
         def task() -> None:

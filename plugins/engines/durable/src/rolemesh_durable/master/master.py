@@ -117,6 +117,7 @@ class Master:
             put=self._put,
             inject=self._inject,
             refuse=lambda sizes: self._machine.resizing.refusal(sizes),
+            keeps=lambda node, back: self._machine.draining.refusal(node, back=back),
         )
         self._poller = zmq.Poller()
         for end in (*self._answers.sockets, self._wake):
@@ -132,8 +133,7 @@ class Master:
             self._launcher.open(self._received, self._lost)
             self._journal.claim(self._take_over, patient=self._earlier is not None)
             self._serve(until=lambda: self._in_control)
-            if self._plugins.ladder:
-                self._tasks.look_around()
+            self._tasks.look_around()
             while not self._over:
                 self._serve_once()
                 self._turn()
@@ -171,6 +171,7 @@ class Master:
             self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
             if self._machine.state.layout.number:
                 self._relaid()
+            self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
             self._files.submit("until", partial(self._until.look_back, self.run_dir, published))
         self._announce(found)
         self._in_control = True
@@ -265,8 +266,8 @@ class Master:
                     self._tasks.attach(agents)
                 case e.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
-                case e.Replan(lost):
-                    self._tasks.replan(lost, self._machine.state)
+                case e.Replan(lost, dry):
+                    self._tasks.replan(lost, self._machine.state, dry=dry)
                 case e.FindLayout():
                     self._tasks.find_layout(effect, self._machine.state)
                 case e.FindOrigin():

@@ -16,7 +16,7 @@ from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.protocol.failures import primary
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master.state import JobState, RankRecord
+from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import known
 
 __all__ = ["result_of", "status_of"]
@@ -31,7 +31,7 @@ def status_of(
     """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
     state = machine.state
     agents = tuple(
-        AgentStatus(name, record.place.node, record.pid, record.state) for name, record in state.agents.items()
+        AgentStatus(name, record.place.node, record.pid, _at(record)) for name, record in state.agents.items()
     )
     graph = bundle.config.graph
     ranks = tuple(
@@ -55,6 +55,10 @@ def status_of(
         state.finishing,
         state.resize.sizes if state.resize is not None else {},
     )
+
+
+def _at(agent: AgentRecord) -> str:
+    return "draining" if agent.leaving and agent.state == "up" else agent.state
 
 
 def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph) -> RankStatus:

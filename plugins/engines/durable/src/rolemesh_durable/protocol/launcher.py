@@ -93,6 +93,9 @@ class Launcher(Protocol):
     def cluster(self) -> ClusterView:
         """The nodes that are present now, those that joined later included."""
 
+    def leaving(self) -> Mapping[str, float]:
+        """The nodes that the backend knows are going to leave, and in how many seconds; 0 for nobody has said when."""
+
     def beat(self) -> None:
         """Called by the master's loop at each turn: a master that no longer does is killed, and started again."""
 

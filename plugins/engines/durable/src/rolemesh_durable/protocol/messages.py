@@ -205,8 +205,9 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     collective roles, the newest step that all of its ranks have durable. `finishing`: somebody wants the job to finish,
     which is journalled; `last` is the step with which it does, once that is decided. `away`: of the roles that are
     called, the ranks that are dead, with the generation up to which they are. The job has `layout`, which is to change
-    after step `pause`, of which a snapshot is to be persisted. Nothing but `groups` goes back, except where `timeline`
-    (see `Launch`) goes on.
+    after step `pause`, of which a snapshot is to be persisted; or ranks leave a node then. `draining` are nodes that
+    are to be without ranks, and how many seconds are left to each. Nothing but `groups` goes back, except where
+    `timeline` (see `Launch`) goes on.
     """
 
     epoch: int
@@ -221,6 +222,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     away: tuple[tuple[str, int, int], ...] = ()
     pause: int = -1
     layout: Layout = Layout()
+    draining: dict[str, float] = {}
 
     def after(self, known: Watermarks | None) -> Watermarks:
         """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
@@ -228,8 +230,12 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
             return self
         numbers = ("epoch", "granted", "committed", "published", "persisted", "finishing", "last", "pause")
         layout = max(known.layout, self.layout, key=lambda each: each.number)
+        draining = known.draining if known.pause > self.pause else self.draining
         return msgspec.structs.replace(
-            self, layout=layout, **{name: max(getattr(known, name), getattr(self, name)) for name in numbers}
+            self,
+            layout=layout,
+            draining=draining,
+            **{name: max(getattr(known, name), getattr(self, name)) for name in numbers},
         )
 
 
@@ -277,6 +283,10 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 # ------------------------------------------------------------------------------------------------- agent to master
 
 
+NOTICE_S = 20.0
+"""A node that is taken back usually has half a minute."""
+
+
 class Report(msgspec.Struct, frozen=True, tag=True):
     """All that an agent knows, sent every second and at once when something has changed.
 
@@ -287,7 +297,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     write.
     `timeline` is that of everything in memory, see `Launch`. `making` are the environments of roles that are being
     made, and how far that is. `refused` counts the connections that this incarnation and its ranks have refused,
-    because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits for a while for its ranks to
+    because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits `NOTICE_S` for its ranks to
     be brought elsewhere. `granted`: how far its ranks may run, as masters have told it; those that were before `epoch`
     cannot tell it any more. `measured` is what all of the job's checks have found on this node, once they have.
     """

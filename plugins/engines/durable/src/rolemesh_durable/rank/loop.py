@@ -145,6 +145,8 @@ class Loop:
                 fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
+                    if step == control.pause:
+                        self._drain(step)
                     if self._finish is not None:
                         self._await_journal()
                     boundary(step)
@@ -209,6 +211,18 @@ class Loop:
             raise
         except BaseException as error:
             raise OperatorFailed("committed, persisted", self._ctx.step, error) from error
+
+    def _drain(self, step: int) -> None:
+        """All ranks wait after this step: tell the workload if that is because its node leaves."""
+        advance = self._control.advance
+        left_s = advance.draining.get(self._endpoint.site.node) if advance is not None else None
+        if left_s is not None:
+            try:
+                self._workload.drain(left_s)
+            except Stopping:
+                raise
+            except BaseException as error:
+                raise OperatorFailed("drain", step, error) from error
 
     def _look(self, now: int) -> int:
         """See what has come. Raises `Stopping`."""

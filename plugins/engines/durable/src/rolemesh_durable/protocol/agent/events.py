@@ -90,8 +90,8 @@ class RankSample(m.RankProgress, frozen=True):
 class Sampled(msgspec.Struct, frozen=True):
     """The status pages of ranks have been read; time has passed. The rest is what the node's memory and disk hold.
 
-    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`, `measured`: see
-    `Report`.
+    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`, `measured`,
+    `address`: see `Report`.
     """
 
     ranks: tuple[RankSample, ...] = ()
@@ -102,11 +102,12 @@ class Sampled(msgspec.Struct, frozen=True):
     refused: int = 0
     given_up: int = -1
     measured: Measurements = ()
+    address: str = ""
 
     @property
     def told(self) -> tuple[object, ...]:
         """What is reported at once when it changes."""
-        return self.stored, self.persisted, self.warning, self.making, self.measured
+        return self.stored, self.persisted, self.warning, self.making, self.measured, self.address
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from rolemesh_durable.protocol.agent import events as e
+from rolemesh_durable.protocol.messages import NOTICE_S
 
 __all__ = ["Lifetime"]
 
 TERMINATE_SHARE = 0.5
 """Of the time that a rank has to stop: after this share of it the operator that it is in gets a SIGTERM."""
-LEAVE_S = 20.0
-"""How long an agent that was told to end waits for its master to bring its ranks elsewhere: a node that is drained, or
-taken back, usually has half a minute."""
-
 NEVER: float = float("inf")
 Start: TypeAlias = tuple[str, int, int]
 
@@ -48,7 +45,7 @@ class Lifetime:
 
     def leave(self, now: float) -> None:
         """Somebody has told it to end."""
-        self._quit_at = min(self._quit_at, now + LEAVE_S)
+        self._quit_at = min(self._quit_at, now + NOTICE_S)
 
     def stop(self, grace_s: float, now: float) -> bool:
         """The job stops; whether that is news."""
@@ -86,5 +83,5 @@ class Lifetime:
         return [e.Terminate(*start, patience_s) for start in alive]
 
     def quits(self, now: float) -> bool:
-        """Whether it has waited long enough to be relieved of its ranks."""
+        """Whether it has waited long enough to be relieved of its ranks: its next incarnation adopts what is left."""
         return now >= self._quit_at and not self.stopping

@@ -113,7 +113,8 @@ class AgentMachine:
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
             stored=at.stored, persisted=at.persisted, metrics=lines, warning=at.warning, timeline=self._timeline,
             making=at.making, refused=at.refused, given_up=at.given_up, leaving=self.lifetime.leaving,
-            measured=at.measured, granted=max(self._granted, self.advance.granted if self.advance is not None else -1),
+            measured=at.measured, address=at.address,
+            granted=max(self._granted, self.advance.granted if self.advance is not None else -1),
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------------- the master

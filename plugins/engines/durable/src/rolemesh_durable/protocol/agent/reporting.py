@@ -24,14 +24,13 @@ METRICS_AGAIN_S = 2.0
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who reports: an incarnation of an agent, where it is, and the address at which other agents reach it."""
+    """Who reports: an incarnation of an agent, and where it is."""
 
     agent: str
     node: str
     incarnation: int = 0
     host: str = ""
     pid: int = 0
-    address: str = ""
 
 
 class Reporting:

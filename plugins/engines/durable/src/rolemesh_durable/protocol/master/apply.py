@@ -13,7 +13,10 @@ from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.relayout import resize
 
-__all__ = ["apply"]
+__all__ = ["DRAIN", "apply"]
+
+DRAIN = "drain"
+"""In the place of a level's name: ranks leave nodes that are drained."""
 
 
 def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None:
@@ -31,10 +34,13 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
                 state.unfit.add(node)
         case t.ResizeAsked() | t.ResizeAt() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
             resize(state, happened)
+        case t.DrainAsked() | t.DrainWaiting() | t.DrainAt() | t.Drained() | t.DrainOver():
+            _drain(state, happened)
         case t.AgentStarted(agent, incarnation, node, resources):
             st.place(state, AgentPlace(agent, node, dict(resources)))
             record = state.agents[agent]
-            record.incarnation, record.state, record.node_lost, record.leaving = incarnation, "starting", False, False
+            record.incarnation, record.state, record.node_lost = incarnation, "starting", False
+            record.leaving = node in state.drains
         case t.AgentUp(agent, pid=pid, host=host):
             state.never_started = False
             record = state.agents[agent]
@@ -52,8 +58,6 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
             _gone(state.agents[agent], node_lost)
         case t.NodeLost(agent):
             state.agents[agent].node_lost = True
-        case t.AgentLeaving(agent):
-            state.agents[agent].leaving = True
         case t.AgentStopped(agent):
             state.agents[agent].state = "stopped"
         case t.ConnectionsRefused(agent, incarnation, count=count):
@@ -93,12 +97,32 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
                 record.state = "running" if record.state == "ready" else record.state
         case t.JobStopping(status, message, grace_s, at):
             state.phase, state.status, state.message, state.grace_s = "stopping", status, message, grace_s
-            _answered(state, 0)
+            _answered(state)
             if status == "failed":
                 _close(state, "failed", at)
             state.recovery = None
         case t.JobEnded():
             state.phase = "ended"
+
+
+def _drain(state: st.JobState, happened: t.Transition) -> None:
+    match happened:
+        case t.DrainAsked(node, reason, at, notice_s, agent):
+            state.drains[node] = st.Drain(reason, at, notice_s, agent)
+        case t.DrainWaiting(nodes, missing):
+            state.hold = -1
+            for node in nodes:
+                state.drains[node].waiting = missing
+        case t.DrainAt(nodes, step):
+            state.hold = step
+            for node in nodes:
+                state.drains[node].waiting = ""
+        case t.Drained(node):
+            state.drains[node].done = True
+        case t.DrainOver(node):
+            del state.drains[node]
+    for record in state.agents.values():
+        record.leaving = record.place.node in state.drains
 
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:
@@ -130,6 +154,8 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
         case t.RecoveryLaunched(_, ranks):
             for started in ranks:
                 _launched(state, started)
+            if state.recovery is not None and state.recovery.plan.avoid:
+                state.hold = -1  # nobody is left who could run on where it was
         case t.Recovered(number, at=at):
             _close(state, "recovered", at)
             state.recovery = None
@@ -141,7 +167,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
 
 
 def _gone(record: st.AgentRecord, node_lost: bool) -> None:
-    record.state, record.node_lost, record.leaving, record.report = "lost", node_lost, False, None
+    record.state, record.node_lost, record.report = "lost", node_lost, None
     record.orphans = False
 
 
@@ -176,7 +202,7 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     plan = happened.plan
     _close(state, "failed", happened.at)
     earlier = state.recovery.failures if state.recovery is not None else []
-    taken = _answered(state, happened.open)
+    taken = _answered(state)
     state.recoveries = happened.number
     state.recovery = st.Recovery(
         happened.number, plan, [*earlier, *taken], happened.at, happened.attempt, since=happened.at
@@ -192,13 +218,12 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
         del state.attempts[: -st.MOST_ATTEMPTS]
 
 
-def _answered(state: st.JobState, left: int) -> list[Failure]:
-    """The failures that a decision has been made about: all that are open, but the last `left`."""
-    count = len(state.open) - left
-    taken, state.open = state.open[:count], state.open[count:]
+def _answered(state: st.JobState) -> list[Failure]:
+    """The failures that a decision has been made about: all that are open."""
+    taken, state.open = state.open, []
     state.latest = taken or state.latest
     state.failures = [*state.failures, *taken][-st.MOST_FAILURES :]
-    state.failed_at = state.failed_at[-len(state.failures) - len(state.open) :]
+    state.failed_at = state.failed_at[-len(state.failures) :]
     return taken
 
 

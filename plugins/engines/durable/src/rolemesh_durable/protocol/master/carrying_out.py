@@ -7,6 +7,7 @@ from typing import Any
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
@@ -59,7 +60,7 @@ class CarryingOut:
     def _away(self, recovery: Recovery) -> tuple[str, ...]:
         """The nodes that the ranks must leave: what was answered for others is of a plan that is no longer."""
         gone = {agent.place.node for agent in self._context.state.agents.values() if agent.node_lost}
-        return tuple(sorted(gone | self._context.state.unfit | set(recovery.plan.avoid)))
+        return tuple(sorted(gone | self._context.state.unfit | self._context.state.drained | set(recovery.plan.avoid)))
 
     def _enter(self, recovery: Recovery, phase: Any) -> None:
         recovery.phase, recovery.since = phase, self._context.now
@@ -122,9 +123,9 @@ class CarryingOut:
     def _no_place(self, recovery: Recovery, why: str) -> str:
         context, agents = self._context, self._context.state.agents.values()
         avoid = recovery.plan.avoid
-        if drained := {agent.place.node for agent in agents if agent.leaving} & set(avoid):
-            # Its next incarnation is better than none: the node may stay.
-            self._use(recovery, sorted(drained), why)
+        if draining := context.state.drains.keys() & set(avoid):
+            # It is still there: better on it than not at all.
+            self._use(recovery, sorted(draining), why)
             return ""
         if context.now - recovery.since < recovery.plan.wait_s:
             if why != recovery.waiting:
@@ -147,7 +148,7 @@ class CarryingOut:
     def _agents(self, recovery: Recovery) -> tuple[bool, str]:
         context, state, outline = self._context, self._context.state, self._context.outline
         needed = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in recovery.restart}
-        missing = [name for name in state.agents if name in needed and _is_missing(needed[name])]
+        missing = [name for name in state.agents if name in needed and needed[name].state in ("wanted", "lost")]
         if missing:
             context.start_agents(missing)
             return GOES_ON
@@ -165,7 +166,8 @@ class CarryingOut:
         if not isinstance(points, str):
             self._launch(recovery, points)
             return GOES_ON
-        if outline.snapshots.replicas and any(agent.heard < recovery.since + REPORTED_S for agent in known):
+        elsewhere = outline.snapshots.replicas or recovery.plan.level == DRAIN
+        if elsewhere and any(agent.heard < recovery.since + REPORTED_S for agent in known):
             return WAITS  # a copy may have been made that its holder's newest report does not know yet
         return False, points
 
@@ -184,8 +186,11 @@ class CarryingOut:
                 continue
             for seen in agent.report.ranks:
                 known = state.ranks.get((seen.role, seen.rank))
-                if seen.state == "gone" and known is not None and known.agent == name:
-                    held.setdefault((seen.role, seen.rank), {})[name] = self._own(seen.role, seen.snapshots)
+                if seen.state == "gone" and known is not None:
+                    steps = self._own(seen.role, seen.snapshots)
+                    if known.agent != name:
+                        steps = _left_behind(seen, known.launch, steps) if agent.report.address else ()
+                    held.setdefault((seen.role, seen.rank), {})[name] = steps
             for stored in agent.report.stored:
                 found = (copies if stored.copy else held).setdefault((stored.role, stored.rank), {})
                 found[name] = tuple(sorted({*found.get(name, ()), *self._own(stored.role, stored.steps)}))
@@ -231,9 +236,13 @@ class CarryingOut:
         return GOES_ON
 
 
+def _left_behind(seen: m.RankReport, launch: m.RankLaunch, steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the snapshots in the memory of a node that a rank has left those that are of the life that it last had: it has
+    had none since, or one that began with this snapshot."""
+    if seen.generation == launch.generation:
+        return steps
+    return tuple(step for step in steps if step == launch.resume and seen.generation == launch.generation - 1)
+
+
 def _reported(agent: AgentRecord) -> tuple[m.RankReport, ...]:
     return agent.report.ranks if agent.report is not None else ()
-
-
-def _is_missing(agent: AgentRecord) -> bool:
-    return agent.state in ("wanted", "lost") or agent.leaving

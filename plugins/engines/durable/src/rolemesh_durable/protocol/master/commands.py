@@ -5,6 +5,7 @@ Commands do nothing where they have been carried out already, so each is repeate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from rolemesh_durable.protocol import messages as m
@@ -80,8 +81,16 @@ class Commands:
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
             state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
-            state.resize.step if state.resize is not None else -1, state.layout,
+            state.pause, state.layout, self._draining(),
         )  # fmt: skip
+
+    def _draining(self) -> dict[str, float]:
+        """How many seconds are left to each node that is to be without ranks."""
+        left = {
+            node: drain.begun + drain.notice_s - self._context.now for node, drain in self._context.state.drains.items()
+        }
+        drains = self._context.state.drains
+        return {node: max(0.0, float(round(s))) if drains[node].notice_s else math.inf for node, s in left.items()}
 
     def _away(self) -> tuple[tuple[str, int, int], ...]:
         """Of the roles that are called, the ranks that are dead: others may answer what they were asked."""

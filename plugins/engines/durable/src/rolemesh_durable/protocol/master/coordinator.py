@@ -16,12 +16,13 @@ from rolemesh.api.failures import Failure, RecoveryPlan, describe
 from rolemesh_durable.protocol.failures import is_echo, primary
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.ladder import diagnosed, propose
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
+from rolemesh_durable.protocol.master.state import Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Coordinator"]
@@ -30,8 +31,6 @@ ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
 RESIZE = "resize"
 """In the place of a level's name: the ranks of resized roles start in the new layout."""
-LEAVING = "leaving"
-"""In the place of a level's name: ranks are brought away from an agent that was told to end."""
 
 
 class Coordinator:
@@ -80,26 +79,10 @@ class Coordinator:
             elif not went_on:
                 break
 
-    def leaves(self, agent: AgentRecord, ranks: Sequence[RankKey]) -> None:
-        """An agent was told to end: bring these ranks of it elsewhere. No level is asked, and none is charged for it.
-
-        Without copies on other nodes its next incarnation on the same node has them.
-        """
-        context, before, place = self._context, self._context.state.recovery, agent.place
-        if not context.ladder:
-            message = "its agent was told to end, and the job has no failover level"
-            context.failed(Failure("agent_lost", node=place.node, message=message))
-            return
-        restart = context.ordered(mate for key in ranks for mate in context.group(*key))
-        reason = f"agent {place.agent} was told to end"
-        away = (place.node,) if context.outline.snapshots.replicas else ()
-        plan = RecoveryPlan(LEAVING, restart, avoid=away, reason=reason)
-        found: list[Failure] = []
-        if before is not None:
-            level = before.plan.level if before.failures else LEAVING
-            plan = _with_limits(msgspec.structs.replace(self._merged(plan, before), level=level), before, context.now)
-            found = before.failures
-        self._begin(plan, found, (reason,), attempt=0, left=len(context.state.open))
+    def drains(self, nodes: Sequence[str], ranks: Sequence[RankKey], reason: str) -> None:
+        """There is room elsewhere for these ranks of `nodes`: bring them there. No level is charged for it."""
+        restart = self._context.ordered(mate for key in ranks for mate in self._context.group(*key))
+        self._begin(RecoveryPlan(DRAIN, restart, avoid=tuple(nodes), reason=reason), [], (reason,), attempt=0)
 
     def resizes(self, roles: Sequence[str], reason: str) -> None:
         """The layout has changed, and everybody waits: start the ranks of these roles. No level is charged for it."""
@@ -142,9 +125,7 @@ class Coordinator:
             plan, restart=context.ordered(ranks if source == "disk" else wanted), source=source
         )
 
-    def _begin(
-        self, plan: RecoveryPlan, found: list[Failure], trail: Sequence[str], attempt: int, left: int = 0
-    ) -> None:
+    def _begin(self, plan: RecoveryPlan, found: list[Failure], trail: Sequence[str], attempt: int) -> None:
         state = self._context.state
         were = tuple(
             (*key, max(state.ranks[key].finished, state.reached.get(key, -1)))
@@ -154,7 +135,7 @@ class Coordinator:
         self._context.tell(
             t.RecoveryPlanned(
                 state.recoveries + 1, attempt, plan, [describe(failure) for failure in found], were,
-                causes or [plan.level], list(trail), self._context.now, left,
+                causes or [plan.level], list(trail), self._context.now,
             )
         )  # fmt: skip
 
@@ -167,8 +148,8 @@ class Coordinator:
         context.tell(t.RecoveryFailed(recovery.number, recovery.plan.level, why, context.now))
         if recovery.plan.level == RESIZE:
             floor, what = 0, f"its role was resized, and it did not start: {why}"
-        elif recovery.plan.level == LEAVING:
-            floor, what = 0, f"its agent was told to end, and it could not be brought elsewhere: {why}"
+        elif recovery.plan.level == DRAIN:
+            floor, what = 0, f"its node is drained, and it could not be brought elsewhere: {why}"
         else:
             floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)
             what = "it was being brought back when the master died"

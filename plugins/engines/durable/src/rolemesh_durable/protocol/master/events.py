@@ -43,12 +43,13 @@ class StartFailed(msgspec.Struct, frozen=True):
 
 class Replanned(msgspec.Struct, frozen=True):
     """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks), or None
-    and what is missing."""
+    and what is missing. `dry`: nothing has changed, it was only to be known."""
 
     moves: tuple[Move, ...] | None
     places: tuple[AgentPlace, ...] = ()
     why: str = ""
     lost: tuple[str, ...] = ()
+    dry: bool = False
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
@@ -124,6 +125,16 @@ class ResizeWanted(msgspec.Struct, frozen=True):
     reason: str
 
 
+class DrainWanted(msgspec.Struct, frozen=True):
+    """Somebody wants a node to be without ranks, or (`back`) takes it back; `notice_s`: it leaves then, 0 for nobody
+    has said when."""
+
+    node: str
+    reason: str
+    notice_s: float = 0.0
+    back: bool = False
+
+
 class LayoutFound(msgspec.Struct, frozen=True):
     """The answer to `FindLayout`: places for all ranks of its roles, and the folder of the step's persisted snapshot,
     if there is a step; `why` says why it cannot be, "" if it can."""
@@ -156,6 +167,7 @@ Event: TypeAlias = (
     | StopAsked
     | FinishAsked
     | ResizeWanted
+    | DrainWanted
     | LayoutFound
     | OwnerSeen
     | Disown
@@ -220,9 +232,11 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class Replan(msgspec.Struct, frozen=True):
-    """Find places for the ranks on the nodes in `lost`; answer with `Replanned`."""
+    """Find places for the ranks on the nodes in `lost`, or (`dry`) see whether there are any; answer with
+    `Replanned`."""
 
     lost: tuple[str, ...]
+    dry: bool = False
 
 
 class FindLayout(msgspec.Struct, frozen=True):

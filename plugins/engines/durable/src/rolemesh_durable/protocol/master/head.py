@@ -95,6 +95,8 @@ class Head(msgspec.Struct, frozen=True):
     plan: PlacementPlan | None
     resize: st.Resize | None
     resizes: int
+    drains: dict[str, st.Drain]
+    hold: int
     agents: list[st.KeptAgent]
     ranks: list[KeptRank]
     refused: list[tuple[tuple[str, int], int]]

@@ -19,6 +19,7 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.commands import Commands
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
@@ -49,7 +50,8 @@ class MasterMachine:
         self._fitness = Fitness(context)
         self.resizing = Resizing(context, self.progress, self._checkpoints, self._coordinator)
         self._hangs = HangWatch(context, self.progress)
-        self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints)
+        self.draining = Draining(context, self.progress, self._coordinator)
+        self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints, self.draining)
         self._commands = Commands(context, self.progress, self._fitness)
         self._time = OwnTime()
         self._owner_seen, self._owner_known = 0.0, False
@@ -77,7 +79,8 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        for part in (self._fitness.turn, self._coordinator.step, self.resizing.turn, self.progress.turn):
+        parts = self._fitness.turn, self._coordinator.step, self.resizing.turn, self.draining.turn, self.progress.turn
+        for part in parts:
             if state.phase in ("starting", "running"):
                 part()
         self._commands.turn()
@@ -93,6 +96,8 @@ class MasterMachine:
                 self._reports.gone(agent, incarnation, why, node_lost)
             case e.StartFailed(why, agents):
                 self._reports.not_started(why, agents)
+            case e.Replanned(dry=True):
+                self.draining.answered(event)
             case e.Replanned() | e.OriginFound():
                 self._coordinator.answered(event)
             case e.NodesSeen(nodes):
@@ -111,6 +116,8 @@ class MasterMachine:
                 self._context.finish(reason)
             case e.ResizeWanted(sizes, reason):
                 self.resizing.asked(sizes, reason)
+            case e.DrainWanted():
+                self.draining.wanted(event)
             case e.LayoutFound():
                 self.resizing.answered(event)
             case e.OwnerSeen():
@@ -197,4 +204,10 @@ class MasterMachine:
         """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
         warning = self._context.warnings.items()
-        return (*delay, *self._fitness.warnings(), *(f"{who}: {text}" if who else text for who, text in warning))
+        draining = self.draining.warnings()
+        return (
+            *delay,
+            *draining,
+            *self._fitness.warnings(),
+            *(f"{who}: {text}" if who else text for who, text in warning),
+        )

@@ -77,7 +77,7 @@ class Progress:
         """A job that is to finish ends with the newest step that any rank may run to: none has gone beyond it, and all
         will come to it."""
         state, steps = self._context.state, self._context.outline.steps
-        if not state.finishing or state.last_step >= 0 or state.resize is not None:
+        if not state.finishing or state.last_step >= 0 or state.resize is not None or state.hold >= 0:
             return
         granted = self.most_granted()
         if granted is not None:
@@ -98,11 +98,13 @@ class Progress:
 
     def _grant(self) -> None:
         outline, state = self._context.outline, self._context.state
+        if 0 <= state.pause <= self.granted:
+            return  # who waits there is not slower for a grant
         end, committed = state.end, state.committed
         ahead = self._size.ahead(committed, self.granted, self._context.now)
         # Ranks keep their lines of metrics in memory until these are written.
         unwritten = max(ahead, LINES_AHEAD) + outline.metrics_every
-        end = end if state.resize is None or state.resize.step < 0 else min(end, state.resize.step)
+        end = min(end, state.pause) if state.pause >= 0 else end
         snapshots = min(end, committed + ahead)
         until = min(snapshots, self.published + unwritten, self._released)
         self._limited = until < snapshots

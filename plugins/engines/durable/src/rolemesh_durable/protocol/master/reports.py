@@ -10,6 +10,7 @@ from rolemesh_durable.protocol.master.adoption import Adoption
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.straggler import StragglerWatch
@@ -24,9 +25,15 @@ class Reports:
     """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
 
     def __init__(
-        self, context: MasterContext, coordinator: Coordinator, hangs: HangWatch, checkpoints: Checkpoints
+        self,
+        context: MasterContext,
+        coordinator: Coordinator,
+        hangs: HangWatch,
+        checkpoints: Checkpoints,
+        draining: Draining,
     ) -> None:
         self._context, self._coordinator, self._hangs, self._checkpoints = context, coordinator, hangs, checkpoints
+        self._draining = draining
         self._adoption = Adoption(context)
         self._stragglers = StragglerWatch(*context.outline.stragglers)
         self._making: dict[str, tuple[str, ...]] = {}
@@ -73,8 +80,7 @@ class Reports:
             if text not in self._making.get(name, ()):
                 context.tell(t.Environment(name, report.node, text))
         self._making[name] = report.making
-        if report.leaving and not agent.leaving:
-            self._leaves(agent)
+        self._draining.told(agent, leaving=report.leaving)
 
     def _warning(self, name: str, warning: str) -> None:
         context = self._context
@@ -86,14 +92,6 @@ class Reports:
         else:
             del context.warnings[name]
             context.tell(t.SnapshotWarningOver(name))
-
-    def _leaves(self, agent: AgentRecord) -> None:
-        """An agent was told to end: its ranks are brought elsewhere before, which is no failure."""
-        name, here = agent.place.agent, self._context.state.on(agent.place.agent)
-        ranks = [f"{role}/{rank}" for role, rank in here]
-        self._context.tell(t.AgentLeaving(name, agent.incarnation, agent.place.node, ranks))
-        if here:
-            self._coordinator.leaves(agent, here)
 
     def _refusals(self, agent: AgentRecord, count: int) -> None:
         """Journal that an agent has refused connections: the first, and each time their number has doubled."""

@@ -19,8 +19,9 @@ from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState, Resize
 from rolemesh_durable.protocol.master_config import MasterConfig
 
-__all__ = ["Resizing", "refusal", "sizes_now"]
+__all__ = ["NO_SNAPSHOTS", "Resizing", "refusal", "sizes_now"]
 
+NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.enabled: true"
 ASK_AGAIN_S = 5.0
 """After so long without an answer places are looked for again."""
 
@@ -42,7 +43,7 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
             return f"role {role} may have {limits} (its world_size in the job file), not {size}"
     changing = {role for role, size in wanted.items() if sizes[role] != size}
     if not outline.snapshots.enabled:
-        return "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.enabled: true"
+        return NO_SNAPSHOTS
     if outline.graph.services:
         return "its roles call each other, and who answers whom cannot be resized yet"
     for edge in outline.graph.edges:
@@ -121,7 +122,7 @@ class Resizing:
         """Whatever can be done now."""
         state = self._context.state
         resize = state.resize
-        if resize is None or state.phase != "running":
+        if resize is None or state.phase != "running" or state.hold >= 0:
             return
         if self._changed(resize):
             self._end_if_up(resize)
@@ -164,7 +165,7 @@ class Resizing:
     def _is_quiet(self, resize: Resize) -> bool:
         state, step = self._context.state, resize.step
         there = state.are(state.ranks, "running") and all(rank.finished >= step for rank in state.ranks.values())
-        if not there or state.busy or any(agent.leaving for agent in state.agents.values()):
+        if not there or state.busy:
             return False
         return state.committed >= step and state.persisted >= step and self._progress.published >= step
 

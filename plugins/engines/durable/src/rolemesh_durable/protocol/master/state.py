@@ -21,7 +21,18 @@ from rolemesh_durable.protocol.master.transitions import Status
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["AgentRecord", "Allowance", "JobState", "KeptAgent", "Origin", "RankRecord", "Recovery", "Resize", "place"]
+__all__ = [
+    "AgentRecord",
+    "Allowance",
+    "Drain",
+    "JobState",
+    "KeptAgent",
+    "Origin",
+    "RankRecord",
+    "Recovery",
+    "Resize",
+    "place",
+]
 
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
@@ -50,7 +61,7 @@ class Allowance(msgspec.Struct, frozen=True):
 class KeptAgent(msgspec.Struct):
     """An agent as the journal tells it: `incarnation` is the number of its latest start.
 
-    `leaving`: it was told to end, and has ranks until they are elsewhere, or its next incarnation has them. `orphans`:
+    `leaving`: its node is drained, and it ends once it has no ranks any more. `orphans`:
     it is dead, and its ranks may live: its next incarnation says which, see `adoption`. It has died `deaths` times in a
     row since step `died_at` was committed.
     """
@@ -137,6 +148,18 @@ class Resize(msgspec.Struct):
     step: int = -1
 
 
+class Drain(msgspec.Struct):
+    """A node is to be without ranks, since `begun`; see `transitions.DrainAsked`. `waiting` is what there is no room
+    for; `done`: it is without."""
+
+    reason: str
+    begun: float
+    notice_s: float = 0.0
+    agent: str = ""
+    waiting: str = ""
+    done: bool = False
+
+
 class JobState(msgspec.Struct):
     """A job as its journal tells it.
 
@@ -147,7 +170,8 @@ class JobState(msgspec.Struct):
     with a time was: by it, and by the clock on the wall. `finishing` is why the job is to end before its last step,
     `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
     ranks were placed when it began (None: as the job was), `resize` what is to
-    change it, and `resizes` how many there were.
+    change it, and `resizes` how many there were. `drains` are the nodes that are to be without ranks, and `hold` is the
+    step after which ranks leave some of them, once that is decided.
     """
 
     agents: dict[str, AgentRecord]
@@ -187,6 +211,8 @@ class JobState(msgspec.Struct):
     plan: PlacementPlan | None = None
     resize: Resize | None = None
     resizes: int = 0
+    drains: dict[str, Drain] = {}
+    hold: int = -1
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
@@ -212,6 +238,11 @@ class JobState(msgspec.Struct):
         return self.last_step if self.last_step >= 0 else self.steps - 1
 
     @property
+    def pause(self) -> int:
+        """The step to which all ranks come, and where they wait; -1 for none."""
+        return self.resize.step if self.resize is not None else self.hold
+
+    @property
     def busy(self) -> bool:
         """Whether something has failed and has not been brought back yet."""
         return self.recovery is not None or bool(self.open)
@@ -225,6 +256,11 @@ class JobState(msgspec.Struct):
     def last_failures(self) -> list[Failure]:
         """The failures that the last decision was about: of a failed job, why it failed."""
         return self.latest or self.failures
+
+    @property
+    def drained(self) -> set[str]:
+        """The nodes that are without ranks, and stay so."""
+        return {node for node, drain in self.drains.items() if drain.done}
 
     def on(self, agent: str) -> list[RankKey]:
         """The ranks of an agent."""

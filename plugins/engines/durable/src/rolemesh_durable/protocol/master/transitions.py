@@ -160,14 +160,8 @@ class NodeLost(OfAgent, frozen=True, tag="node_lost"):
     """Of an agent that is lost it is learned that its node is, too."""
 
 
-class AgentLeaving(OfAgent, frozen=True, tag="agent_leaving"):
-    """It was told to end from outside; these ranks of it are brought elsewhere before."""
-
-    ranks: list[str]
-
-
 class AgentLeft(OfAgent, frozen=True, tag="agent_left"):
-    """An agent that was leaving is gone, and nothing with it."""
+    """An agent of a node that is drained is gone, and nothing with it."""
 
     why: str
     node_lost: bool
@@ -283,7 +277,7 @@ class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
 
 class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     """Recovery `number` begins; it takes in what an earlier one has not brought back, and all failures that wait for
-    one but the last `open`. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come."""
+    one. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come."""
 
     number: int
     attempt: int
@@ -293,7 +287,6 @@ class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     causes: list[str]
     trail: list[str]
     at: float
-    open: int = 0
 
 
 class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
@@ -397,6 +390,47 @@ class ResizeRefused(Transition, frozen=True, tag="resize_refused"):
     number: int
     why: str
     at: float
+
+
+class DrainAsked(Transition, frozen=True, tag="drain_asked"):
+    """A node is going to leave, in `notice_s` (0: nobody has said when): its ranks are to be elsewhere by then, and
+    none is to come. `agent`: that is how the agent of this name has understood a SIGTERM."""
+
+    node: str
+    reason: str
+    at: float
+    notice_s: float = 0.0
+    agent: str = ""
+
+
+class DrainWaiting(Transition, frozen=True, tag="drain_waiting"):
+    """There is no room for the ranks of these nodes, and the job goes on with them where they are."""
+
+    nodes: tuple[str, ...]
+    missing: str
+
+
+class DrainAt(Transition, frozen=True, tag="drain_at"):
+    """The ranks of these nodes leave after this step: no rank was allowed to go further, and none will be before. Step
+    -1: nobody leaves any more, and all may go on."""
+
+    nodes: tuple[str, ...]
+    step: int
+
+
+class Drained(Transition, frozen=True, tag="drained"):
+    """A node has no rank any more, `seconds` after it was asked for."""
+
+    node: str
+    seconds: float
+    at: float
+
+
+class DrainOver(Transition, frozen=True, tag="drain_over"):
+    """A node may have ranks again, or is gone."""
+
+    node: str
+    why: str
 
 
 class Started(m.OfRank, frozen=True):

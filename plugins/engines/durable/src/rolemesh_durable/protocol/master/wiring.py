@@ -18,15 +18,10 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["Wiring", "copies_go_to"]
+__all__ = ["Wiring"]
 
 OF_AN_EPOCH = 1_000_000
 """Versions that a master may make: those of the next are newer."""
-
-
-def copies_go_to(agent: AgentRecord) -> bool:
-    """Whether other agents may bring copies of their snapshots there."""
-    return agent.state == "up" and not agent.leaving
 
 
 class _Home(msgspec.Struct):
@@ -51,7 +46,7 @@ class Wiring:
         self._copies = outline.snapshots.replicas > 0
         self._peers: dict[RankKey, tuple[m.Peer, int]] = {}
         self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
-        self._holders: tuple[tuple[str, int], ...] = ()
+        self._holders: tuple[tuple[str, int, bool], ...] = ()
         self._homes: dict[str, _Home] = {}
 
     def turn(
@@ -68,7 +63,9 @@ class Wiring:
         if layout.number != self._layout.number:
             self._relayout(layout, ranks)
         moved = [key for key, rank in ranks.items() if self._known(key) != rank.launch.generation]
-        holders = tuple((name, agent.incarnation) for name, agent in agents.items() if copies_go_to(agent))
+        holders = tuple(
+            (name, agent.incarnation, agent.leaving) for name, agent in agents.items() if agent.state == "up"
+        )
         if not moved and holders == self._holders:
             return
         for rank in ranks.values():
@@ -138,11 +135,12 @@ class Wiring:
             home.latest, home.copies_to = self._version, copies_to
 
     def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
-        """For each holder of copies the address of the next one by name, which gets its own."""
-        names = sorted(name for name, _ in self._holders) if self._copies else []
+        """For each agent the address of the next one by name, which gets its copies: one that stays, if there is."""
+        names = sorted(name for name, _, _ in self._holders) if self._copies else []
         ring = {}
-        for name, following in zip(names, names[1:] + names[:1], strict=True):
-            report = agents[following].report
-            if name != following and report is not None:
+        for at, name in enumerate(names):
+            others = names[at + 1 :] + names[:at]
+            following = next((each for each in others if not agents[each].leaving), next(iter(others), ""))
+            if following and (report := agents[following].report) is not None:
                 ring[name] = report.address
         return ring

@@ -1,0 +1,84 @@
+"""`rolemesh drain`: bring the ranks of a running job away from a node that is going to leave."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from rolemesh.api.observer import Event
+from rolemesh.cli._output import print_json
+from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.errors import EXIT_FAILED
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.cli.scale import is_over, running
+from rolemesh_durable.control.asking import ask
+from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.control.event_text import sentence
+
+__all__ = ["command"]
+
+
+def command(
+    job: JobName,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="As 'rolemesh status' names it, or how that begins.")],
+    within: Annotated[
+        float,
+        typer.Option("--within", metavar="S", min=0, help="The node leaves in S seconds; 0: whenever it is empty."),
+    ] = 0.0,
+    back: Annotated[bool, typer.Option("--back", help="The node stays: ranks may be there again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is done, or once it is asked.")] = True,
+    as_json: JsonFlag = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Bring the ranks of a running job away from a node that is going to leave, without losing a step.
+
+    As soon as other nodes have room, all ranks come to one step, those of the node (and their groups) take a snapshot,
+    and go on from it elsewhere; all others keep their processes. The node gets no ranks any more until it is taken
+    back. As long as there is no room, the job goes on as it is, and says so.
+
+    Exit code: 0 when the node has no ranks or, with --no-wait, is going to have none; 2 if that cannot be (no such job
+    or node, the last node, a job that does not run yet, or that takes no snapshots); 1 if the job ended before, its
+    master was lost, or somebody took the node back.
+
+    Examples:
+
+      rolemesh drain grpo node-2
+
+      rolemesh drain grpo node-2 --within 120 --no-wait
+
+      rolemesh drain grpo node-2 --back
+    """
+    run = running(job, runs_folder(runs_dir))
+    reason = f"rolemesh drain{' --back' if back else ''}, by {getpass.getuser()} (pid {os.getpid()})"
+    name = ""
+
+    def send(client: ControlClient) -> None:
+        nonlocal name
+        nodes = {agent.node for agent in client.status().agents if agent.node.startswith(node)}
+        name = nodes.pop() if len(nodes) == 1 else node
+        client.drain(name, reason, within, back=back)
+
+    def is_it(event: Event) -> bool:
+        return reason in (event.data.get("reason"), event.data.get("why"))
+
+    def comes_of(asked: Event, event: Event) -> bool:
+        return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
+
+    def tell(event: Event) -> None:
+        if event.kind in ("drain_waiting", "drain_at"):
+            typer.echo(sentence(event), err=True)
+
+    told = ask(run.path, send, is_it, comes_of, partial(is_over, run), wait=wait and not back, tell=tell)
+    if as_json:
+        data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
+        print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", "node": name} | data)
+    elif told is None:
+        typer.echo(f"{run.name} has ended before", err=True)
+    else:
+        typer.echo(f"{run.name}: {sentence(told)}")
+    if told is None or (told.kind == "drain_over" and not back):
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,193 @@
+"""Nodes that leave with notice: their ranks come to one step with all others, and go on elsewhere from their snapshots,
+which the new places fetch from the old ones. No step is lost, none is run twice, and no failure is charged.
+
+asked ─▶ there is room ─▶ a step ─▶ everybody is there ─▶ the ranks start elsewhere (a recovery) ─▶ drained
+            └─ none: waiting, and asked again
+"""
+
+from __future__ import annotations
+
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.resizing import NO_SNAPSHOTS
+from rolemesh_durable.protocol.master.state import AgentRecord, Drain
+from rolemesh_durable.protocol.messages import NOTICE_S
+from rolemesh_durable.protocol.rank_key import RankKey
+
+__all__ = ["Draining"]
+
+PATIENCE = 0.5
+"""Of a notice: after this share of it the ranks leave from where they are, even if that is in the middle of a step."""
+STAYS = 2.0
+"""A node of which an agent has got a SIGTERM, and that is there after so many notices, is not meant to go."""
+ASK_AGAIN_S = 5.0
+"""After so long room is looked for again."""
+
+
+class Draining:
+    """Sees to the nodes that are to be without ranks: to all of them together, or to one where there is less room."""
+
+    def __init__(self, context: MasterContext, progress: Progress, coordinator: Coordinator) -> None:
+        self._context, self._progress, self._coordinator = context, progress, coordinator
+        self._room: tuple[str, ...] = ()
+        """The nodes whose ranks have room elsewhere, as far as this master knows."""
+        self._asked: tuple[str, ...] = ()
+        self._asked_at = float("-inf")
+        self._round = 0
+        self._held = -1
+
+    # ------------------------------------------------------------------------------------------------- what is wanted
+
+    def refusal(self, node: str, *, back: bool = False) -> str:
+        """Why a node cannot be drained, or taken `back`; "" if it can, or is."""
+        state = self._context.state
+        lost = {agent.place.node for agent in state.agents.values() if agent.node_lost}
+        known = {*self._context.nodes, *(agent.place.node for agent in state.agents.values())} - lost
+        if back:
+            return "" if node in state.drains else f"node {node} is not drained; {', '.join(state.drains) or 'none'} is"
+        if node in state.drains:
+            return ""
+        if node not in known:
+            return f"the job knows no node {node!r}; there are {', '.join(sorted(known))}"
+        if not state.snapshots:
+            return NO_SNAPSHOTS
+        if state.phase in ("new", "starting"):
+            return "the job does not run yet: ask again when it does"
+        if state.finishing or state.phase != "running":
+            return "the job is about to end"
+        if not known - {node} - state.unfit - state.drains.keys():
+            return "it is the last node that the job may use: let another one join, or take one back, and ask again"
+        return ""
+
+    def wanted(self, event: e.DrainWanted) -> None:
+        """Somebody wants a node to be without ranks, or has it back."""
+        if self.refusal(event.node, back=event.back):
+            return
+        if event.back:
+            self._context.tell(t.DrainOver(event.node, event.reason))
+        elif (drain := self._context.state.drains.get(event.node)) is None or drain.reason != event.reason:
+            self._ask_for(event.node, event.reason, event.notice_s)
+
+    def told(self, agent: AgentRecord, *, leaving: bool) -> None:
+        """An agent has reported whether it has got a SIGTERM: its node leaves then."""
+        node, name = agent.place.node, agent.place.agent
+        drain = self._context.state.drains.get(node)
+        if leaving and drain is None:
+            self._ask_for(node, f"agent {name} was told to end", NOTICE_S, name)
+        elif not leaving and drain is not None and drain.agent == name:
+            self._context.tell(t.DrainOver(node, "its agent is there again"))
+
+    def _ask_for(self, node: str, reason: str, notice_s: float, agent: str = "") -> None:
+        self._context.tell(t.DrainAsked(node, reason, self._context.now, notice_s, agent))
+        self._asked_at = float("-inf")
+
+    # -------------------------------------------------------------------------------------------------- what is done
+
+    def answered(self, found: e.Replanned) -> None:
+        """The shell has looked whether there is room."""
+        nodes, state = self._asked, self._context.state
+        if found.lost != self._lost(nodes) or not nodes or state.busy or any(n not in state.drains for n in nodes):
+            return
+        if found.moves is not None:
+            self._room = nodes
+        elif state.hold >= 0 or any(state.drains[node].waiting != found.why for node in nodes):
+            self._wait(nodes, found.why)
+
+    def turn(self) -> None:
+        """Whatever can be done now."""
+        context, state = self._context, self._context.state
+        if state.phase != "running" or state.busy or state.resize is not None:
+            return
+        here: dict[str, list[RankKey]] = {node: [] for node, drain in state.drains.items() if not drain.done}
+        for key in state.ranks if here else ():
+            here.get(context.node(key), []).append(key)
+        for node, ranks in list(here.items()):
+            if not ranks:
+                del here[node]
+                self._empty(node, state.drains[node])
+        self._forget()
+        if not here and state.hold >= 0:
+            context.tell(t.DrainAt((), -1))
+        if not here or state.last_step >= 0:
+            return
+        if not state.snapshots:
+            self._wait(tuple(here), NO_SNAPSHOTS)
+        elif not self._room or not set(self._room) <= here.keys():
+            self._ask(list(here))
+        else:
+            self._leave(self._room, [key for node in self._room for key in here[node]])
+
+    def _lost(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        state = self._context.state
+        gone = {agent.place.node for agent in state.agents.values() if agent.node_lost}
+        return tuple(sorted(gone | state.unfit | state.drained | set(nodes)))
+
+    def _ask(self, nodes: list[str]) -> None:
+        """Whether there is room: for all of them, or, the next time, for one."""
+        self._room = ()
+        if self._context.now >= self._asked_at + ASK_AGAIN_S:
+            choices = [tuple(nodes), *((node,) for node in nodes if len(nodes) > 1)]
+            self._asked, self._asked_at = choices[self._round % len(choices)], self._context.now
+            self._round += 1
+            self._context.want(e.Replan(self._lost(self._asked), dry=True))
+
+    def _wait(self, nodes: tuple[str, ...], missing: str) -> None:
+        state = self._context.state
+        if state.hold >= 0 or any(state.drains[node].waiting != missing for node in nodes):
+            self._context.tell(t.DrainWaiting(nodes, missing))
+
+    def _leave(self, nodes: tuple[str, ...], ranks: list[RankKey]) -> None:
+        context, state = self._context, self._context.state
+        agents = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in ranks}
+        serve = all(a.state == "up" and a.report is not None and a.report.address for a in agents.values())
+        late = any(_left_s(state.drains[node], context.now) <= 0 for node in nodes)
+        if serve and (late or self._is_quiet()):
+            self._room = ()
+            self._asked_at = float("-inf")
+            reasons = "; ".join(state.drains[node].reason for node in nodes)
+            self._coordinator.drains(nodes, ranks, f"node {', '.join(nodes)} is drained: {reasons}")
+        elif state.hold < 0 and (granted := self._progress.most_granted()) is not None:
+            # Nobody has been let run to that step, nor told of it, so that all know what it is when they come there.
+            step = max(granted, self._held) + 1
+            if step < state.end:
+                self._held = step
+                context.tell(t.DrainAt(nodes, step))
+
+    def _is_quiet(self) -> bool:
+        state, step = self._context.state, self._context.state.hold
+        there = state.are(state.ranks, "running") and all(rank.finished >= step for rank in state.ranks.values())
+        return 0 <= step <= state.committed and there
+
+    def _empty(self, node: str, drain: Drain) -> None:
+        agents = [agent for agent in self._context.state.agents.values() if agent.place.node == node]
+        if agents and all(agent.node_lost for agent in agents):
+            self._context.tell(t.DrainOver(node, "it is gone"))
+        else:
+            seconds = round(self._context.now - drain.begun, 3)
+            self._context.tell(t.Drained(node, seconds, self._context.now))
+
+    def _forget(self) -> None:
+        """Nodes that are gone, which come and go while the job lives for long, and those that have not gone."""
+        context, state = self._context, self._context.state
+        for node in sorted(state.drained):
+            left = all(a.state in ("lost", "stopped") for a in state.agents.values() if a.place.node == node)
+            drain, gone = state.drains[node], context.nodes and node not in context.nodes
+            if left and gone:
+                context.tell(t.DrainOver(node, "it is gone"))
+            elif left and drain.agent and context.now > drain.begun + STAYS * drain.notice_s:
+                context.tell(t.DrainOver(node, "it is still there"))
+
+    def warnings(self) -> list[str]:
+        """What is drained, and what that waits for."""
+        found = []
+        for node, drain in self._context.state.drains.items():
+            waits = f"; its ranks stay for now: {drain.waiting}" if drain.waiting else ""
+            found.append(f"node {node[:12]} is {'drained' if drain.done else 'being drained'} ({drain.reason}){waits}")
+        return found
+
+
+def _left_s(drain: Drain, now: float) -> float:
+    return drain.begun + PATIENCE * drain.notice_s - now if drain.notice_s else float("inf")
