@@ -177,39 +177,19 @@ def test_what_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Make) -> No
     assert len(others) == 4
 
 
-def test_an_agent_that_is_told_to_end_hands_its_ranks_to_the_next_one_and_no_level_is_charged(make_job: Make) -> None:
+def test_an_agent_that_is_told_to_end_and_then_killed_costs_nothing_where_its_ranks_have_no_other_place(
+    make_job: Make,
+) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, "failover=[{use: process, options: {max_attempts: 1}}]")
-    for times in (1, 2, 3):
-        os.kill(job.running(10 * times).agents[0].pid, signal.SIGTERM)
-        recovered(job, times)
-    out = ended_well(job, process)
-    assert "was told to end" in out
-    assert {one["level"] for one in job.result()["recoveries"]} == {"leaving"}
-    assert not of_kind(job, "failure", "agent_lost", "rolled_back")
-    assert len(of_kind(job, "agent_leaving")) == 3
-
-
-def test_the_ranks_of_an_agent_that_is_told_to_end_move_to_a_node_that_has_room(make_job: Make) -> None:
-    job = make_job(extra=LADDER)
-    process = job.start(
-        *SLOW,
-        "--nodes",
-        "3x(cpu=1)",
-        "roles.sink.resources.cpu=0.9",
-        "snapshots.replicas=1",
-        "failover=[{use: process}]",
-    )
-    (sink,) = [rank for rank in job.running(10).ranks if rank.role == "sink"]
-    (agent,) = [agent for agent in job.running().agents if agent.node == sink.node]
-    os.kill(agent.pid, signal.SIGTERM)
-    recovered(job)
-    (moved,) = [rank for rank in job.running().ranks if rank.role == "sink"]
-    assert moved.node != sink.node
-    until(lambda: of_kind(job, "agent_left"), 30, "the agent ends once nobody needs it any more")
-    until(lambda: not os.path.exists(f"/proc/{agent.pid}"), 30, "its process is gone")
-    ended_well(job, process)
-    assert not of_kind(job, "failure", "agent_lost", "rolled_back")
+    process = job.start(*SLOW)
+    before = pids(status := job.running(10))
+    os.kill(status.agents[0].pid, signal.SIGTERM)
+    until(lambda: of_kind(job, "drain_waiting"), 30, "there is no other node")
+    os.kill(status.agents[0].pid, signal.SIGKILL)
+    until(lambda: of_kind(job, "drain_over"), 30, "its agent is there again")
+    assert pids(job.running()) == before
+    assert "was told to end" in ended_well(job, process)
+    assert not of_kind(job, "failure", "agent_lost", "recovery_planned")
 
 
 def test_an_agent_that_is_killed_twice_in_a_row_comes_back(make_job: Make) -> None:

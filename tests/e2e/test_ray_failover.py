@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
+from ray._raylet import GcsClient
 from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
@@ -90,6 +92,39 @@ def node_of(status: JobStatus, role: str) -> str:
 
 def as_undisturbed(job: Job, sha256: str) -> None:
     assert job.result()["state_sha256"]["sink"] == sha256
+
+
+# ---------------------------------------------------------------------------------------------------- nodes with notice
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("who", ["ray", "sigterm", "command"])
+def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNodes, who: str) -> None:
+    away.have(2)
+    process = on_ray.start(*ENDLESS, ON_AWAY, "snapshots.replicas=0")
+    before = on_ray.running(20)
+    node = node_of(before, "sink")
+    if who == "ray":
+        address = ray.get_runtime_context().gcs_address
+        preempted, deadline_ms = 2, int((time.time() + 60) * 1e3)
+        told, why = GcsClient(address).drain_node(node, preempted, "the test", deadline_ms)
+        assert told, why
+    elif who == "sigterm":
+        os.kill(next(agent.pid for agent in before.agents if agent.node == node), signal.SIGTERM)
+    else:
+        done = on_ray.cli("drain", on_ray.name, node[:10])
+        assert done.returncode == 0, done.stdout + done.stderr
+    until(lambda: of_kind(on_ray, "drained"), 60, "drained")
+    after = on_ray.running()
+    assert node_of(after, "sink") != node
+    assert {name for name, pid in pids(before).items() if pids(after)[name] != pid} == {"sink/0"}
+    until(lambda: of_kind(on_ray, "agent_left"), 60, "its agent ends")
+    away.lose(node)
+    assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
+    ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
+    (hold,), (launch,) = of_kind(on_ray, "drain_at"), of_kind(on_ray, "recovery_launched")
+    assert [rank["resume"] for rank in launch["data"]["ranks"]] == [hold["data"]["step"]]
+    assert not of_kind(on_ray, "failure", "agent_lost", "rolled_back")
 
 
 # ----------------------------------------------------------------------------------------------------------- lost nodes

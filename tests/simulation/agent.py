@@ -131,11 +131,10 @@ class SimAgent:
         self._persist()
         self._replicate()
         status_pages = tuple(self._status_page(rank) for rank in self.ranks.values() if rank.alive)
-        live = {key for key, rank in self.ranks.items() if rank.alive}
         left = [
             m.Stored(*key, self.memory.steps(key))
             for key, snaps in self.memory.snaps.items()
-            if key not in live and snaps
+            if key not in self.ranks and snaps
         ]
         copies = [m.Stored(*key, tuple(sorted(kept)), copy=True) for key, kept in self.memory.copies.items()]
         stored = (*left, *copies)

@@ -188,6 +188,8 @@ class Checks:
         for rank in self.world.processes.values():
             if list(rank.key) not in [list(key) for key in plan["restart"]] or not rank.alive:
                 continue
+            if rank.finished != self._hold:
+                self.world.fail("a drain loses no step", f"{rank.name} has finished {rank.finished}, not {self._hold}")
             if rank.agent.node in plan["avoid"] and self._told.get(rank.key) != (rank.agent.node, self._hold):
                 self.world.fail("who leaves is told", f"{rank.name} at {self._hold}: {self._told.get(rank.key)}")
 

@@ -681,7 +681,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",
              method(CarryingOut, "_away", _drained_or_not)),
-    Mutation("what a rank has left in the memory of its node is not fetched", "nothing restarts without a failure",
+    Mutation("what a rank has left in the memory of its node is not fetched", "a drain loses no step",
              "drain calm", lambda: patch.object(carrying_out, "_left_behind", lambda seen, launch, steps: ())),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
              method(AgentMachine, "handle", _leaves_without_a_word)),

@@ -9,7 +9,7 @@ import re
 import sys
 
 KERNEL_NAMES = (
-    "attach", "checkpoint", "checks", "collocation", "console", "disk", "durable", "events", "failover-job",
+    "attach", "checkpoint", "checks", "collocation", "console", "disk", "drain", "durable", "events", "failover-job",
     "failover-node", "failover-process", "files", "fsdp", "function", "inline", "job", "local", "logs", "mariadb",
     "matmul", "memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray",
     "reasoning-gym", "reasoning-gym-reward", "rehearsal", "scale", "separation", "shm", "source", "sources", "sql",

@@ -62,6 +62,7 @@ class Served:
             put=self.asked.append,
             inject=lambda kind, target: self.injected.append((kind, target)),
             refuse=lambda sizes: "there is no room" if sizes == {"a": 9} else "",
+            keeps=lambda node, back: "",
         )
         self._poller = zmq.Poller()
         for socket in self._answers.sockets:

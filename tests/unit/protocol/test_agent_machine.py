@@ -10,9 +10,9 @@ from rolemesh.api.failures import Failure
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
-from rolemesh_durable.protocol.agent.lifetime import LEAVE_S
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
+from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.neighbours import Neighbours
 
 WORK = ("work", 0, 0)
@@ -239,6 +239,6 @@ def test_an_agent_that_is_told_to_end_says_so_at_once_and_quits_when_nobody_come
     machine = started(lease_s=60.0)
     (report,) = reports(machine.handle(ae.Leave(), 1.0))
     assert report.leaving
-    assert of(machine.handle(ae.Sampled(), LEAVE_S), ae.Quit) == []
-    machine.handle(ae.Leave(), LEAVE_S)
-    assert of(machine.handle(ae.Sampled(), 1.0 + LEAVE_S), ae.Quit) == [ae.Quit()]
+    assert of(machine.handle(ae.Sampled(), NOTICE_S), ae.Quit) == []
+    machine.handle(ae.Leave(), NOTICE_S)
+    assert of(machine.handle(ae.Sampled(), 1.0 + NOTICE_S), ae.Quit) == [ae.Quit()]

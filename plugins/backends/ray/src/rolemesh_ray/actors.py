@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import traceback
@@ -146,6 +147,8 @@ class AgentActor:
 
         masters = MasterWatch(self._job, COME_UP_S)
         self._agent = Agent(decoded, send, masters.revive)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: self._agent.leave())
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 
     def _run(self) -> None:

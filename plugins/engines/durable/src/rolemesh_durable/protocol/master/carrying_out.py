@@ -127,6 +127,11 @@ class CarryingOut:
             # It is still there: better on it than not at all.
             self._use(recovery, sorted(draining), why)
             return ""
+        if noticed := [node for node, drain in context.state.drains.items() if drain.done and drain.agent]:
+            recovery.asked = None  # nobody but a SIGTERM has said that they go
+            for node in noticed:
+                context.tell(t.DrainOver(node, "it is still there, and there is no other room"))
+            return ""
         if context.now - recovery.since < recovery.plan.wait_s:
             if why != recovery.waiting:
                 recovery.waiting = why

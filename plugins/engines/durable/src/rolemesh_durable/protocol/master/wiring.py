@@ -73,8 +73,9 @@ class Wiring:
                 return
             if rank.report.layout < layout.number:
                 return
-        if any(agent.state == "up" and agent.report is None for agent in agents.values()):
-            return  # a new master does not know yet where copies can go
+        reports = [agent.report for agent in agents.values() if agent.state == "up"]
+        if any(report is None or (self._copies and not report.address) for report in reports):
+            return  # it is not known yet where copies can go
         self._version += 1
         self._holders = holders
         for key in moved:
