@@ -203,6 +203,16 @@ class WaitsForever(Tampered):
         return replaced(plan, wait_s=float("inf"))
 
 
+class Halves(Tampered):
+    """Halves the role that has failed, however many ranks it may have."""
+
+    scope = "job"
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        sizes = {role: sum(r.role == role for r in view.ranks) // 2 for role, _ in plan.restart}
+        return replaced(plan, restart=tuple((r.role, r.rank) for r in view.ranks), source="disk", resize=sizes)
+
+
 class Silent(Tampered):
     """Gives no reason."""
 
@@ -258,6 +268,7 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     MovesProcesses: {"test_its_plans_are_within_its_scope"},
     RestartsAll: {"test_its_plans_are_within_its_scope"},
     HalfFromDisk: {"test_from_disk_everybody_restarts"},
+    Halves: {"test_it_resizes_within_limits"},
     WaitsForever: {"test_it_waits_for_a_finite_time"},
     Silent: {"test_plans_have_a_reason"},
     Throws: {

@@ -60,6 +60,8 @@ INVARIANTS = (
     "the ladder ends",
     "the smallest restart",
     "a resize restarts its roles only",
+    "a role has no fewer ranks than its least",
+    "nobody gives up ranks that have a place",
     "one layout a step",
     "the state is the undisturbed run's",
     "what is committed can be restored",
@@ -132,6 +134,8 @@ class Checks:
                     self._leaves(data["plan"])
                 if data["plan"]["level"] == "resize" and {role for role, _ in data["plan"]["restart"]} - self._resized:
                     world.fail("a resize restarts its roles only", str(data["plan"]))
+                for role, size in data["plan"].get("resize", {}).items():
+                    self._shrinks(role, size, data["plan"].get("avoid", ()))
                 if world.scenario.family == "adopt":
                     world.fail("an agent's death restarts no rank", str(data["plan"]))
                 self.recoveries += 1
@@ -202,6 +206,15 @@ class Checks:
             if rank.alive and rank.agent.node == node and self._generations[rank.key] == rank.generation:
                 self.world.fail("no rank is on a drained node", f"{rank.name} lives on {node}")
 
+    def _shrinks(self, role: str, size: int, away: list[str]) -> None:
+        """A recovery is to go on with so many ranks of a role."""
+        world, state = self.world, self.world.journal.state
+        nodes = [state.agents[record.agent].place.node for key, record in state.ranks.items() if key[0] == role]
+        if size < min(len(nodes), sum(node not in away for node in nodes)):
+            world.fail(
+                "nobody gives up ranks that have a place", f"{role} is to have {size}, on {nodes} without {away}"
+            )
+
     def _relaid(self, data: dict[str, Any]) -> None:
         world, layout = self.world, data["layout"]
         self.committed = step = layout["step"]
@@ -210,6 +223,11 @@ class Checks:
                 world.fail("one layout a step", f"{number} has acted at {at}, {layout['number']} holds after {step}")
         self._resized |= set(data["roles"])
         world.shape = world.job.shaped(layout["sizes"])
+        self.used = {key: seen for key, seen in self.used.items() if key in world.shape.keys}
+        self._taken = {key: taken for key, taken in self._taken.items() if key in world.shape.keys}
+        for role, (least, _) in world.scenario.ranges.items():
+            if world.shape.sizes[role] < least:
+                world.fail("a role has no fewer ranks than its least", f"{role} has {world.shape.sizes[role]}")
         world.after.resize(step, world.shape)
 
     def _ends_with(self, step: int) -> None:

@@ -22,6 +22,7 @@ from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
+    from tests.simulation.model import RankKey
     from tests.simulation.world import World
 
 __all__ = ["Journal", "SimMaster", "Stale"]
@@ -164,10 +165,10 @@ class SimMaster:
                 self.world.note(f"master {self.epoch}", "is no longer the master")
                 self.die()
                 return
-        if any(isinstance(effect, me.Record) and effect.kind == "replanned" for effect in effects):
-            self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
-        if any(isinstance(effect, me.Record) and effect.kind == "layout_changed" for effect in effects):
+        if "layout_changed" in kinds:
             self.lines.resized(sizes_now(self.machine.state))
+        if {"replanned", "layout_changed"} & set(kinds):
+            self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
         others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
         if dies:
             others = others[: len(others) // 2] if dies == "within" else []
@@ -273,25 +274,44 @@ class SimMaster:
         if step >= 0 and step not in world.disk.complete:
             self.handle(me.LayoutFound(number, step, why=f"there is no snapshot of {step}"))
             return
-        nodes = [n for n in world.scenario.nodes_now(world.now) if n not in world.dead_nodes]
+        nodes = [n for n in world.scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in wanted.away]
         agents = {a.place.node: name for name, a in state.agents.items() if not a.node_lost}
-        if not nodes:
+        homes = {key: state.agents[record.agent].place.node for key, record in state.ranks.items()}
+        found = {(role, rank): homes.get((role, rank), "") for role, n in wanted.sizes.items() for rank in range(n)}
+        if number < 0:
+            found |= {key: home for key, home in homes.items() if key[0] not in wanted.sizes and home not in nodes}
+        others = {key: home for key, home in homes.items() if key not in found and key[0] not in wanted.sizes}
+        if not nodes or (world.scenario.family == "shrink" and not self._seated(nodes, others, found)):
             self.handle(me.LayoutFound(number, step, why="there is no room"))
             return
         moves, places = [], {}
-        for role, size in wanted.sizes.items():
-            for rank in range(size):
-                known = state.ranks.get((role, rank))
-                node = state.agents[known.agent].place.node if known is not None else ""
-                node = node if node in nodes else world.rng.choice(nodes)
-                if node not in agents:
-                    agents[node] = f"node{len(state.agents) + len(places)}"
-                if agents[node] not in state.agents or state.agents[agents[node]].state != "up":
-                    places[node] = AgentPlace(agents[node], node, {"cpu": 1.0})
-                moves.append(Move(role, rank, agents[node], 0, 1))
+        for (role, rank), home in found.items():
+            node = home if home in nodes else world.rng.choice(nodes)
+            if node not in agents:
+                agents[node] = f"node{len(state.agents) + len(places)}"
+            if agents[node] not in state.agents or state.agents[agents[node]].state != "up":
+                places[node] = AgentPlace(agents[node], node, {"cpu": 1.0})
+            moves.append(Move(role, rank, agents[node], 0, 1))
         self.handle(
             me.LayoutFound(number, step, f"step-{step}" if step >= 0 else "", tuple(moves), tuple(places.values()))
         )
+
+    def _seated(self, nodes: list[str], others: dict[RankKey, str], found: dict[RankKey, str]) -> bool:
+        """Whether there is room on `nodes` for all ranks in `found`, beside `others`; who has none there gets some."""
+        scenario = self.world.scenario
+        room = {node: scenario.rooms.get(node, scenario.room) for node in nodes}
+        for key, home in {**others, **found}.items():
+            if home in room and scenario.needs_room(key):
+                room[home] -= 1
+        for key, home in found.items():
+            if home not in room:
+                node = max(room, key=lambda n: room[n])
+                if scenario.needs_room(key):
+                    if room[node] < 1:
+                        return False
+                    room[node] -= 1
+                found[key] = node
+        return True
 
     def _replan(self, wanted: me.Replan) -> None:
         """Move what is on the lost nodes to nodes with room."""
@@ -300,21 +320,22 @@ class SimMaster:
             return
         scenario = world.scenario
         nodes = [n for n in scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in lost]
-        room = dict.fromkeys(nodes, scenario.room)
+        room = {node: scenario.rooms.get(node, scenario.room) for node in nodes}
         moving = []
         for key, rank in machine.state.ranks.items():
             node = machine.state.agents[rank.agent].place.node
             if node in lost:
                 moving.append(key)
-            elif node in room:
+            elif node in room and scenario.needs_room(key):
                 room[node] -= 1
         homes: dict[tuple[str, int], str] = {}
         for key in moving:
             node = max(room, key=lambda n: room[n], default="")
-            if not node or room[node] < 1:
+            needed = scenario.needs_room(key)
+            if not node or (needed and room[node] < 1):
                 self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free", lost=lost, dry=dry))
                 return
-            room[node] -= 1
+            room[node] -= needed
             homes[key] = node
         agents = {a.place.node: name for name, a in machine.state.agents.items() if not a.node_lost}
         taken = len(machine.state.agents)

@@ -268,22 +268,30 @@ class Reference:
         self._shape = job.shape
         self._before = job.shape, -1
         """The layout before this one, and its last step."""
+        self._resized: list[tuple[int, Shape]] = []
 
     def resize(self, step: int, shape: Shape) -> None:
-        """From `step` on the job has another layout."""
-        states = self[step]
-        assert len(self._after) == step + 1
+        """From `step` on the job has another layout: what has been run of later steps was for nothing."""
+        if len(self._after) > step + 1 or step in [at for at, _ in self._resized]:
+            earlier = self._resized
+            self.__init__(self._job)  # type: ignore[misc]
+            for at, known in earlier:
+                if at < step:
+                    self.resize(at, known)
+        self._resized.append((step, shape))
+        states = self[step] if step >= 0 else {}
         minds = {key: mind for key, mind in self._minds.items() if shape.sizes[key[0]] == self._shape.sizes[key[0]]}
         for key in shape.keys:
             if key not in minds:
                 mind = minds[key] = Mind(self._job, key)
-                if mind.kind == "collective":
+                if mind.kind == "collective" and states:
                     mind.state = cut([states[key[0], n] for n in range(self._shape.sizes[key[0]])], key[1])
         new = [minds[key] for key in shape.keys if minds[key] is not self._minds.get(key)]
         self._before, self._shape, self._minds = (self._shape, step), shape, minds
         for mind in new:
             self._repeat(mind, step)
-        self._after[step] = {key: mind.state for key, mind in minds.items()}
+        if states:
+            self._after[step] = {key: mind.state for key, mind in minds.items()}
 
     def _repeat(self, mind: Mind, step: int) -> None:
         """What such a rank is told again: its last sink calls up to `step`."""

@@ -35,6 +35,7 @@ from rolemesh_durable.protocol.master import (
     draining,
     hangs,
     ladder,
+    machine,
     own_time,
     progress,
     reports,
@@ -55,6 +56,7 @@ from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import Sharing
+from rolemesh_failover_shrink import ShrinkLevel
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -227,8 +229,8 @@ def _forgets_who_is_unfit(original: Any) -> Any:
 
 
 def _no_budget(original: Any) -> Any:
-    def propose(found: Any, view: Any, levels: Any, diagnosers: Any, floor: int = 0) -> Any:
-        return original(found, msgspec.structs.replace(view, attempts=()), levels, diagnosers, floor)
+    def propose(found: Any, view: Any, *others: Any) -> Any:
+        return original(found, msgspec.structs.replace(view, attempts=()), *others)
 
     return propose
 
@@ -534,6 +536,36 @@ def _resizes_all(original: Any) -> Any:
     return lambda self, roles, reason: original(self, {role for role, _ in self._context.state.ranks}, reason)
 
 
+def _to_the_least(original: Any) -> Any:
+    def recover(self: Any, failure: Any, view: Any) -> Any:
+        plan = original(self, failure, view)
+        resize = {role: view.ranges[role][0] for role in getattr(plan, "resize", {})}
+        return msgspec.structs.replace(plan, resize=resize) if resize else plan
+
+    return recover
+
+
+def _below_the_least(original: Any) -> Any:
+    def recover(self: Any, failure: Any, view: Any) -> Any:
+        ranges = {role: (0, most) for role, (_, most) in view.ranges.items()}
+        plan = original(self, failure, msgspec.structs.replace(view, ranges=ranges))
+        resize = {role: max(1, size) for role, size in getattr(plan, "resize", {}).items()}
+        return msgspec.structs.replace(plan, resize=resize) if resize else plan
+
+    return recover
+
+
+def _resize_goes_on(original: Any) -> Any:
+    def change(self: Any, recovery: Any, found: Any) -> str:
+        state = self._context.state
+        held, state.resize = state.resize, None
+        why: str = original(self, recovery, found)
+        state.resize = held
+        return why
+
+    return change
+
+
 def _tells_at_once(original: Any) -> Any:
     def turn(self: Any, layout: Any, ranks: Any, agents: Any, here: Any) -> None:
         seen = {key: rank.report for key, rank in ranks.items()}
@@ -571,6 +603,14 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CarryingOut, "_own", lambda original: lambda self, role, steps: steps)),
     Mutation("neighbours are told of ranks of a layout that they have not taken up", "one layout a step", "resize",
              method(Wiring, "turn", _tells_at_once)),
+    Mutation("a role gives up all ranks that it can do without", "nobody gives up ranks that have a place", "shrink",
+             method(ShrinkLevel, "recover", _to_the_least), 390),
+    Mutation("a role gives up more ranks than it can do without, and nobody looks",
+             "a role has no fewer ranks than its least", "shrink", lambda: all_of(
+                 method(ShrinkLevel, "recover", _below_the_least)(),
+                 patch.object(machine, "refusal", lambda *asked: "")), 70),
+    Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
+             method(CarryingOut, "_change_layout", _resize_goes_on), 45),
     Mutation("what the log has is made again", "all consumers of a value agree", "versions",
              method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)),
     Mutation("a value is seen before the log has all of its call", "all consumers of a value agree", "versions",

@@ -21,6 +21,7 @@ from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, Stan
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
 from rolemesh_failover_process import ProcessLevel
+from rolemesh_failover_shrink import ShrinkLevel
 
 if TYPE_CHECKING:
     from tests.simulation.model import RankKey
@@ -64,13 +65,15 @@ FAMILIES: dict[str, dict[str, float]] = {
     "drain": {"rank": 2, "ranks": 1, "agent": 2, "node": 1, "master": 4, "zombie": 1, "freeze_agent": 1,
               "freeze_master": 1, "leave": 1},
     "drain calm": {},
+    "shrink": {"node": 3, "rank": 2, "agent": 1, "master": 3, "zombie": 0.5, "freeze_agent": 0.5,
+               "freeze_master": 0.5},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
 
 MOVING = (
-    "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shared", "shared first", "versions",
-    "drain", "drain calm",
+    "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
+    "versions", "drain", "drain calm",
 )  # fmt: skip
 """Those in which ranks find another node."""
 GRANTS = (2, 4, 12)
@@ -80,7 +83,7 @@ TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
     "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
-    "slow", "leave", "leaving", "finish", "finish", "finish calm", "finish", "adopt",
+    "slow", "leave", "leaving", "finish", "finish", "finish calm", "shrink", "adopt",
     "checks", "checks calm", "calls",
     "shared", "shared", "shared calm", "shared first",
     "resize", "resize", "resize calm",
@@ -105,7 +108,7 @@ class Scenario:
         rng = random.Random(seed * 7919 + 1)
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
-        if self.family.startswith(("resize", "drain")):
+        if self.family.startswith(("resize", "drain")) or self.family == "shrink":
             self.steps += 16
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
@@ -133,7 +136,10 @@ class Scenario:
         several = self.family in (*MOVING, "storm", "agents") or self.family.startswith("checks")
         several = several or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
+        self.rooms: dict[str, int] = {}
+        """How many ranks there is room for, by node,"""
         self.room = -(-len(self.job.keys) // count)
+        """and on all others."""
         self._nodes = [f"n{i}" for i in range(count)]
         spares = rng.randint(1, 2) if self.family in MOVING else 0
         room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
@@ -199,6 +205,10 @@ class Scenario:
         """and how long after that it is lost."""
         if self.family.startswith("drain"):
             self._drains(random.Random(seed * 179424673 + 7))
+        self.ranges: dict[str, tuple[int, int]] = {}
+        """The least and the most ranks of the roles that may have fewer."""
+        if self.family == "shrink":
+            self._shrinks(random.Random(seed * 961748941 + 13))
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
@@ -261,6 +271,24 @@ class Scenario:
             if rng.random() < 0.7:
                 self.goes[node] = rng.choice((0.0, 0.5, 3.0)) * rng.random()
 
+    def _shrinks(self, rng: random.Random) -> None:
+        """There is room for the ranks that there are, and rarely for those of a lost node."""
+        job, agents = self.job, [f"node{i}" for i in range(len(self._nodes))]
+        roles = [role for role in job.graph.roles if job.kinds[role] in RESIZABLE]
+        self.ranges = {role: (rng.randint(1, max(1, job.sizes[role] - 1)), job.sizes[role]) for role in roles}
+        self._spares = dict.fromkeys(list(self._spares)[:1], rng.choice((0.0, 10.0))) if rng.random() < 0.25 else {}
+        self.nemesis.spares = len(self._nodes) - 1
+        here = [sum(self.needs_room(key) for key, home in self.homes.items() if home == agent) for agent in agents]
+        self.rooms = dict(zip(self._nodes, here, strict=True))
+        if rng.random() < 0.4:
+            for _ in range(rng.randint(1, 2)):
+                sizes = {role: rng.randint(*self.ranges[role]) for role in rng.sample(roles, min(len(roles), 1))}
+                self.asks.append((6 * rng.random(), sizes))
+
+    def needs_room(self, key: RankKey) -> bool:
+        """Whether a rank can be only where there is room. Others always find some, so that every job can go on."""
+        return self.family != "shrink" or key[1] >= self.ranges.get(key[0], (1 << 30, 0))[0]
+
     def begin(self, world: World) -> None:
         """What happens to the job from outside, beside failures."""
         if self.drain_s is not None:
@@ -303,6 +331,9 @@ class Scenario:
             ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 30, node_wait_s=40.0))),
             ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 5 if usual else 30))),
         ]
+        if self.family == "shrink":
+            levels[1] = "node", NodeLevel(NodeLevel.Options(max_attempts=30, when_full="fail"))
+            levels.insert(2, ("shrink", ShrinkLevel(ShrinkLevel.Options(max_attempts=30))))
         if len(self._nodes) == 1 or usual:
             del levels[1]
         return tuple(
@@ -338,6 +369,7 @@ class Scenario:
             snapshots=self.plan,
             stateful=self.job.stateful,
             collective=tuple(role for role, kind in self.job.kinds.items() if kind == "collective"),
+            ranges=self.ranges,
             hang_after_s=self.hang_after,
             clock=clock,
             checks=self.limits,

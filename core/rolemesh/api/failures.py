@@ -113,7 +113,8 @@ class JobView(msgspec.Struct, frozen=True):
     snapshots. `persisted` is the step of the newest complete snapshot on disk, -1 if there is none. `failures` are all
     earlier ones, `failed_at` when each of them was, `attempts` all recoveries so far, the latest last. `now` is in
     seconds of any monotonic clock. `spares` are nodes that live and hold no rank of the job, as far as is known. A
-    level finds in `verdict` what the diagnosis has said of the failure that it is asked about.
+    level finds in `verdict` what the diagnosis has said of the failure that it is asked about. `ranges` has the least
+    and the most ranks of roles that have limits (``world_size: {min, max}``).
     """
 
     name: str
@@ -130,6 +131,7 @@ class JobView(msgspec.Struct, frozen=True):
     failed_at: tuple[float, ...] = ()
     spares: tuple[str, ...] = ()
     verdict: Verdict | None = None
+    ranges: dict[str, tuple[int, int]] = {}
 
     def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
         """The ranks that must be restarted with this one: itself, or all of a collective role."""
@@ -155,7 +157,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     `restart` are the ranks to start again. `source` says from where: "memory" is the newest snapshot that is in some
     node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes
     in `avoid` get new places; `wait_s` is how long the job may wait for one. `delay_s` is how long to wait, with the
-    ranks down, before they start: at least; attempts that follow each other in vain are delayed anyway.
+    ranks down, before they start: at least; attempts that follow each other in vain are delayed anyway. `resize` gives
+    roles another number of ranks, which all ranks of the job start again with, from disk.
     """
 
     level: str
@@ -165,6 +168,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     reason: str = ""
     delay_s: float = 0.0
+    resize: dict[str, int] = {}
 
 
 class Pass(msgspec.Struct, frozen=True):

@@ -55,7 +55,7 @@ _GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reason
 _KNOWN = {
     "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm", "source": _DURABLE} | _GYM,
     "schedulers": {"collocation": "rolemesh-collocation"},
-    "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "job")},
+    "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
     "diagnosers": {"standard": _DURABLE},
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
     "transports": {"shm": _DURABLE, "tcp": _DURABLE},

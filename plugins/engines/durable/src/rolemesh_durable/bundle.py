@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.errors import JobFileError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
@@ -18,9 +19,10 @@ from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.job import CheckUse, Environment, JobBundle, JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
-from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.turns import taking_turns
+from rolemesh_durable.scalers import ScalerOptions
 
 if TYPE_CHECKING:
     from rolemesh.plugins.select import Selected, Selection
@@ -112,7 +114,7 @@ def bundle_job(
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
     places = tuple(AgentPlace.of(agents[node], node, plan) for node in nodes)
     turns = taking_turns(plan)
-    checks = list(_checks(selection))
+    checks, scalers = list(_checks(selection)), _scalers(job, selection, ranges or {})
     several = len(nodes) > 1 or (may_move and bool(spec.failover))
     config = job_config(
         job,
@@ -148,6 +150,7 @@ def bundle_job(
         metrics_every=spec.metrics.every,
         rehearsed=rehearsed,
         checks=tuple(limits for _, limits in checks),
+        scalers=tuple(plan for _, plan in scalers),
     )
     return JobBundle(
         outline=outline,
@@ -171,13 +174,33 @@ def bundle_job(
         environments={name: environment_of(job, name) for name in spec.roles},
         ray_address=ray_address,
         checks=tuple(use for use, _ in checks),
+        scalers=tuple(use for use, _ in scalers),
     )
 
 
+def _declared(selection: Selection, kind: str) -> Iterator[tuple[str, Selected]]:
+    """The job's plugins of a declared kind, by the names by which they are told apart."""
+    return ((name, selected) for (each, name), selected in selection.declared.items() if each == kind)
+
+
+def _scalers(
+    job: JobFile, selection: Selection, ranges: Mapping[str, tuple[int, int]]
+) -> list[tuple[PluginUse, ScalerPlan]]:
+    found = []
+    for name, each in _declared(selection, "scalers"):
+        options = each.options if isinstance(each.options, ScalerOptions) else ScalerOptions()
+        found.append((plugin_use(each), ScalerPlan(name, options.period_s, options.agree, options.cool_down_s)))
+    if found and not ranges:
+        what, where = (
+            "there are scalers, and no role may have another number of ranks",
+            job.where(("plugins", "scalers")),
+        )
+        raise JobFileError(what, where=where, remedy="give one a range, as in world_size: {min: 1, max: 4}")
+    return found
+
+
 def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:
-    for name, selected in (
-        (name, selected) for (kind, name), selected in selection.declared.items() if kind == "checks"
-    ):
+    for name, selected in _declared(selection, "checks"):
         options = selected.options
         limits = Limits(name, dict(getattr(options, "at_least", {})), getattr(options, "slower", None))
         yield CheckUse(name, plugin_use(selected)), limits

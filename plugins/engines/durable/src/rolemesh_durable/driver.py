@@ -201,10 +201,10 @@ class Driver(RunHandle):
         return follow(self.run_dir, observers, owner=self._owner, alive=alive, interrupted=interrupted)
 
     def _growth(self) -> Growth | None:
-        """Watch for room for more ranks, if some role may have more and nodes can join."""
+        """Watch for room for more ranks, if some role may have more, nodes can join, and no scaler decides that."""
         backend, ranges = self._backend, self._asked.elastic
         sizes = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
-        if not isinstance(backend, Shared) or all(sizes[role] == most for role, (_, most) in ranges.items()):
+        if not isinstance(backend, Shared) or not ranges or self._job.selection.declared.get("scalers"):
             return None
         if not snapshot_plan(self._job.job, resumes=False).enabled:
             self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")

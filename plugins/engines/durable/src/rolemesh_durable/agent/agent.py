@@ -79,7 +79,8 @@ class Agent:
         self._memory = NodeMemory(config, self._guard.shm)
         self._turns = TurnPages()
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
-        self._sampler = Sampler(self._status_pages, self._memory, self._reserve)
+        timed = config.job.graph if config.timed else None
+        self._sampler = Sampler(self._status_pages, self._memory, self._reserve, timed)
         logs = Path(config.job.run_dir, "logs")
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = Logs(logs)

@@ -6,6 +6,7 @@ import logging
 import time
 
 from rolemesh.errors import RolemeshError
+from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.processes import is_stopped, worked_s
 from rolemesh_durable.agent.reserve import Reserve
@@ -13,7 +14,7 @@ from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.rank.status_page import Position
+from rolemesh_durable.rank.status_page import BLOCKED, COMPUTING, WAITING, Position
 
 __all__ = ["Sampler"]
 
@@ -25,8 +26,15 @@ FROZEN_AFTER_NS = 1_000_000_000
 class Sampler:
     """Reads everything that is not told: see `Sampled`."""
 
-    def __init__(self, status_pages: StatusPages, memory: NodeMemory, reserve: Reserve) -> None:
+    def __init__(
+        self, status_pages: StatusPages, memory: NodeMemory, reserve: Reserve, timed: LogicalGraph | None = None
+    ) -> None:
+        """`timed`: the job's graph, if somebody wants to know how long ranks wait on each of its edges."""
         self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
+        self._edges: dict[str, list[int]] = {role: [] for role in timed.roles} if timed is not None else {}
+        for edge in timed.edges if timed is not None else ():
+            for role in {timed.ops[edge.src].role, timed.ops[edge.dst].role} if timed is not None else ():
+                self._edges[role].append(edge.id)
         self._unreadable: set[tuple[str, int]] = set()
 
     def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
@@ -69,7 +77,15 @@ class Sampler:
             done=at.done,
             total=at.total,
             layout=at.layout,
+            times=self._times(launch, at, since) if self._edges else {},
         )
+
+    def _times(self, launch: RankLaunch, at: Position, since: int) -> dict[int, float]:
+        times = self._status_pages.waits(launch.role, launch.rank, self._edges[launch.role])
+        if at.phase in (WAITING, BLOCKED) and at.edge in times:
+            times[at.edge] += since
+        times[-1] = at.busy_ns + (since if at.phase == COMPUTING else 0)
+        return {edge: ns * 1e-9 for edge, ns in times.items()}
 
     def _durable(self, role: str, rank: int, snapshot: int) -> int:
         """What cannot be read is not safe: it concerns this rank only."""

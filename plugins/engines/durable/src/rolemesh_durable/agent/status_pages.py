@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rolemesh_durable.agent.reserve import Reserve
@@ -46,6 +46,10 @@ class StatusPages:
         """What each rank has written last."""
         for status_page, launch in self._status_pages.values():
             yield launch, status_page.read()
+
+    def waits(self, role: str, rank: int, edges: Iterable[int]) -> dict[int, int]:
+        """How long a rank has waited on each of these edges: see `StatusPage.waits`."""
+        return self._status_pages[role, rank][0].waits(edges)
 
     def stopping(self, role: str, rank: int, patience_s: float) -> None:
         """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""

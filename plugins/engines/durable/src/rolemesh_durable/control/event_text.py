@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from rolemesh.api.failures import Failure, describe
@@ -22,7 +24,8 @@ def sentence(event: Event) -> str | None:
             restart = ", ".join(f"{role}/{rank}" for role, rank in data["plan"]["restart"])
             delay = data["plan"].get("delay_s", 0.0)
             waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
-            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}restarting {restart}"
+            sizes = f"; then the job has {_sizes(resize)}" if (resize := data["plan"].get("resize")) else ""
+            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}restarting {restart}{sizes}"
         case "recovered":
             return (
                 f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
@@ -34,13 +37,11 @@ def sentence(event: Event) -> str | None:
         case "last_step":
             return f"it ends with step {data['step']}"
         case "resize_asked":
-            sizes = ", ".join(f"{role} {size}" for role, size in data["sizes"].items())
-            return f"resize {data['number']} to {sizes}: {data['reason']}"
+            return f"resize {data['number']} to {_sizes(data['sizes'])}: {data['reason']}"
         case "resize_at":
             return f"resize {data['number']}: all ranks come to step {data['step']}"
         case "resized":
-            sizes = ", ".join(f"{role} {size}" for role, size in data["sizes"].items())
-            return f"resized after step {data['step']}: {sizes}, within {data['seconds']:.2f} s"
+            return f"resized after step {data['step']}: {_sizes(data['sizes'])}, within {data['seconds']:.2f} s"
         case "resize_refused":
             return f"resize {data['number']} is given up: {data['why']}"
         case "rolled_back":
@@ -92,3 +93,7 @@ def sentence(event: Event) -> str | None:
         case "job_stopping" if data.get("status") == "interrupted":
             return f"stopping: {data.get('message', '')}"
     return None
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{role} {size}" for role, size in sizes.items())

@@ -48,7 +48,10 @@ class Growth(threading.Thread):
     def __init__(
         self, run_dir: Path, sizes: Mapping[str, int], room: Callable[[], Mapping[str, int]], say: Callable[[str], None]
     ) -> None:
-        """`sizes` are the world sizes of the elastic roles now, `room` says how large they could be."""
+        """`sizes` are the world sizes of the elastic roles now, `room` says how large they could be.
+
+        Roles that there was no room for any more, because nodes were lost, grow again when there is.
+        """
         super().__init__(name="growth", daemon=True)
         self._run_dir, self._sizes, self._room, self._say = run_dir, dict(sizes), room, say
         self._over = threading.Event()
@@ -63,6 +66,7 @@ class Growth(threading.Thread):
                 if self._is_larger(larger) and larger == before and larger != refused and not self._grow(larger):
                     refused = larger
                 before = larger
+                self._sizes = {role: min(size, larger[role]) for role, size in self._sizes.items()}
 
     def stop(self) -> None:
         """The job is over."""
@@ -74,9 +78,10 @@ class Growth(threading.Thread):
 
     def _grow(self, larger: Mapping[str, int]) -> bool:
         told = ", ".join(f"{role} {self._sizes[role]} → {size}" for role, size in larger.items())
-        self._say(f"nodes have joined: {told}")
         event = resize(self._run_dir, dict(larger), f"nodes have joined: {told}", self._over.is_set)
         if event is None or event.kind == "resize_refused":
             return False
+        if event.kind == "resized":
+            self._say(f"nodes have joined: {told}")
         self._sizes = dict(larger)
         return True

@@ -21,7 +21,7 @@ from rolemesh.placement import PlacementPlan, Strategy
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
-from rolemesh_durable.master.placing import find_places, sized, why_not_cut
+from rolemesh_durable.master.placing import find_places, room_for, sized, why_not_cut
 from rolemesh_durable.protocol.job import JobBundle, agent_config
 from rolemesh_durable.protocol.launcher import AgentStart, Launcher
 from rolemesh_durable.protocol.master import events as e
@@ -29,6 +29,7 @@ from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.rank_key import RankKey
 from rolemesh_durable.protocol.replan import replan
+from rolemesh_durable.scalers import Wanted
 
 __all__ = ["BackgroundTasks"]
 
@@ -68,10 +69,12 @@ class BackgroundTasks:
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Tell now and then which nodes there are (levels are told of those that are spare), and which are to leave."""
+        """Tell now and then which nodes there are, as levels are told of those that are spare, and scalers of room; and
+        which are to leave."""
+        ranges = self._bundle.outline.ranges if self._bundle.scalers else {}
 
         def task() -> None:
-            seen: tuple[str, ...] = ()
+            seen = e.NodesSeen(())
             looked = float("-inf")
             while True:
                 with contextlib.suppress(RolemeshError, OSError):
@@ -79,12 +82,25 @@ class BackgroundTasks:
                         self._answer(e.DrainWanted(node, "its backend says that it leaves", notice_s))
                     if time.monotonic() > looked + LOOK_AROUND_S:
                         looked = time.monotonic()
-                        nodes = tuple(node.id for node in self._launcher.cluster().nodes)
-                        if nodes != seen:
-                            self._answer(e.NodesSeen(seen := nodes))
+                        cluster, request, plan = self._launcher.cluster(), self._request, self.plan
+                        room = {
+                            role: room_for(role, most, request, plan, cluster, self._strategies)
+                            for role, (_, most) in ranges.items()
+                        }
+                        found = e.NodesSeen(tuple(node.id for node in cluster.nodes), room)
+                        if found != seen:
+                            self._answer(seen := found)
                 time.sleep(NOTICE_LOOK_S)
 
         self._run("look-around", task, lambda _: e.NodesSeen(()))
+
+    def ask(self, index: int, decide: Callable[[], Wanted | None]) -> None:
+        """Ask a scaler."""
+        self._run(
+            "scaler",
+            lambda: self._answer(e.ScalerSaid(index, decide())),
+            lambda error: e.ScalerSaid(index, None, error),
+        )
 
     def attach(self, agents: tuple[e.Incarnation, ...]) -> None:
         """Find agents again."""
@@ -118,11 +134,8 @@ class BackgroundTasks:
 
     def find_layout(self, wanted: e.FindLayout, state: JobState) -> None:
         """Find places for resized roles, and the snapshot that they start from; see `find_places`."""
-        lost = (
-            *(record.place.node for record in state.agents.values() if record.node_lost),
-            *state.unfit,
-            *state.drained,
-        )
+        gone = (record.place.node for record in state.agents.values() if record.node_lost)
+        lost = (*gone, *state.unfit, *state.drained, *wanted.away)
         homes, agents = _homes(state, lost)
 
         def task() -> None:
@@ -130,9 +143,11 @@ class BackgroundTasks:
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             request = sized(self._request, wanted.sizes)
             found = find_places(wanted, request, self.plan, lost, cluster, self._strategies, homes, agents)
-            step = wanted.step if wanted.step >= 0 else disk.newest_complete(self._run_dir, self._bundle.job_id)
+            step = wanted.step
+            if step < 0 < wanted.number:
+                step = disk.newest_complete(self._run_dir, self._bundle.job_id)
             if not found.why and step >= 0:
-                folder = disk.step_folder(self._run_dir, step)
+                folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
                 why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
                 found = msgspec.structs.replace(found, folder=str(folder), why=why)
             if not found.why and wanted.step >= 0:

@@ -254,7 +254,7 @@ class Master:
         self._publication.add(events)
         if any(event.kind == "layout_changed" for event in events):
             self._relaid()
-        if any(event.kind == "replanned" for event in events):
+        if any(event.kind in ("replanned", "layout_changed") for event in events):
             self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
         for effect in effects:
             match effect:
@@ -270,6 +270,8 @@ class Master:
                     self._tasks.replan(lost, self._machine.state, dry=dry)
                 case e.FindLayout():
                     self._tasks.find_layout(effect, self._machine.state)
+                case e.AskScaler(index, load):
+                    self._tasks.ask(index, partial(self._plugins.decide, index, load))
                 case e.FindOrigin():
                     self._tasks.find_origin()
                 case e.FindCheckpoints(after):
@@ -280,8 +282,6 @@ class Master:
                     self._publish(agent, metrics)
                 case e.End():
                     self._finish()
-                case e.Record() | e.Committed():
-                    pass
 
     def _relaid(self) -> None:
         """The job has other world sizes now."""

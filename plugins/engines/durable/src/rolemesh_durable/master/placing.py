@@ -15,7 +15,10 @@ from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.replan import replan
 
-__all__ = ["find_places", "sized", "why_not_cut"]
+__all__ = ["find_places", "room_for", "sized", "why_not_cut"]
+
+MOST_TRIED = 8
+"""So many more ranks of a role there is looked for room for."""
 
 
 def sized(request: PlacementRequest, sizes: Mapping[str, int]) -> PlacementRequest:
@@ -34,7 +37,8 @@ def find_places(
     homes: Mapping[tuple[str, int], str],
     agents: Mapping[str, str],
 ) -> e.LayoutFound:
-    """Places for all ranks of the roles in `wanted`: who has one keeps it, and all others keep theirs.
+    """Places for all ranks of the roles in `wanted`: who has one keeps it, and all others keep theirs, or find another
+    in a recovery if they have lost it.
 
     `homes` is the agent of each rank now, `agents` the node of each that may be used, `lost` are nodes that are gone.
     """
@@ -52,13 +56,32 @@ def find_places(
     moved = moves_of(found, of, agents)
     if moved.moves is None:
         return e.LayoutFound(wanted.number, wanted.step, why=f"there is no room: {moved.why}")
-    if others := sorted({f"{m.role}/{m.rank}" for m in moved.moves if m.role not in wanted.sizes}):
+    others = sorted({f"{m.role}/{m.rank}" for m in moved.moves if m.role not in wanted.sizes})
+    if others and wanted.number > 0:
         why = f"there is no room unless {', '.join(others)} move, which are not resized"
         return e.LayoutFound(wanted.number, wanted.step, why=why)
-    if turns := sorted({f"{role}/{rank}" for m in moved.moves for role, rank in m.turns if role != m.role}):
+    new = [move for move in moved.moves if move.role in wanted.sizes]
+    if turns := sorted({f"{role}/{rank}" for m in new for role, rank in m.turns if role != m.role}):
         why = f"there is no room but on slots of {', '.join(turns)}, with which new ranks would take turns"
         return e.LayoutFound(wanted.number, wanted.step, why=why)
     return e.LayoutFound(wanted.number, wanted.step, "", moved.moves, moved.places, found)
+
+
+def room_for(
+    role: str,
+    most: int,
+    request: PlacementRequest,
+    plan: PlacementPlan,
+    cluster: ClusterView,
+    strategies: Sequence[Strategy],
+) -> int:
+    """How many ranks a role could have now, up to `most` and not beyond what is looked for at once."""
+    size = now = request.role(role).world_size
+    while size < min(most, now + MOST_TRIED):
+        if replan(sized(request, {role: size + 1}), plan, (), cluster, strategies).unplaced:
+            break
+        size += 1
+    return size
 
 
 def why_not_cut(folder: Path, roles: Collection[str], collective: Collection[str]) -> str:

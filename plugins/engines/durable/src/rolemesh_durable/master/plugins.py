@@ -10,6 +10,7 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.failures import Pass, RecoveryPlan, Verdict
 from rolemesh.api.import_ref import import_paths
+from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
@@ -17,6 +18,7 @@ from rolemesh.plugins.drivers import load_exact
 from rolemesh.plugins.manager import JobPlugins, misbehaved
 from rolemesh_durable.protocol.job import JobBundle, PluginUse
 from rolemesh_durable.protocol.master.ladder import Diagnose, LadderLevel
+from rolemesh_durable.scalers import Load, Wanted
 
 __all__ = ["MasterPlugins", "asked", "created", "exact"]
 
@@ -45,7 +47,10 @@ def created(uses: Iterable[PluginUse], base: str) -> JobPlugins:
 
 def asked(plugins: JobPlugins, name: str, hook: str, *kinds: type[T], **arguments: Any) -> T | None:
     """What a hook answers that gives one of `kinds`, or None. Raises `PluginError` for anything else."""
-    value = plugins.call(name, hook, **arguments)
+    return _checked(plugins.record(name), f"hook {hook!r}", plugins.call(name, hook, **arguments), *kinds)
+
+
+def _checked(record: PluginRecord, what: str, value: Any, *kinds: type[T]) -> T | None:
     if value is None:
         return None
     try:
@@ -56,17 +61,30 @@ def asked(plugins: JobPlugins, name: str, hook: str, *kinds: type[T], **argument
     except (msgspec.ValidationError, TypeError) as error:
         shown = repr(value)
         shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"
-        raise misbehaved(plugins.record(name), f"answered {shown} from its hook {hook!r}: {error}") from error
+        raise misbehaved(record, f"answered {shown} from its {what}: {error}") from error
 
 
 class MasterPlugins:
-    """What the master's machine asks: the ladder's levels, the diagnosers, and the placement strategies."""
+    """What the master's machine asks: the ladder's levels, diagnosers, placement strategies and scalers."""
 
     def __init__(self, bundle: JobBundle) -> None:
         base = bundle.config.base
         self._levels = created(bundle.ladder, base)
         self._diagnosers = created(bundle.diagnosers, base)
         self._strategies = created(bundle.strategies, base)
+        self._scalers = created(bundle.scalers, base)
+
+    def decide(self, index: int, load: Load) -> Wanted | None:
+        """What scaler number `index` makes of the job's load. Raises `RolemeshError`."""
+        name = self._scalers.names[index]
+        record = self._scalers.record(name)
+        try:
+            value = self._scalers.instance(name).decide(load)
+        except RolemeshError:
+            raise
+        except Exception as error:
+            raise misbehaved(record, f"failed in its decide(): {type(error).__name__}: {error}") from error
+        return _checked(record, "decide()", value, Wanted)
 
     @property
     def ladder(self) -> tuple[LadderLevel, ...]:

@@ -87,7 +87,8 @@ class Environment(msgspec.Struct, frozen=True):
 class AgentConfig(msgspec.Struct, frozen=True):
     """What an agent is started with.
 
-    `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from.
+    `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from. `timed`: see
+    `RankProgress.times`.
     """
 
     agent: str
@@ -101,6 +102,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     incarnation: int = 0
     warm: tuple[str, ...] = ()
     checks: tuple[CheckUse, ...] = ()
+    timed: bool = False
 
 
 class RankStart(msgspec.Struct, frozen=True):
@@ -149,6 +151,7 @@ class JobBundle(msgspec.Struct, frozen=True):
     until: dict[str, Any] = {}
     """The job file's `until`, as data."""
     checks: tuple[CheckUse, ...] = ()
+    scalers: tuple[PluginUse, ...] = ()
 
 
 def laid_out(job: JobConfig, layout: Layout) -> JobConfig:
@@ -169,5 +172,6 @@ def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: s
         environments=bundle.environments,
         incarnation=incarnation,
         checks=bundle.checks,
+        timed=bool(bundle.scalers),
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["ENDLESS", "MasterConfig", "SnapshotPlan", "known"]
+__all__ = ["ENDLESS", "MasterConfig", "ScalerPlan", "SnapshotPlan", "known"]
 
 ENDLESS: Final = 1 << 60
 """The number of steps of a job without an end; nobody is shown it."""
@@ -42,6 +42,15 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
     def boundary(self, step: int) -> int:
         """The newest step before `step` after which there is a snapshot; -1 if there is none."""
         return (step // self.every) * self.every - 1
+
+
+class ScalerPlan(msgspec.Struct, frozen=True):
+    """A scaler of the job: see `rolemesh_durable.scalers.ScalerOptions`."""
+
+    name: str
+    period_s: float
+    agree: int
+    cool_down_s: float
 
 
 class MasterConfig(msgspec.Struct, frozen=True):
@@ -81,3 +90,4 @@ class MasterConfig(msgspec.Struct, frozen=True):
     rehearsed: bool = False
     clock: str = ""
     checks: tuple[Limits, ...] = ()
+    scalers: tuple[ScalerPlan, ...] = ()

@@ -113,7 +113,9 @@ class LineAssembler:
             self._drop(at)
 
     def resized(self, world_sizes: Mapping[str, int]) -> None:
-        """All lines from now on are of a new layout."""
+        """All lines from now on are of a new layout: what earlier ranks have told of them is void."""
+        self._parts.clear()
+        self._since.clear()
         self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 
     def unsettled(self, now: float) -> None:

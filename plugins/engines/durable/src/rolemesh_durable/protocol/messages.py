@@ -89,7 +89,8 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
     `layout`: the number of the one that it has taken up. `frozen`: stopped by a signal. `busy_s`: seconds in operators
     since its start; `worked_s`: those of its process on a processor, of a collective role's. `done` of `total` (0:
-    unknown) is what the operator says of its own progress, or -1.
+    unknown) is what the operator says of its own progress, or -1. `times`, where the job has scalers: seconds since its
+    start in operators (-1), and waiting on each edge, what lasts included.
     """
 
     finished: int = -1
@@ -105,6 +106,7 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     done: int = -1
     total: int = 0
     layout: int = 0
+    times: dict[int, float] = {}
 
 
 class RankReport(RankProgress, frozen=True):

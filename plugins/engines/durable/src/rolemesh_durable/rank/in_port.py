@@ -234,4 +234,5 @@ def wait_until(
         endpoint.wait()
     now = monotonic_ns()
     meter.waiting += now - began
+    status_page.waited(edge, now - began)
     fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now

@@ -387,4 +387,6 @@ class OutPort:
         return now
 
     def _end_wait(self, began: int) -> None:
-        self._ports.meter.blocked += monotonic_ns() - began
+        ports, took = self._ports, monotonic_ns() - began
+        ports.meter.blocked += took
+        ports.status_page.waited(ports.status_page.fields[EDGE], took)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,6 +64,8 @@ PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, R
 STOPPING, DONE, TOTAL, GRANTED, LAYOUT = range(12, 17)
 """The fields by their place."""
 _FIELDS = 17
+_EDGES = mmap.PAGESIZE // 8 - _FIELDS
+"""For so many edges there is room on the page."""
 
 
 class Position(NamedTuple):
@@ -128,6 +130,15 @@ class StatusPage:
     def read(self) -> Position:
         """What the rank has written last."""
         return Position(*self.fields[:_FIELDS])
+
+    def waited(self, edge: int, ns: int) -> None:
+        """The rank has waited so long for what comes along an edge, or until its consumer takes something."""
+        if 0 <= edge < _EDGES:
+            self.fields[_FIELDS + edge] += ns
+
+    def waits(self, edges: Iterable[int]) -> dict[int, int]:
+        """How long it has waited on each of these edges since its start, in nanoseconds; without what still lasts."""
+        return {edge: self.fields[_FIELDS + edge] for edge in edges if edge < _EDGES}
 
     def close(self) -> None:
         """Unmap; the file stays."""

@@ -209,6 +209,19 @@ class FailoverConformance(PluginConformance):
 
         self._find(level, problems)
 
+    def test_it_resizes_within_limits(self, level: Level) -> None:
+        """From disk, roles that have limits (`JobView.ranges`), to a number of ranks that is within them."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            if plan.resize and plan.source != "disk":
+                yield f"resizes {', '.join(plan.resize)}, and does not restart from disk"
+            for role, size in plan.resize.items():
+                least, most = at.view.ranges.get(role, (0, -1))
+                if not least <= size <= most:
+                    yield f"gives {role} {size} ranks, which it may not have; see JobView.ranges"
+
+        self._find(level, problems)
+
     def test_it_waits_for_a_finite_time(self, level: Level) -> None:
         """`wait_s` and `delay_s`: seconds from 0, for which the job may stand still."""
 

@@ -65,6 +65,7 @@ def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
         now=NOW,
         spares=tuple(f"spare-{number}" for number in range(random.randint(0, 2))),
         verdict=Verdict(random.choice(("software", "hardware", "user", "unknown")), "drawn"),
+        ranges={role: (random.randint(1, size), size) for role, size in sizes.items() if random.choice((True, False))},
     )
 
 

@@ -12,7 +12,7 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resume import Resume, resume_points
-from rolemesh_durable.protocol.master.state import AgentRecord, Recovery
+from rolemesh_durable.protocol.master.state import AgentRecord, JobState, Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["CarryingOut"]
@@ -46,10 +46,13 @@ class CarryingOut:
             case "launching":
                 return self._launching(recovery)
 
-    def answered(self, recovery: Recovery, event: e.Replanned | e.OriginFound) -> str:
+    def answered(self, recovery: Recovery, event: e.Replanned | e.OriginFound | e.LayoutFound) -> str:
         """The shell has found an origin, or places; why the plan has failed, if it has."""
         if isinstance(event, e.OriginFound) and recovery.phase == "origin":
             self._roll_back(recovery, event)
+        elif isinstance(event, e.LayoutFound):
+            if event.number == -recovery.number and recovery.phase == "placing":
+                return event.why or self._change_layout(recovery, event)
         elif isinstance(event, e.Replanned) and recovery.phase == "placing" and event.lost == self._away(recovery):
             if event.moves is None:
                 return self._no_place(recovery, event.why)
@@ -108,17 +111,31 @@ class CarryingOut:
 
     def _placing(self, recovery: Recovery) -> tuple[bool, str]:
         context, state = self._context, self._context.state
-        avoid = self._away(recovery)
+        avoid, changes = self._away(recovery), _changes(recovery, state)
         misplaced = {key for key in state.ranks if context.node(key) in avoid}
-        if not misplaced:
+        if not misplaced and not changes:
             self._enter(recovery, "agents")
             return GOES_ON
         if not misplaced <= set(recovery.restart):
             return False, f"ranks on {', '.join(avoid)} are not part of the plan"
         if recovery.asked is None or context.now >= recovery.asked + ASK_AGAIN_S:
-            recovery.asked = context.now
-            context.want(e.Replan(avoid))
+            recovery.asked, origin = context.now, state.origin
+            found = e.FindLayout(-recovery.number, origin.step, changes, origin.folder, avoid)
+            context.want(found if changes else e.Replan(avoid))
         return WAITS
+
+    def _change_layout(self, recovery: Recovery, found: e.LayoutFound) -> str:
+        """Every rank starts again from the origin, and roles with another number of ranks; none of them runs."""
+        context, state, changes = self._context, self._context.state, _changes(recovery, self._context.state)
+        if (asked := state.resize) is not None:
+            why = "the job has gone back to its last snapshot, to go on with other numbers of ranks"
+            context.tell(t.ResizeRefused(asked.number, why, context.now))
+        number = state.resizes + 1
+        layout = state.layout.next(number, state.origin.step, state.origin.folder, changes)
+        groups = tuple(role for role, size in changes.items() if role in context.outline.collective and size > 1)
+        context.tell(t.LayoutChanged(number, layout, tuple(changes), groups, found.moves, found.places, found.plan))
+        self._enter(recovery, "agents")
+        return ""
 
     def _no_place(self, recovery: Recovery, why: str) -> str:
         context, agents = self._context, self._context.state.agents.values()
@@ -247,6 +264,12 @@ def _left_behind(seen: m.RankReport, launch: m.RankLaunch, steps: tuple[int, ...
     if seen.generation == launch.generation:
         return steps
     return tuple(step for step in steps if step == launch.resume and seen.generation == launch.generation - 1)
+
+
+def _changes(recovery: Recovery, state: JobState) -> dict[str, int]:
+    """The world sizes of the plan that the job has not got yet."""
+    sizes = {role: record.launch.world_size for (role, _), record in state.ranks.items()}
+    return {role: size for role, size in recovery.plan.resize.items() if sizes[role] != size}
 
 
 def _reported(agent: AgentRecord) -> tuple[m.RankReport, ...]:

@@ -23,7 +23,8 @@ class MasterContext:
     """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
 
     `deadline` is when a job that starts, or ends, has done so; `warnings` say by agent what snapshots suffer from
-    ("" for the master itself), `nodes` are those that there are, as far as is known.
+    ("" for the master itself), `nodes` are those that there are, as far as is known, and `room` how many ranks roles
+    could have there.
     """
 
     def __init__(self, outline: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
@@ -36,6 +37,7 @@ class MasterContext:
         self.deadline = float("inf")
         self.warnings: dict[str, str] = {}
         self.nodes: tuple[str, ...] = ()
+        self.room: dict[str, int] = {}
         self._effects: list[e.Effect] = []
         self._groups: dict[str, tuple[RankKey, ...]] = {}
         self._grouped = -1
@@ -134,6 +136,7 @@ class MasterContext:
             outline.name, outline.epoch, state.committed, ranks, tuple(self.groups), outline.stateful, nodes,
             state.persisted, tuple(state.failures), tuple(state.attempts), self.now,
             tuple(state.failed_at[: len(state.failures)]), tuple(n for n in self.nodes if n not in used),
+            ranges=outline.ranges,
         )  # fmt: skip
 
     def ordered(self, wanted: Iterable[RankKey]) -> tuple[RankKey, ...]:

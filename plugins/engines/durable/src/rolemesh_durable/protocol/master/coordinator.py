@@ -20,7 +20,7 @@ from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.ladder import diagnosed, propose
+from rolemesh_durable.protocol.master.ladder import Refuse, diagnosed, propose
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -36,8 +36,11 @@ RESIZE = "resize"
 class Coordinator:
     """Sees to one recovery at a time."""
 
-    def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
-        self._context = context
+    def __init__(
+        self, context: MasterContext, progress: Progress, checkpoints: Checkpoints, refuse: Refuse = lambda sizes: ""
+    ) -> None:
+        """`refuse` says why the job cannot have other world sizes."""
+        self._context, self._refuse = context, refuse
         self._carrying_out = CarryingOut(context, progress, checkpoints)
         self._open_since: float | None = None
 
@@ -57,7 +60,7 @@ class Coordinator:
         if verdict is not None and not context.state.busy and context.ladder:
             context.failed(failure)
 
-    def answered(self, event: e.Replanned | e.OriginFound) -> None:
+    def answered(self, event: e.Replanned | e.OriginFound | e.LayoutFound) -> None:
         """The shell has found an origin, or places."""
         if (recovery := self._context.state.recovery) is not None:
             self._escalate(self._carrying_out.answered(recovery, event))
@@ -97,7 +100,7 @@ class Coordinator:
     def _plan(self, found: list[Failure], floor: int, why: str = "") -> None:
         """A new plan, which takes in what the present one has not done yet; `why` that one has failed, if it has."""
         context, before = self._context, self._context.state.recovery
-        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floor)
+        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floor, self._refuse)
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             what = describe(primary(found))
@@ -167,10 +170,11 @@ class Coordinator:
 
 
 def _with_limits(plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPlan:
-    """A plan that avoids what `before` avoids, and waits no less."""
+    """A plan that avoids what `before` avoids, waits no less, and resizes what that one has not resized yet."""
     return msgspec.structs.replace(
         plan,
         avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
         wait_s=max(before.plan.wait_s, plan.wait_s),
         delay_s=max(before.not_before - now, plan.delay_s),
+        resize=before.plan.resize | plan.resize if plan.source == "disk" else {},
     )

@@ -10,6 +10,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.transitions import Move, Status
+from rolemesh_durable.scalers import Load, Wanted
 
 # ------------------------------------------------------------------------------------------------------------ events
 
@@ -53,9 +54,19 @@ class Replanned(msgspec.Struct, frozen=True):
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
-    """These nodes live, whether or not the job has ranks there."""
+    """These nodes live, whether or not the job has ranks there. `room`: how many ranks roles could have now, by what is
+    free, of those that a scaler may give more."""
 
     nodes: tuple[str, ...]
+    room: dict[str, int] = {}
+
+
+class ScalerSaid(msgspec.Struct, frozen=True):
+    """The answer to `AskScaler`: what scaler number `index` wants, if anything; or `error` says why it has none."""
+
+    index: int
+    wanted: Wanted | None = None
+    error: str = ""
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True):
@@ -136,8 +147,8 @@ class DrainWanted(msgspec.Struct, frozen=True):
 
 
 class LayoutFound(msgspec.Struct, frozen=True):
-    """The answer to `FindLayout`: places for all ranks of its roles, and the folder of the step's persisted snapshot,
-    if there is a step; `why` says why it cannot be, "" if it can."""
+    """The answer to `FindLayout`: places for all ranks of its roles (and for others that must move), and the folder of
+    the step's persisted snapshot, if there is a step; `why` says why it cannot be, "" if it can."""
 
     number: int
     step: int
@@ -159,6 +170,7 @@ Event: TypeAlias = (
     | StartFailed
     | Replanned
     | NodesSeen
+    | ScalerSaid
     | CheckpointCommitted
     | OriginFound
     | Published
@@ -241,11 +253,24 @@ class Replan(msgspec.Struct, frozen=True):
 
 class FindLayout(msgspec.Struct, frozen=True):
     """Find places for roles of `sizes`, beside what the others have, and, with `step`, see whether the persisted
-    snapshot of that step can be cut for them; answer with `LayoutFound`."""
+    snapshot of that step can be cut for them; answer with `LayoutFound`.
+
+    A negative `number` is that of a recovery in which all ranks start again, from the snapshot in `folder` ("": from
+    the beginning), on other nodes than those `away`.
+    """
 
     number: int
     step: int
     sizes: dict[str, int]
+    folder: str = ""
+    away: tuple[str, ...] = ()
+
+
+class AskScaler(msgspec.Struct, frozen=True):
+    """Ask scaler number `index` about the job's load; answer with `ScalerSaid`."""
+
+    index: int
+    load: Load
 
 
 class FindOrigin(msgspec.Struct, frozen=True):
@@ -287,6 +312,7 @@ Effect: TypeAlias = (
     | Publish
     | Replan
     | FindLayout
+    | AskScaler
     | FindOrigin
     | FindCheckpoints
     | CommitCheckpoint

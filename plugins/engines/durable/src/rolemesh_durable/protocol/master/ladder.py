@@ -6,7 +6,7 @@ may pass by itself, and must not use up every budget in a second. The first one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -15,10 +15,12 @@ from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan,
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
 
-__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "backoff", "diagnosed", "in_vain", "propose"]
+__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "backoff", "diagnosed", "in_vain", "propose"]
 
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
+Refuse: TypeAlias = Callable[[Mapping[str, int]], str]
+"""Why the job cannot have these world sizes, whatever room there is; "" if it may."""
 
 FIRST_DELAY_S = 0.5
 """Before the second attempt; each further one waits twice as long."""
@@ -92,10 +94,16 @@ def diagnosed(failure: Failure, view: JobView, diagnosers: Sequence[Diagnose]) -
 
 
 def propose(
-    found: Sequence[Failure], view: JobView, ladder: Ladder, diagnosers: Sequence[Diagnose], floor: int = 0
+    found: Sequence[Failure],
+    view: JobView,
+    ladder: Ladder,
+    diagnosers: Sequence[Diagnose],
+    floor: int = 0,
+    refuse: Refuse = lambda sizes: "",
 ) -> Proposal:
     """One plan for all of `found`: each escalates for itself, from where its verdict says and not below level
-    `floor`; what they propose is merged. If one of them has no plan, there is none.
+    `floor`; what they propose is merged. If one of them has no plan, there is none. A plan with world sizes that
+    `refuse` has something against is passed over.
     """
     plans: list[RecoveryPlan] = []
     attempts = 0
@@ -109,7 +117,7 @@ def propose(
             return Proposal(None, tuple(trail), tuple(verdicts))
         lost = set(view.lost_with(failure))
         vain = in_vain(lost, view)
-        plan = _escalate(failure, lost, vain, verdict, view, ladder, floor, trail)
+        plan = _escalate(failure, lost, vain, verdict, view, ladder, floor, refuse, trail)
         if plan is None:
             return Proposal(None, tuple(trail), tuple(verdicts))
         if not floor:  # the next level's turn, after a plan that could not be carried out, is no repetition
@@ -139,6 +147,7 @@ def _escalate(
     view: JobView,
     ladder: Ladder,
     floor: int,
+    refuse: Refuse,
     trail: list[str],
 ) -> RecoveryPlan | None:
     lowest: Scope = "node" if verdict.kind == "hardware" else "process"
@@ -177,15 +186,21 @@ def _escalate(
         if failure.cause == "log_lost" and plan.source == "memory":
             trail.append(f"  {level.name}: passed over, those who have used what is lost must go back, too")
             continue
+        if plan.resize and (why := refuse(plan.resize)):
+            trail.append(f"  {level.name}: {why}")
+            continue
         trail.append(f"  {level.name}: {plan.reason or 'restart'}")
         return msgspec.structs.replace(
-            plan, level=level.name, restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)})
+            plan,
+            level=level.name,
+            restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)}),
+            source="disk" if plan.resize else plan.source,
         )
     return None
 
 
 def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> RecoveryPlan:
-    """All of the plans at once, groups completed; from disk means every rank."""
+    """All of the plans at once, groups completed; from disk means every rank, and the fewest that one wants."""
     order = [level.name for level in ladder]
     known = {(r.role, r.rank) for r in view.ranks}
     disk = any(plan.source == "disk" for plan in plans)
@@ -200,4 +215,5 @@ def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> Rec
         wait_s=max(plan.wait_s for plan in plans),
         delay_s=max(plan.delay_s for plan in plans),
         reason="; ".join(dict.fromkeys(plan.reason for plan in plans if plan.reason)),
+        resize={role: min(p.resize.get(role, n) for p in plans) for plan in plans for role, n in plan.resize.items()},
     )

@@ -26,7 +26,8 @@ from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
-from rolemesh_durable.protocol.master.resizing import Resizing
+from rolemesh_durable.protocol.master.resizing import Resizing, refusal
+from rolemesh_durable.protocol.master.scaling import Scaling
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master_config import MasterConfig, known
 
@@ -46,9 +47,12 @@ class MasterMachine:
         self.state = context.state
         self.progress = Progress(context)
         self._checkpoints = Checkpoints(context, self.progress)
-        self._coordinator = Coordinator(context, self.progress, self._checkpoints)
+        self._coordinator = Coordinator(
+            context, self.progress, self._checkpoints, lambda sizes: refusal(sizes, outline, context.state)
+        )
         self._fitness = Fitness(context)
         self.resizing = Resizing(context, self.progress, self._checkpoints, self._coordinator)
+        self._scaling = Scaling(context, self.resizing)
         self._hangs = HangWatch(context, self.progress)
         self.draining = Draining(context, self.progress, self._coordinator)
         self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints, self.draining)
@@ -79,7 +83,8 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        parts = self._fitness.turn, self._coordinator.step, self.resizing.turn, self.draining.turn, self.progress.turn
+        moves = self.resizing.turn, self.draining.turn, self._scaling.turn
+        parts = self._fitness.turn, self._coordinator.step, *moves, self.progress.turn
         for part in parts:
             if state.phase in ("starting", "running"):
                 part()
@@ -100,8 +105,10 @@ class MasterMachine:
                 self.draining.answered(event)
             case e.Replanned() | e.OriginFound():
                 self._coordinator.answered(event)
-            case e.NodesSeen(nodes):
-                self._context.nodes = nodes
+            case e.NodesSeen(nodes, room):
+                self._context.nodes, self._context.room = nodes, room
+            case e.ScalerSaid():
+                self._scaling.answered(event)
             case e.CheckpointCommitted(step, error):
                 self._checkpoints.completed(step, error)
             case e.Published():
@@ -118,8 +125,8 @@ class MasterMachine:
                 self.resizing.asked(sizes, reason)
             case e.DrainWanted():
                 self.draining.wanted(event)
-            case e.LayoutFound():
-                self.resizing.answered(event)
+            case e.LayoutFound(number):
+                (self.resizing if number > 0 else self._coordinator).answered(event)
             case e.OwnerSeen():
                 self._owner_seen, self._owner_known = self.now, True
             case e.Disown():

@@ -30,7 +30,7 @@ def resize(state: st.JobState, happened: Resizing) -> None:
 def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
     layout = state.layout = changed.layout
     step = layout.step
-    state.origin = st.Origin(layout.folder, step)
+    state.origin, state.resizes = st.Origin(layout.folder, step), changed.number
     state.committed = state.persisted = step
     state.plan = changed.plan
     for place in changed.places:
@@ -42,6 +42,8 @@ def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
         record.finished = record.durable = step
         if role not in changed.roles:
             after[key] = record
+            if (moved := moves.get(key)) is not None:
+                record.agent, record.launch = moved.agent, moved.applied(record.launch)
         elif key[1] == 0:  # its other ranks follow it, all in one generation that none of them has had
             generation = max(each.launch.generation for (name, _), each in before.items() if name == role)
             for rank in range(layout.sizes[role]):
@@ -52,5 +54,7 @@ def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
                 )  # fmt: skip
                 after[role, rank] = st.RankRecord(launch, move.agent, "halting", finished=step, durable=step)
     state.ranks = after
+    if (recovery := state.recovery) is not None:
+        recovery.plan = msgspec.structs.replace(recovery.plan, restart=tuple(after))
     for key in before.keys() - after.keys():
         state.reached.pop(key, None)

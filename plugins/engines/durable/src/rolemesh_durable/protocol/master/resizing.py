@@ -50,8 +50,6 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
         ends = {outline.graph.ops[edge.src].role, outline.graph.ops[edge.dst].role} & changing
         if ends and Balanced in map(type, (edge.src_partition, edge.dst_partition)):
             return f"rows that are shared out by demand go to or come from {', '.join(sorted(ends))}"
-    if state.finishing or state.phase not in ("starting", "running"):
-        return "the job is about to end"
     for (role, rank), record in state.ranks.items():
         if record.launch.peers and role in changing:
             return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
@@ -91,6 +89,8 @@ class Resizing:
         state = self._context.state
         if state.resize is not None:
             return "" if state.resize.sizes == self._changes(wanted) else "it is being resized already"
+        if state.finishing or state.phase not in ("starting", "running"):
+            return "the job is about to end"
         return refusal(wanted, self._context.outline, state)
 
     def asked(self, wanted: Mapping[str, int], reason: str) -> None:
@@ -123,6 +123,7 @@ class Resizing:
         state = self._context.state
         resize = state.resize
         if resize is None or state.phase != "running" or state.hold >= 0:
+            self._quiet_since = None
             return
         if self._changed(resize):
             self._end_if_up(resize)

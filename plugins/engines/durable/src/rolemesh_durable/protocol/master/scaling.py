@@ -1,0 +1,162 @@
+"""What load a job has, when its scalers are asked about it, and which of their answers count.
+
+An answer counts when a scaler has given it `agree` times in a row, and nothing has been resized for `cool_down_s`.
+Nobody is asked while something is being brought back, resized or ended. After an answer that could not be had the pause
+is doubled, until one could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.resizing import Resizing, sizes_now
+from rolemesh_durable.protocol.master_config import ScalerPlan
+from rolemesh_durable.protocol.messages import RankReport
+from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
+
+__all__ = ["Scaling"]
+
+
+LATE_S = 30.0
+"""A scaler that has not answered for so long is told of."""
+MOST_DOUBLED = 6
+"""So many times the pause is doubled at most, after answers that could not be had."""
+BUSY = -1
+"""The time in operators, in `RankProgress.times`."""
+
+
+class _Watch:
+    """One scaler: the window that it will be told of, and what it has answered."""
+
+    def __init__(self, plan: ScalerPlan) -> None:
+        self.plan = plan
+        self.asked_at: float | None = None
+        self.began: dict[RankKey, tuple[float, RankReport]] | None = None
+        self.wanted: dict[str, int] = {}
+        self.agreed = 0
+        self.number = 0
+        """The resize that it has led to, until it is known what has come of it,"""
+        self.refused = 0
+        """and how many in a row could not be had."""
+
+    @property
+    def pause_s(self) -> float:
+        """How long it is not asked after a resize."""
+        return float(self.plan.cool_down_s * 2.0 ** min(self.refused, MOST_DOUBLED))
+
+
+class Scaling:
+    """Has scalers asked, and what they want asked for."""
+
+    def __init__(self, context: MasterContext, resizing: Resizing) -> None:
+        self._context, self._resizing = context, resizing
+        self._watches = [_Watch(plan) for plan in context.outline.scalers]
+        self._since = 0.0
+        """When the job was resized last, or has begun, as far as this master knows."""
+
+    def turn(self) -> None:
+        """Ask whose turn it is."""
+        now, state = self._context.now, self._context.state
+        if not self._watches:
+            return
+        if state.phase != "running" or state.resize is not None:
+            self._since = now
+        for index, watch in enumerate(self._watches):
+            if not self._is_calm:
+                watch.began, watch.agreed = None, 0
+                continue
+            if watch.number:
+                watch.refused = 0 if state.layout.number >= watch.number else watch.refused + 1
+                watch.number = 0
+            if watch.asked_at is not None:
+                if now > watch.asked_at + LATE_S:
+                    self._warn(watch, f"it has not answered for {LATE_S:g} s")
+            elif watch.began is None:
+                watch.began = self._reports() if now >= self._since + watch.pause_s else None
+            elif now >= max(at for at, _ in watch.began.values()) + watch.plan.period_s:
+                self._ask(index, watch, watch.began)
+
+    @property
+    def _is_calm(self) -> bool:
+        state = self._context.state
+        quiet = state.phase == "running" and not state.busy and not state.finishing and state.resize is None
+        return quiet and state.are(state.ranks, "running")
+
+    def _reports(self) -> dict[RankKey, tuple[float, RankReport]] | None:
+        """What is known of each rank, and since when; None while that is not all of them."""
+        state = self._context.state
+        found = {
+            key: (state.agents[rank.agent].heard, rank.report)
+            for key, rank in state.ranks.items()
+            if rank.report is not None and rank.report.times
+        }
+        return found if len(found) == len(state.ranks) else None
+
+    def _ask(self, index: int, watch: _Watch, before: Mapping[RankKey, tuple[float, RankReport]]) -> None:
+        watch.began = self._reports()
+        if watch.began is None or any(at <= before[key][0] for key, (at, _) in watch.began.items()):
+            return
+        window_s = sum(at - before[key][0] for key, (at, _) in watch.began.items()) / len(before)
+        watch.asked_at = self._context.now
+        self._context.want(e.AskScaler(index, self._load(before, watch.began, window_s)))
+
+    def _load(
+        self,
+        before: Mapping[RankKey, tuple[float, RankReport]],
+        after: Mapping[RankKey, tuple[float, RankReport]],
+        window_s: float,
+    ) -> Load:
+        graph, ranges, sizes = self._context.outline.graph, self._context.outline.ranges, sizes_now(self._context.state)
+        spent: dict[tuple[str, int], float] = {}
+        for key, (at, report) in after.items():
+            since, earlier = before[key]
+            for where, seconds in report.times.items():
+                share = min(1.0, max(0.0, (seconds - earlier.times.get(where, 0.0)) / (at - since)))
+                spent[key[0], where] = spent.get((key[0], where), 0.0) + share / sizes[key[0]]
+        roles = []
+        for role, size in sizes.items():
+            least, most = ranges.get(role, (size, size))
+            room = max(size, self._context.room.get(role, size))
+            roles.append(RoleLoad(role, size, least, most, room, round(spent.get((role, BUSY), 0.0), 3)))
+        edges = []
+        for edge in graph.edges:
+            src, dst = graph.ops[edge.src].role, graph.ops[edge.dst]
+            waiting, blocked = (round(spent.get((role, edge.id), 0.0), 3) for role in (dst.role, src))
+            if src != dst.role:
+                edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked))
+        return Load(round(window_s, 3), round(self._context.now - self._since, 3), tuple(roles), tuple(edges))
+
+    def answered(self, said: e.ScalerSaid) -> None:
+        """A scaler has answered."""
+        watch, context = self._watches[said.index], self._context
+        watch.asked_at = None
+        if said.error:
+            self._warn(watch, said.error)
+            return
+        context.warnings.pop(f"scaler {watch.plan.name}", None)
+        wanted = self._within(said.wanted.sizes) if said.wanted is not None else {}
+        watch.agreed = watch.agreed + 1 if wanted == watch.wanted else 1
+        watch.wanted = wanted
+        if not wanted or said.wanted is None or not self._is_calm or watch.agreed < watch.plan.agree:
+            return
+        watch.agreed = 0
+        if why := self._resizing.refusal(wanted):
+            self._warn(watch, why)
+            self._since, watch.refused = context.now, watch.refused + 1
+            return
+        self._resizing.asked(wanted, f"scaler {watch.plan.name}: {said.wanted.reason}")
+        watch.number = context.state.resizes
+
+    def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Those that are others than now, within the limits of their roles."""
+        now, ranges = sizes_now(self._context.state), self._context.outline.ranges
+        found = {
+            role: max(ranges[role][0], min(size, ranges[role][1])) for role, size in sizes.items() if role in ranges
+        }
+        return {role: size for role, size in found.items() if size != now[role]}
+
+    def _warn(self, watch: _Watch, text: str) -> None:
+        self._context.warnings[f"scaler {watch.plan.name}"] = text

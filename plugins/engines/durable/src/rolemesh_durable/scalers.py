@@ -1,0 +1,92 @@
+"""The API of a scaler: how many ranks roles should have, while the job runs. A kind of plugin of this engine's.
+
+A job file lists scalers under ``plugins.scalers``. The master asks each of them now and then, with what it knows of the
+job's load, and has the job resized as `rolemesh scale` does: within ``world_size: {min, max}``, where there is room.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rolemesh.api.plugin import Plugin
+from rolemesh.kinds import Kind
+
+__all__ = ["KIND", "EdgeLoad", "Load", "RoleLoad", "Scaler", "ScalerOptions", "Wanted"]
+
+KIND = Kind(
+    "scalers", "scaler", "rolemesh_durable.scalers:Scaler", ("master",), known={"backlog": "rolemesh-scaler-backlog"}
+)
+
+
+class ScalerOptions(BaseModel, extra="forbid"):
+    """When a scaler is asked, and what its answers count for. Options of a scaler are this class or derive from it."""
+
+    period_s: float = Field(default=10.0, gt=0, description="How often it is asked, and what time it is told of.")
+    agree: int = Field(default=3, ge=1, description="It must give the same answer so many times in a row.")
+    cool_down_s: float = Field(
+        default=60.0, ge=0, description="It is not asked for so long after the job has started, or has been resized."
+    )
+
+
+class RoleLoad(msgspec.Struct, frozen=True):
+    """A role: how many ranks it has, and what they do.
+
+    It may have `least` to `most` ranks; one without limits in the job file has `ranks` and no others. There is room for
+    `room`, as far as is known. `busy` is the share of the time (0 to 1) that its ranks were in operators, on average.
+    """
+
+    role: str
+    ranks: int
+    least: int
+    most: int
+    room: int
+    busy: float
+
+
+class EdgeLoad(msgspec.Struct, frozen=True):
+    """What goes from the role `producer` to the role `consumer`, which takes it as `param` of its call `call`.
+
+    `waiting` is the share of the time (0 to 1) that the consumer's ranks waited for it, on average, and `blocked` the
+    share that the producer's ranks could not go on because the consumer had not taken what it had been sent.
+    """
+
+    producer: str
+    consumer: str
+    call: str
+    param: str
+    waiting: float
+    blocked: float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The job in the last `window_s` seconds; `since_resize_s` ago it was resized, or has begun, for this master."""
+
+    window_s: float
+    since_resize_s: float
+    roles: tuple[RoleLoad, ...]
+    edges: tuple[EdgeLoad, ...]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Roles should have `sizes` ranks, because of `reason`, which is journalled for whoever asks later."""
+
+    sizes: dict[str, int]
+    reason: str
+
+
+class Scaler(Plugin, ABC):
+    """Base of scalers (entry-point group ``rolemesh.scalers``)."""
+
+    Options: ClassVar[type[BaseModel]] = ScalerOptions
+
+    @abstractmethod
+    def decide(self, load: Load) -> Wanted | None:
+        """How many ranks roles should have; None if all is well. Pure: the same load has the same answer.
+
+        Sizes are brought within the roles' limits. Called in a thread of the master's, one call at a time; whatever it
+        raises is told in the job's warnings.
+        """

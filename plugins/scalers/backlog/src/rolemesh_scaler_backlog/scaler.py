@@ -1,0 +1,79 @@
+"""The scaler: which role holds the others up, which one has too little to do, and how many ranks each should have.
+
+A role that is busy all the time, and keeps others waiting for a share w of theirs, would have to be 1 / (1 - w) times
+as fast until they wait no more: so many times its ranks, if they share the work, are what it needs (after Kalavri et
+al. 2018, "Three steps is all you need", section 3). It gets at most twice as many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from pydantic import Field
+
+from rolemesh_durable.scalers import Load, RoleLoad, Scaler, ScalerOptions, Wanted
+
+__all__ = ["BacklogOptions", "BacklogScaler"]
+
+
+class BacklogOptions(ScalerOptions):
+    """From when on a role holds others up, or has too little to do."""
+
+    roles: list[str] = Field(
+        default_factory=list, description="The roles that it gives more or fewer ranks; empty: all that have a range."
+    )
+    busy: float = Field(
+        default=0.7, gt=0, le=1, description="A role grows if its ranks compute for this share of time,"
+    )
+    held_up: float = Field(
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="and another one waits for it, or until it takes something, for this share.",
+    )
+    idle: float = Field(
+        default=0.3, ge=0, lt=1, description="A role shrinks if with fewer ranks they would compute for this share."
+    )
+
+
+class BacklogScaler(Scaler):
+    """Grows the role that holds others up most, and shrinks those that have too little to do."""
+
+    Options = BacklogOptions
+    options: BacklogOptions
+
+    def decide(self, load: Load) -> Wanted | None:
+        """See `Scaler.decide`."""
+        found = list(self._changes(load))
+        if not found:
+            return None
+        return Wanted({role: size for role, size, _ in found}, "; ".join(why for _, _, why in found))
+
+    def _changes(self, load: Load) -> Iterable[tuple[str, int, str]]:
+        """Role, number of ranks, and why."""
+        mine = [r for r in load.roles if r.least < r.most and r.role in (self.options.roles or [r.role])]
+        held = {r.role: _held_up_by(r, load) for r in mine}
+        slow = [r for r in mine if r.busy >= self.options.busy and held[r.role][0] >= self.options.held_up]
+        slow = [r for r in slow if r.ranks < min(r.most, r.room)]
+        for r in sorted(slow, key=lambda r: -held[r.role][0])[:1]:
+            share, who = held[r.role]
+            size = min(2 * r.ranks, ceil(r.ranks / (1 - min(share, 0.99))), r.most, r.room)
+            why = f"its ranks computed for {r.busy:.0%} of {load.window_s:.0f} s, and {who} for {share:.0%}"
+            yield r.role, size, f"{r.role} should have {size} ranks instead of {r.ranks}: {why}"
+        for r in mine:
+            enough = max(r.least, ceil(r.ranks * r.busy / self.options.idle)) if self.options.idle else r.ranks
+            if enough < r.ranks and held[r.role][0] < self.options.held_up:
+                why = f"its ranks computed for {r.busy:.0%} of {load.window_s:.0f} s, and nobody waited for them"
+                yield r.role, enough, f"{r.role} should have {enough} ranks instead of {r.ranks}: {why}"
+
+
+def _held_up_by(role: RoleLoad, load: Load) -> tuple[float, str]:
+    """The largest share of the time that another role has lost because of this one, and which one how."""
+    found = [(0.0, "nobody waited")]
+    for edge in load.edges:
+        if edge.producer == role.role:
+            found.append((edge.waiting, f"{edge.consumer} waited for {edge.param} from it"))
+        if edge.consumer == role.role:
+            found.append((edge.blocked, f"{edge.producer} waited until it took {edge.param}"))
+    return max(found)

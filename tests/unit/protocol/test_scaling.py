@@ -1,0 +1,148 @@
+"""When scalers are asked, what load they are told of, and which of their answers lead to a resize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from rolemesh.api.partition import Split
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
+from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.resizing import refusal, sizes_now
+from rolemesh_durable.protocol.master.scaling import LATE_S, Scaling
+from rolemesh_durable.protocol.master_config import MasterConfig, ScalerPlan, SnapshotPlan
+from rolemesh_durable.scalers import Load, Wanted
+
+GRAPH = LogicalGraph(
+    "g",
+    (OpCall(0, "data", "next", "data.next", Split()), OpCall(1, "work", "do", "work.do", None)),
+    (Edge(0, 0, 1, "rows", Split(), Split(), lag=1),),
+)
+PLAN = ScalerPlan("mine", period_s=10.0, agree=2, cool_down_s=30.0)
+
+
+class Asking:
+    """In the place of `Resizing`, which a test of its own has."""
+
+    def __init__(self, context: MasterContext) -> None:
+        self._context = context
+
+    def refusal(self, wanted: Mapping[str, int]) -> str:
+        return refusal(wanted, self._context.outline, self._context.state)
+
+    def asked(self, wanted: Mapping[str, int], reason: str) -> None:
+        self._context.tell(t.ResizeAsked(self._context.state.resizes + 1, dict(wanted), reason, self._context.now))
+
+
+class Job:
+    """Two roles that run: data/0 is held up by work/0, which computes all the time."""
+
+    def __init__(self, snapshots: bool = True) -> None:
+        launches = tuple(m.RankLaunch(role, 0, 1, 0, 1, 0, {}, {}) for role in ("data", "work"))
+        self.context = MasterContext(
+            MasterConfig(
+                "j", 1, 100, 4, (AgentPlace("a", "n", {}),), {"a": launches}, 10.0, 1.0, None, GRAPH,
+                snapshots=SnapshotPlan(snapshots), ranges={"work": (1, 3)}, scalers=(PLAN,),
+            ),
+            (), (),
+        )  # fmt: skip
+        self.context.room = {"work": 2}
+        state = self.context.state
+        state.phase, state.agents["a"].state = "running", "up"
+        for record in state.ranks.values():
+            record.state = "running"
+        self.scaling = Scaling(self.context, Asking(self.context))  # type: ignore[arg-type]
+
+    def turn(self, now: float) -> list[Load]:
+        """The loads that scalers are asked about at `now`."""
+        state, times = self.context.state, {"data": {0: 0.8 * now, -1: 0.1 * now}, "work": {0: 0.0, -1: now}}
+        self.context.now = state.agents["a"].heard = now
+        for (role, rank), record in state.ranks.items():
+            record.report = m.RankReport(role, rank, 0, "ready", times=times[role])
+        self.scaling.turn()
+        return [effect.load for effect in self.context.taken() if isinstance(effect, e.AskScaler)]
+
+    def said(self, wanted: Wanted | None, error: str = "") -> list[dict[str, int]]:
+        """What is asked for after a scaler has answered."""
+        self.scaling.answered(e.ScalerSaid(0, wanted, error))
+        return [effect.data["sizes"] for effect in self.context.taken() if isinstance(effect, e.Record)]
+
+    def until_asked(self, now: float) -> float:
+        """The next time at which the scaler is asked."""
+        while not self.turn(now):
+            now += 1.0
+        return now
+
+
+def test_the_load_is_that_of_the_last_period_and_is_asked_about_after_the_pause() -> None:
+    job = Job()
+    found = {now: loads for now in range(60) if (loads := job.turn(float(now)))}
+    assert list(found) == [40], "30 s of pause, and 10 s of which it is told"
+    ((load,),) = found.values()
+    assert (load.window_s, load.since_resize_s) == (10.0, 40.0)
+    assert [(r.role, r.ranks, r.least, r.most, r.room, r.busy) for r in load.roles] == [
+        ("data", 1, 1, 1, 1, 0.1),
+        ("work", 1, 1, 3, 2, 1.0),
+    ]
+    (edge,) = load.edges
+    assert (edge.producer, edge.consumer, edge.waiting, edge.blocked) == ("data", "work", 0.0, 0.8)
+
+
+def test_an_answer_counts_when_it_was_given_twice_in_a_row_and_within_limits() -> None:
+    job = Job()
+    now = job.until_asked(0.0)
+    assert job.said(Wanted({"work": 9, "data": 4}, "why")) == []
+    now = job.until_asked(now)
+    assert job.said(None) == []
+    for times in range(2):
+        now = job.until_asked(now)
+        assert job.said(Wanted({"work": 9, "data": 4}, "why")) == [{"work": 3}] * times
+    assert job.context.state.resize is not None
+    assert job.context.state.resize.reason == "scaler mine: why"
+    assert sizes_now(job.context.state) == {"data": 1, "work": 1}
+    assert not any(job.turn(now + after) for after in range(60)), "nobody is asked meanwhile"
+
+
+def test_after_a_resize_that_could_not_be_had_the_pause_is_doubled() -> None:
+    job = Job()
+    pauses, now = [], 0.0
+    for _ in range(3):
+        ended, now = now, job.until_asked(now)
+        pauses.append(now - ended)
+        job.said(Wanted({"work": 3}, "why"))
+        now = job.until_asked(now)
+        assert job.said(Wanted({"work": 3}, "why"))
+        job.turn(now)
+        job.context.tell(t.ResizeRefused(job.context.state.resizes, "there is no room", now))
+    assert pauses == pytest.approx([40.0, 70.0, 130.0], abs=2.0)
+
+
+def test_what_is_wrong_with_a_scaler_is_told() -> None:
+    job = Job(snapshots=False)
+    now = job.until_asked(0.0)
+    job.said(None, "it failed")
+    assert job.context.warnings == {"scaler mine": "it failed"}
+    for _ in range(2):
+        now = job.until_asked(now)
+        assert job.said(Wanted({"work": 2}, "why")) == []
+    assert job.context.warnings["scaler mine"].startswith("the job takes no snapshots")
+    now = job.until_asked(now)
+    for later in range(40):
+        assert job.turn(now + later) == []
+    assert job.context.warnings["scaler mine"] == f"it has not answered for {LATE_S:g} s"
+
+
+def test_after_a_start_the_pause_begins_again() -> None:
+    job = Job()
+    for now in range(35):
+        job.turn(float(now))
+    state = job.context.state
+    state.phase = "starting"
+    job.turn(35.0)
+    state.phase = "running"
+    assert job.until_asked(36.0) == 75.0
