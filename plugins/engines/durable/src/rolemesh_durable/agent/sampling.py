@@ -31,10 +31,10 @@ class Sampler:
     ) -> None:
         """`timed`: the job's graph, if somebody wants to know how long ranks wait on each of its edges."""
         self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
-        self._edges: dict[str, list[int]] = {role: [] for role in timed.roles} if timed is not None else {}
-        for edge in timed.edges if timed is not None else ():
-            for role in {timed.ops[edge.src].role, timed.ops[edge.dst].role} if timed is not None else ():
-                self._edges[role].append(edge.id)
+        self._edges: dict[str, list[int]] = {}
+        if timed is not None:
+            ends = [(edge.id, {timed.ops[edge.src].role, timed.ops[edge.dst].role}) for edge in timed.edges]
+            self._edges = {role: [edge for edge, roles in ends if role in roles] for role in timed.roles}
         self._unreadable: set[tuple[str, int]] = set()
 
     def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
@@ -84,7 +84,7 @@ class Sampler:
         times = self._status_pages.waits(launch.role, launch.rank, self._edges[launch.role])
         if at.phase in (WAITING, BLOCKED) and at.edge in times:
             times[at.edge] += since
-        times[-1] = at.busy_ns + (since if at.phase == COMPUTING else 0)
+        times[-1] = at.computed_ns + (since if at.phase == COMPUTING else 0)
         return {edge: ns * 1e-9 for edge, ns in times.items()}
 
     def _durable(self, role: str, rank: int, snapshot: int) -> int:

@@ -142,6 +142,7 @@ class Loop:
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
                 self._services.finished(step, step >= control.last)
+                fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
                     if step == control.pause:
@@ -304,7 +305,7 @@ class Loop:
             ended = monotonic_ns()
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
-            fields[status.BUSY_NS] = meter.busy = meter.busy + busy
+            fields[status.COMPUTED_NS] = meter.busy = meter.busy + busy
             if (ctx._means or ctx._sums or ctx._records) and not repeated:
                 meter.collect(call.label)
             if ctx._finishing:

@@ -13,6 +13,7 @@ __all__ = [
     "BLOCKED",
     "BUSY_NS",
     "CALLING",
+    "COMPUTED_NS",
     "COMPUTING",
     "DONE",
     "EDGE",
@@ -61,9 +62,9 @@ FOLLOWING: Final = 8
 """For those that call it to finish the step."""
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
-STOPPING, DONE, TOTAL, GRANTED, LAYOUT = range(12, 17)
+STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS = range(12, 18)
 """The fields by their place."""
-_FIELDS = 17
+_FIELDS = 18
 _EDGES = mmap.PAGESIZE // 8 - _FIELDS
 """For so many edges there is room on the page."""
 
@@ -76,7 +77,8 @@ class Position(NamedTuple):
     `stopping` is its agent's: a SIGTERM that follows is the job's end, and until then (`time.monotonic_ns`) the
     processes that the rank has started may take to end by it. `done` of `total` is what the operator that runs has said
     of its progress. `granted` is the agent's as well: the last step that the rank may have been told it may run.
-    `layout` is the number of the one that it has taken up.
+    `layout` is the number of the one that it has taken up. `computed_ns` is as `busy_ns`, which tells of whole steps,
+    of all calls that have ended.
     """
 
     pid: int
@@ -96,6 +98,7 @@ class Position(NamedTuple):
     total: int = 0
     granted: int = -1
     layout: int = 0
+    computed_ns: int = 0
 
 
 class StatusPage:
