@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.e2e.ladder import ENDLESS, LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient
 
-ALONE = ("roles.sink.resources.cpu=0.95",)
+ALONE = ("grant=20", "roles.sink.resources.cpu=0.95")
 """On nodes of one core the sink has one for itself."""
 
 
@@ -104,8 +105,16 @@ def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("moment", ["drain_asked", "drain_at", "recovery_planned", "replanned", "recovery_launched"])
-@pytest.mark.parametrize("target", ["master", "agent", "sink/0", "source/0"])
+@pytest.mark.parametrize(
+    ("moment", "target"),
+    [
+        *product(
+            ("drain_asked", "drain_at", "recovery_planned", "replanned", "recovery_launched"),
+            ("master", "agent", "source/0"),
+        ),
+        *product(("drain_asked", "drain_at"), ("sink/0",)),
+    ],
+)
 def test_whoever_is_killed_while_a_node_is_drained(make_job: Callable[..., Job], moment: str, target: str) -> None:
     job, process, node = started(make_job)
     agent = next(agent.agent for agent in job.running().agents if agent.node == node)
