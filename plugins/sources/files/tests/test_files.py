@@ -62,7 +62,9 @@ def reading(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A function that gives the reader of ``a.jsonl``, which has the process of before or a new one."""
     made = Reading(tmp_path)
 
-    def turn() -> Reading:
+    def turn(**options: Any) -> Reading:
+        made.options |= options
+        made.source.options = FilesOptions(**made.options)
         if request.param == "restarted":
             made.again()
         return made
@@ -103,6 +105,24 @@ def test_a_file_that_is_renamed_again_and_again_is_read_in_the_order_of_writing(
         write(path, number)
     write(tmp_path / "a.jsonlines", 9)
     assert reading().all() == [2, 3, 4]
+
+
+def test_files_that_were_rotated_are_read_before_the_end_even_if_none_has_the_name(
+    tmp_path: Path, reading: Any
+) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, 1)
+    assert reading().all() == [1]
+    for number in (2, 3):
+        path.rename(tmp_path / f"a.jsonl.{number}")
+        write(path, number)
+    path.rename(tmp_path / "a.jsonl.4")
+    (tmp_path / "_DONE").touch()
+    now = reading(until="_DONE")
+    assert now.source.lag({"a.jsonl": now.offset}) == 2 * len('{"n": 2}\n')
+    assert not now.source.ended({"a.jsonl": now.offset})
+    assert now.all() == [2, 3]
+    assert now.source.ended({"a.jsonl": now.offset})
 
 
 def test_a_file_that_is_copied_and_truncated_is_read_to_its_end_in_the_copy(tmp_path: Path, reading: Any) -> None:

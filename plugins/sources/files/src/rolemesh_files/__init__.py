@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh_durable.sources import Reader, Records, Source, SourceError
-from rolemesh_files.tail import Place, Tail, find
+from rolemesh_files.tail import Place, Tail, find, rotated
 
 __all__ = ["FilesOptions", "FilesSource"]
 
@@ -91,27 +92,30 @@ class FilesSource(Source):
     def _next(self, partition: str, path: Path) -> Records:
         """The file has been read, and is this one no more: the one that was begun after it, if there is one."""
         tail = self._tails.pop(partition)
-        inode = tail.successor(path)
+        later = tail.later(path)
         tail.close()
-        if inode is None:
+        if not later:
             _LOG.info("%s is read and has been removed", path)
             return Records((), None)
-        return Records((), msgspec.to_builtins(Place(inode)))
+        return Records((), msgspec.to_builtins(Place(later[0].st_ino)))
 
     def _gone(self, path: Path, place: Place, offset: Any) -> Records:
         """There is no file that has this place."""
         try:
-            now = path.stat()
+            inode = path.stat().st_ino
         except FileNotFoundError:
-            if offset is not None:
+            if offset is None:
+                return Records((), None)
+            if not rotated(path):
                 _LOG.info("%s is not there any more, of which %d bytes were read", path, place.at)
-            return Records((), None)
+                return Records((), None)
+            inode = 0
         what = f"what followed byte {place.at} is gone: the file was truncated or replaced, and no other has it"
         if not self.options.skip:
             remedy = "rotate files by renaming them within their folder, or set skip: true to go on with what is there"
             raise SourceError(what, where=str(path), remedy=remedy)
         _LOG.warning("%s: %s", path, what)
-        return Records((), msgspec.to_builtins(Place(inode=now.st_ino)))
+        return Records((), msgspec.to_builtins(Place(inode)) if inode else None)
 
     def _row(self, path: Path, number: int, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
@@ -148,15 +152,18 @@ class FilesSource(Source):
 
     def _left(self, partition: str, offset: Any) -> int:
         place, path = msgspec.convert(offset, Place) if offset is not None else Place(), self._folder / partition
-        try:
+        with suppress(FileNotFoundError):
             now = path.stat()
             if place.inode in (0, now.st_ino):
                 return max(now.st_size - place.at, 0)
-        except FileNotFoundError:
-            now = None
-        if (tail := self._tails.get(partition)) is None and (tail := find(path, place)) is not None:
-            self._tails[partition] = tail
-        return (now.st_size if now else 0) + (tail.size - place.at if tail is not None else 0)
+        tail = self._tails.get(partition)
+        if tail is None or not tail.has(place):
+            if (found := find(path, place)) is None:
+                return 0
+            if tail is not None:
+                tail.close()
+            self._tails[partition] = tail = found
+        return tail.size - place.at + sum(each.st_size for each in tail.later(path))
 
     def close(self) -> None:
         """See `Source.close`."""

@@ -19,7 +19,7 @@ import msgspec
 
 from rolemesh_durable.sources import SourceError
 
-__all__ = ["Place", "Tail", "find"]
+__all__ = ["Place", "Tail", "find", "rotated"]
 
 HEAD_BYTES = 256
 CHUNK = 64 << 10
@@ -76,20 +76,22 @@ class Tail:
     def is_left(self, path: Path) -> bool:
         """Whether the writer has gone on to another file of the name `path`, or has removed this one."""
         try:
-            now = path.stat()
+            if path.stat().st_ino == self._inode:
+                return False
         except FileNotFoundError:
-            return not os.fstat(self._fd).st_nlink
-        return now.st_ino != self._inode and now.st_size > 0
+            if not os.fstat(self._fd).st_nlink:
+                return True
+        return bool(self.later(path))
 
-    def successor(self, path: Path) -> int | None:
-        """The inode of the file that was begun after this one, which is at `path` or was rotated in its turn: of those
-        that were written to later the one whose last time was first. None if there is none."""
+    def later(self, path: Path) -> list[os.stat_result]:
+        """What was written after this file, in order: files that were rotated in their turn, and the one at `path`.
+
+        By the time of the last write to each. Files without content are not among them.
+        """
         ended = os.fstat(self._fd).st_mtime_ns
-        later = [each.stat() for each in _rotated(path) if each.inode() != self._inode]
-        later = [each for each in later if each.st_mtime_ns > ended]
-        with suppress(FileNotFoundError):
-            later.append(path.stat())
-        return min(later, key=lambda each: each.st_mtime_ns).st_ino if later else None
+        found = (stat for name, stat in _beside(path).items() if name == path.name or _is_rotated(name, path))
+        later = [each for each in found if each.st_mtime_ns > ended and each.st_size and each.st_ino != self._inode]
+        return sorted(later, key=lambda each: each.st_mtime_ns)
 
     def lines(self, at: int, most: int, *, whole: bool) -> tuple[list[tuple[int, bytes]], int]:
         """At most so many lines from byte `at` on, each with where it begins, and the byte behind them. `whole`: what
@@ -119,22 +121,38 @@ def find(path: Path, place: Place) -> Tail | None:
     """The file that has the place: the one at `path`, or what it was renamed or copied to in its folder."""
     if (tail := _opened(path, place)) is not None or not place.inode:
         return tail
-    renamed = ((each, False) for each in _beside(path) if each.inode() == place.inode and each.name != path.name)
-    copies = ((each, True) for each in _rotated(path) if each.inode() != place.inode)
-    found = (_opened(Path(each.path), place, copied=copied) for each, copied in chain(renamed, copies))
+    beside = _beside(path)
+    renamed = ((name, False) for name, stat in beside.items() if stat.st_ino == place.inode)
+    copies = ((name, True) for name in beside if _is_rotated(name, path))
+    found = (_opened(path.with_name(name), place, copied=copied) for name, copied in chain(renamed, copies))
     return next(filter(None, found), None)
 
 
-def _beside(path: Path) -> list[os.DirEntry[str]]:
-    try:
-        return sorted((each for each in os.scandir(path.parent) if each.is_file()), key=lambda each: each.name)
-    except FileNotFoundError:
-        return []
+def _beside(path: Path) -> dict[str, os.stat_result]:
+    """The files in the folder of `path`, that one included, by name: as they were at one moment, while somebody renames
+    them: two looks have found the same."""
+    before: dict[str, int] | None = None
+    while True:
+        found: dict[str, os.stat_result] = {}
+        with suppress(FileNotFoundError):
+            for each in os.scandir(path.parent):
+                with suppress(FileNotFoundError):
+                    if each.is_file():
+                        found[each.name] = os.stat(each.path)
+        inodes = {name: stat.st_ino for name, stat in sorted(found.items())}
+        if inodes == before:
+            return found
+        before = inodes
 
 
-def _rotated(path: Path) -> list[os.DirEntry[str]]:
-    """Files that the one at `path` was renamed or copied to: ``a.jsonl.1``, ``a.jsonl-2026-11-24``."""
-    return [each for each in _beside(path) if re.match(re.escape(path.name) + "[-._~]", each.name)]
+def _is_rotated(name: str, path: Path) -> bool:
+    """Whether the file at `path` was renamed or copied to `name`: ``a.jsonl.1``, ``a.jsonl-2026-11-24``."""
+    return re.match(re.escape(path.name) + "[-._~]", name) is not None
+
+
+def rotated(path: Path) -> bool:
+    """Whether there are files that the one at `path` was rotated to."""
+    return any(_is_rotated(name, path) for name in _beside(path))
 
 
 def _opened(path: Path, place: Place, *, copied: bool = False) -> Tail | None:
