@@ -204,7 +204,7 @@ class Driver(RunHandle):
         """Watch for room for more ranks, if some role may have more, nodes can join, and no scaler decides that."""
         backend, ranges = self._backend, self._asked.elastic
         sizes = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
-        if not isinstance(backend, Shared) or not ranges or self._job.selection.declared.get("scalers"):
+        if not isinstance(backend, Shared) or not ranges or _has_scalers(self._job.selection):
             return None
         if not snapshot_plan(self._job.job, resumes=False).enabled:
             self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")
@@ -236,6 +236,10 @@ class Driver(RunHandle):
         self._say(f"{', '.join(sorted(lost))} lost: {told}, from the newest snapshot on disk")
         self._lost |= lost
         return True
+
+
+def _has_scalers(selection: Selection) -> bool:
+    return any(kind == "scalers" for kind, _ in selection.declared)
 
 
 def watchers(selection: Selection) -> JobPlugins:

@@ -69,13 +69,11 @@ class BackgroundTasks:
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Tell now and then which nodes there are, as levels are told of those that are spare, and scalers of room; and
-        which are to leave."""
+        """Tell now and then which nodes there are, which are to leave, and what room there is for roles with scalers."""
         ranges = self._bundle.outline.ranges if self._bundle.scalers else {}
 
         def task() -> None:
-            seen = e.NodesSeen(())
-            looked = float("-inf")
+            seen, looked = e.NodesSeen(()), float("-inf")
             while True:
                 with contextlib.suppress(RolemeshError, OSError):
                     for node, notice_s in self._launcher.leaving().items():

@@ -83,8 +83,8 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        moves = self.resizing.turn, self.draining.turn, self._scaling.turn
-        parts = self._fitness.turn, self._coordinator.step, *moves, self.progress.turn
+        plans = self.resizing.turn, self.draining.turn, self._scaling.turn
+        parts = self._fitness.turn, self._coordinator.step, *plans, self.progress.turn
         for part in parts:
             if state.phase in ("starting", "running"):
                 part()

@@ -82,8 +82,8 @@ class Scaling:
     @property
     def _is_calm(self) -> bool:
         state = self._context.state
-        quiet = state.phase == "running" and not state.busy and not state.finishing and state.resize is None
-        return quiet and state.are(state.ranks, "running")
+        quiet = state.phase == "running" and not state.busy and not state.finishing
+        return quiet and state.resize is None and state.hold < 0 and state.are(state.ranks, "running")
 
     def _reports(self) -> dict[RankKey, tuple[float, RankReport]] | None:
         """What is known of each rank, and since when; None while that is not all of them."""
