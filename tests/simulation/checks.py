@@ -32,6 +32,7 @@ INVARIANTS = (
     "all consumers of a value agree",
     "asks are answered",
     "compaction forgets nothing",
+    "each line is of one life",
     "each line once",
     "each shard once",
     "an agent's death restarts no rank",
@@ -467,6 +468,8 @@ class Checks:
         for label, values in line.operators.items():
             if values["n"] > self.world.shape.sizes[label.partition(".")[0]]:
                 self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {values}")
+        if len(lives := {values["life"] for values in line.operators.values()}) > 1:
+            self.world.fail("each line is of one life", f"line {line.step} has parts of {sorted(lives)}")
         self.lines.append(line.step)
 
     # ---------------------------------------------------------------------------------------------------------- the end

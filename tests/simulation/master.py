@@ -169,11 +169,11 @@ class SimMaster:
             self.lines.resized(sizes_now(self.machine.state))
         if {"replanned", "layout_changed"} & set(kinds):
             self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
-        others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
         if dies:
-            others = others[: len(others) // 2] if dies == "within" else []
+            others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
+            effects = others[: len(others) // 2] if dies == "within" else []
             self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {kinds}")
-        for effect in others:
+        for effect in effects:
             self._do(effect)
         if dies:
             self._killed()
@@ -229,6 +229,8 @@ class SimMaster:
                 for line in lines:
                     world.checks.published(line)
                 self.handle_soon(me.Published(self.lines.published))
+            case me.Record(kind="rolled_back", data=data):
+                self.lines.rolled_back(data["step"])
             case me.Replan():
                 world.at(world.between(0.01, 0.3), self._replan, effect)
             case me.FindLayout():

@@ -741,6 +741,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Checkpoints, "_add", _checkpoint_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
+    Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
+             lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",
              "no call is run twice in one life", "calls", method(CalleeState, "__init__", _keeps_nothing)),
     Mutation("a callee does not know a call that it runs", "no call is run twice in one life", "calls",

@@ -30,7 +30,9 @@ from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
 from rolemesh.graph.schedule import Period
+from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import ItemsIn
@@ -184,7 +186,10 @@ class SimRank:
         self.advance: m.Watermarks | None = None
         self.granted = self.persisted = self.pause = self.paused = -1
         self.last, self.said = self.job.steps - 1, False
-        self.told: list[m.Metrics] = []
+        self.told: list[Block] = []
+        self._made: list[int] = []
+        """Steps of which the lines have not been sent."""
+        self.timeline = agent.memory.timeline
         """Lines of metrics that may not be on disk."""
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self.ways: dict[int, OutEdge] = {}
@@ -289,7 +294,7 @@ class SimRank:
     def report(self, message: m.RankToAgent) -> None:
         """Tell the agent, and whoever comes after it."""
         if isinstance(message, m.RankMetrics):
-            self.told += message.lines
+            self.told += message.blocks
         else:
             self.agent.memory.said.setdefault((self.key, self.generation), []).append(message)
         self.world.send(self, self.agent, message)
@@ -371,7 +376,7 @@ class SimRank:
                 self.stopping = True
             case m.Adopted():
                 published = self.advance.published if self.advance is not None else -1
-                self.told = [line for line in self.told if line.step > published]
+                self.told = [block for block in self.told if block.last > published]
                 lines = m.RankMetrics(*self.key, self.generation, tuple(self.told))
                 said = self.agent.memory.said.get((self.key, self.generation), ())
                 for message in (*said, lines):
@@ -468,7 +473,10 @@ class SimRank:
             self.agent.memory.lines.setdefault(self.key, []).append(step)
             yield from self._boundary(step)
             self.finished = step
-            self._tell((step,))
+            self._made.append(step)
+            if step % 2 or self.stopping or step >= min(self.granted, self.last):
+                made, self._made = self._made, []
+                self._tell(made)
             self._pump()
             if self.stopping:
                 raise Stopped
@@ -488,8 +496,9 @@ class SimRank:
     def _tell(self, steps: Iterable[int]) -> None:
         """Send lines of metrics."""
         label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
-        lines = tuple(m.Metrics(self.key[0], at, 1, 1, [0.0] * 3, sums={label: {"n": 1.0}}) for at in steps)
-        self.report(m.RankMetrics(*self.key, self.generation, lines))
+        said = {label: {"life": [float(self.timeline), 1.0]}}
+        lines = (Metrics(self.key[0], at, 1, 1, [0.0] * 3, said, {label: {"n": 1.0}}) for at in steps)
+        self.report(m.RankMetrics(*self.key, self.generation, tuple(packed(lines))))
 
     def _at(self, phase: int, edge: int = -1) -> None:
         self.phase, self.edge, self.since = phase, edge, self.world.now

@@ -46,8 +46,9 @@ def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
 def joined(parts: Sequence[Metrics]) -> Metrics:
     """Several parts of one role and step as one."""
     first, *others = parts
-    if others:
-        first = msgspec.convert(msgspec.to_builtins(first), Metrics)
+    if not others:
+        return first
+    first = msgspec.convert(msgspec.to_builtins(first), Metrics)
     for part in others:
         first.times[:] = map(add, first.times, part.times)
         for label, means in part.means.items():
@@ -74,13 +75,14 @@ class LineBuilder:
     """From the parts of all roles to the line of a step."""
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
-        self._world_sizes = dict(world_sizes)
+        self._scales = {role: 1e6 / size for role, size in world_sizes.items()}
+        """From seconds of all ranks to microseconds of one."""
         self._labels = labels = [op.label for op in graph.ops]
         self._calls: dict[tuple[str, str], list[str]] = {}
         """The calls of each operator, in the flow's order."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
-        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": e.lag for e in graph.edges if e.soonest}
+        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.soonest}
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
         """The line of one step from each role's parts, together of all its ranks; `wall` is seconds since 1970."""
@@ -88,15 +90,18 @@ class LineBuilder:
         means = {label: numbers for part in parts.values() for label, numbers in part.means.items()}
         sums = {label: numbers for part in parts.values() for label, numbers in part.sums.items()}
         records = {name: record for part in parts.values() for name, record in part.records.items()}
-        sizes, first = self._world_sizes, next(iter(parts.values()))
-        times = {role: [round(seconds / sizes[role], 6) for seconds in part.times] for role, part in parts.items()}
-        operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
+        scales, first = self._scales, next(iter(parts.values()))
+        roles = {
+            role: RoleTimes(*[int(s * scales[role] + 0.5) / 1e6 for s in part.times]) for role, part in parts.items()
+        }
+        operators: dict[str, dict[str, float]] = {}
         values: dict[str, float] = {}
-        for labels in self._calls.values():
-            values = _numbers(labels, means, sums) | values
-        roles = {role: RoleTimes(*seconds) for role, seconds in times.items()}
+        if means or sums:
+            operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
+            for labels in self._calls.values():
+                values = _numbers(labels, means, sums) | values
         said = {label: metrics["staleness"] for label, metrics in operators.items() if "staleness" in metrics}
-        staleness = {label: float(lag) for label, lag in self._lags.items()} | said
+        staleness = self._lags | said
         return StepMetrics(first.step, first.steps, wall, values, operators, roles, staleness, records)
 
 

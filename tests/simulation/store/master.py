@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rolemesh.api.observer import Event
 from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import StateError
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.master.journal import Claimed, Journal
 from rolemesh_durable.master.publication import Publication
 from rolemesh_durable.master.writer import Writes
+from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.merge import LineAssembler
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Killed", "Master", "Report"]
 
-Report = tuple[str, int, tuple[Metrics, ...]]
+Report = tuple[str, int, tuple[Block, ...]]
 """An agent, how far its rank is, and its lines."""
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
+from rolemesh_durable.protocol.blocks import packed
 from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.neighbours import Neighbours
 
@@ -197,10 +199,10 @@ def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_sa
 
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine = started()
-    line = m.Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])
-    machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
+    (block,) = packed([Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])])
+    machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (block,))), 0.1)
     sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ae.Sampled(), t))]
-    assert sent.count((line,)) >= 2
+    assert sent.count((block,)) >= 2
     machine.handle(ae.FromMaster(m.Watermarks(1, 0, 5, 0, 0, -1, {})), 4.85)
     assert [r.metrics for r in reports(machine.handle(ae.Sampled(), 8.0))] == [()]
 

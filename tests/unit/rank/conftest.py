@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,11 +22,13 @@ from rolemesh.api.transport import Site, TransportKeys
 from rolemesh.api.workload import NoOptions, RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
+from rolemesh.runs.metrics import Metrics
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.edges import Ports
@@ -57,7 +60,7 @@ class Outcome:
 
     finished: int = -1
     seen: list[Any] = field(default_factory=list)
-    lines: list[m.Metrics] = field(default_factory=list)
+    lines: list[Metrics] = field(default_factory=list)
     failure: str = ""
     traceback: str = ""
     refused: int = 0
@@ -237,7 +240,7 @@ class Fleet:
             status_page = StatusPage.open(self.sockets / f"status-{role}-{rank}")
 
             def report(message: m.RankMetrics) -> None:
-                outcome.lines += message.lines
+                outcome.lines += chain(*map(lines_of, message.blocks))
                 endpoint.report(message)
 
             meter = Meter(ctx, every, report)

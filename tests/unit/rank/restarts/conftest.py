@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ import zmq
 
 from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
@@ -102,7 +105,7 @@ class Village:
         self.reports.bind(self.address)
         self.committed = self.origin_step
         self.max_granted = self.steps - 1
-        self.lines: dict[tuple[str, int], m.Metrics] = {}
+        self.lines: dict[tuple[str, int], Metrics] = {}
         self.failures: list[Any] = []
         self.ranks: dict[tuple[str, int], Rank] = {}
         self.killed = 0
@@ -228,7 +231,7 @@ class Village:
             return
         rank = self.ranks[message.role, message.rank]
         if isinstance(message, m.RankMetrics):
-            for line in message.lines:
+            for line in chain(*map(lines_of, message.blocks)):
                 self.lines.setdefault((message.role, message.rank, line.step), line)
         if rank.launch.generation != message.generation:
             return

@@ -19,6 +19,9 @@ from rolemesh_durable.journal.paging import PAGE, pages, start_after
 
 __all__ = ["events", "lines", "newest"]
 
+PAGE_LINES = 2048
+"""Of lines of metrics, which are many where steps are short; an observer has room for twice as many (`Background`)."""
+
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -67,7 +70,7 @@ def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[Step
         if line.step >= until:
             break
         page.append(line)
-        if len(page) >= PAGE:
+        if len(page) >= PAGE_LINES:
             yield page
             page = []
     if page:

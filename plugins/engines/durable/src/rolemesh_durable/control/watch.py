@@ -190,8 +190,9 @@ class _Session:
 
     def _take_lines(self, update: Update) -> None:
         lines = [line for line in update.lines if line.step > self._step]
-        if lines and lines[0].step - lines[0].steps > self._step:
-            lines = next(history.lines(self._run, self._step, lines[0].step), lines)
+        if not lines and update.step > self._step:
+            # The master remembers the latest only.
+            lines = next(history.lines(self._run, self._step), lines)
         self._pass_on(lines)
 
     def _finish(self, result: dict[str, Any]) -> None:

@@ -190,8 +190,11 @@ def _after(events: deque[Event], seq: int) -> Iterator[Event]:
 
 
 def _beyond(lines: deque[StepMetrics], step: int) -> Iterator[StepMetrics]:
-    """From the newest back: a watcher who keeps up lacks the last few."""
+    """From the newest back: a watcher who keeps up lacks the last few. None for one who has missed some: what it lacks
+    first is in the file, and it would drop these."""
     count = 0
+    if lines and lines[0].step - lines[0].steps > step:
+        return iter(())
     for line in reversed(lines):
         if line.step <= step:
             break

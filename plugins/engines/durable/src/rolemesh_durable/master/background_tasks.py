@@ -69,7 +69,7 @@ class BackgroundTasks:
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Tell now and then which nodes there are and which are to leave, and of what room there is for scaled roles."""
+        """Tell now and then which nodes there are, which are to leave, and the room for roles with scalers."""
         ranges = self._bundle.outline.ranges if self._bundle.scalers else {}
 
         def task() -> None:

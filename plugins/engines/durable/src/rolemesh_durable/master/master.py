@@ -39,6 +39,7 @@ from rolemesh_durable.master.report import result_of, status_of
 from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
@@ -282,6 +283,8 @@ class Master:
                     self._publish(agent, metrics)
                 case e.End():
                     self._finish()
+                case e.Record(kind="rolled_back", data=data):
+                    self._lines.rolled_back(data["step"])
 
     def _relaid(self) -> None:
         """The job has other world sizes now."""
@@ -291,7 +294,7 @@ class Master:
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 
-    def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
+    def _publish(self, agent: str, metrics: tuple[Block, ...]) -> None:
         lines = tuple(
             self._lines.add(agent, metrics, self._machine.now, self._machine.state.committed, wall=time.time())
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import LineBuilder, Metrics, joined
+from rolemesh_durable.protocol.blocks import Block, Tracks, packed, rows_of
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 
@@ -16,76 +16,69 @@ class MetricsMerger:
     """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
 
     Lines are kept rank by rank until they are known to be durable (`forget`), so that they can be sent again, and be
-    joined again when ranks come here or leave. A rank that was started again sends some lines twice: they are dropped.
+    joined again when ranks come here or leave.
     """
 
     def __init__(self) -> None:
         self._ranks: dict[str, set[int]] = {}
-        self._parts: dict[tuple[str, int], dict[int, Metrics]] = {}
-        self._complete: dict[tuple[str, int], Metrics] = {}
-        self._fresh: set[tuple[str, int]] = set()
+        self._tracks: dict[str, Tracks[int]] = {}
+        self._sent: dict[str, int] = {}
         self._forgotten = -1
+        self.pending = False
+        """Something has come that has not been taken yet."""
 
     def expect(self, role: str, rank: int) -> None:
         """Lines of `role` need this rank too, also those that were complete without it."""
         self._ranks.setdefault(role, set()).add(rank)
-        for key in [key for key in self._complete if key[0] == role and rank not in self._parts[key]]:
-            del self._complete[key]
-            self._fresh.discard(key)
+        self._sent.pop(role, None)
 
     def leave(self, role: str, rank: int) -> None:
         """This rank's process is over: what it has told will be told by its successor, maybe elsewhere."""
         self._ranks.get(role, set()).discard(rank)
-        for key, parts in list(self._parts.items()):
-            if key[0] == role and parts.pop(rank, None) is not None:
-                self._complete.pop(key, None)
-                self._fresh.discard(key)
-                if parts:
-                    self._join(key)
-                else:
-                    del self._parts[key]
+        if role in self._tracks and self._tracks[role].drop({rank}):
+            self._sent.pop(role, None)
+            self.pending = True
 
-    def add(self, rank: int, lines: Iterable[Metrics]) -> None:
-        """Take the lines of one rank; a line that this rank has already sent is dropped."""
-        for line in lines:
-            key = (line.role, line.step)
-            if line.step > self._forgotten and rank not in (parts := self._parts.setdefault(key, {})):
-                parts[rank] = line
-                self._join(key)
+    def add(self, rank: int, blocks: Iterable[Block]) -> None:
+        """Take the lines of one rank."""
+        for block in blocks:
+            if (new := block.between(self._forgotten, block.last)) is not None:
+                self._tracks.setdefault(new.role, Tracks()).add(rank, new)
+                self._sent[new.role] = min(self._sent.get(new.role, -1), new.first - 1)
+                self.pending = True
 
-    def _join(self, key: tuple[str, int]) -> None:
-        parts = self._parts[key]
-        if not parts.keys() >= self._ranks.get(key[0], set()):
-            return
-        self._complete[key] = joined([parts[rank] for rank in sorted(parts)])
-        self._fresh.add(key)
-
-    @property
-    def pending(self) -> bool:
-        """Complete lines have not been taken yet."""
-        return bool(self._fresh)
-
-    def take(self) -> tuple[Metrics, ...]:
+    def take(self) -> tuple[Block, ...]:
         """The complete lines since the last call."""
-        fresh, self._fresh = self._fresh, set()
-        return tuple(self._complete[key] for key in sorted(fresh, key=_by_step))
+        return self._complete(self._sent)
 
-    def lines(self) -> tuple[Metrics, ...]:
+    def lines(self) -> tuple[Block, ...]:
         """All complete lines that are not known to be durable."""
-        self._fresh = set()
-        return tuple(self._complete[key] for key in sorted(self._complete, key=_by_step))
+        return self._complete({})
+
+    def _complete(self, sent: Mapping[str, int]) -> tuple[Block, ...]:
+        self.pending = False
+        whole: list[Block] = []
+        for role, tracks in self._tracks.items():
+            for found in tracks.stretches(sent.get(role, -1)):
+                if found.keys() >= self._ranks.get(role, set()):
+                    whole += _joined([found[rank] for rank in sorted(found)])
+        for block in whole:
+            self._sent[block.role] = block.last
+        return tuple(whole)
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are durable."""
         if step > self._forgotten:
             self._forgotten = step
-            self._parts = {key: parts for key, parts in self._parts.items() if key[1] > step}
-            self._complete = {key: line for key, line in self._complete.items() if key[1] > step}
-            self._fresh = {key for key in self._fresh if key[1] > step}
+            for tracks in self._tracks.values():
+                tracks.keep(step)
 
 
-def _by_step(key: tuple[str, int]) -> tuple[int, str]:
-    return key[1], key[0]
+def _joined(blocks: list[Block]) -> list[Block]:
+    """The lines of several ranks, which end alike, as theirs together."""
+    if len(blocks) == 1:
+        return blocks
+    return packed(joined(parts) for parts in rows_of(blocks) if len(parts) == len(blocks))
 
 
 PATIENCE_S = 10.0
@@ -99,18 +92,19 @@ class LineAssembler:
         """`published`: lines up to this step have been built before."""
         self._graph, self._world_sizes = graph, dict(world_sizes)
         self._builder = LineBuilder(graph, world_sizes)
-        self._parts: dict[int, dict[str, dict[str, Metrics]]] = {}
-        self._since: dict[int, float] = {}
-        """Since when a step has been known to be committed, of which there is a part."""
+        self._tracks: Tracks[tuple[str, str]] = Tracks()
+        """By role and agent."""
+        self._since: list[tuple[int, float]] = []
+        """Up to which step it was known when that the steps of which there are parts are committed."""
         self._unsettled = 0.0
         self._agents: frozenset[str] | None = None
         self.published = published
 
     def written(self, step: int) -> None:
         """Lines up to `step` are on disk: an earlier master may have written some of them late."""
-        self.published = max(self.published, step)
-        for at in [at for at in self._parts if at <= step]:
-            self._drop(at)
+        if step > self.published:
+            self.published = step
+            self._tracks.keep(step)
 
     def resized(self, world_sizes: Mapping[str, int]) -> None:
         """All lines from now on are of a new layout: what earlier ranks have told of them is void."""
@@ -118,23 +112,22 @@ class LineAssembler:
         self._since.clear()
         self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 
+    def rolled_back(self, step: int) -> None:
+        """The whole job goes back to what it was after `step`: what follows is made again, and no line is of both."""
+        self._tracks.keep(self.published, step)
+        self._since.clear()
+
     def unsettled(self, now: float) -> None:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""
         self._unsettled = now
 
     def moved(self, agents: Iterable[str]) -> None:
         """Ranks have moved, and only `agents` have some now: whoever has moved tells its new agent all that is open."""
-        self._agents = frozenset(agents)
-        for step, by_role in list(self._parts.items()):
-            for role, by_agent in list(by_role.items()):
-                by_role[role] = {agent: part for agent, part in by_agent.items() if agent in self._agents}
-                if not by_role[role]:
-                    del by_role[role]
-            if not by_role:
-                self._drop(step)
+        self._agents = here = frozenset(agents)
+        self._tracks.drop({source for source in self._tracks if source[1] not in here})
 
     def add(
-        self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1, *, wall: float
+        self, agent: str, blocks: Iterable[Block], now: float, committed: int = -1, *, wall: float
     ) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now.
 
@@ -143,36 +136,47 @@ class LineAssembler:
         A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` is built
         without a part that has not come 10 s later, with every rank in its place.
         """
-        for line in lines if self._agents is None or agent in self._agents else ():
-            if line.step > self.published:
-                by_agent = self._parts.setdefault(line.step, {}).setdefault(line.role, {})
-                if agent not in by_agent or line.ranks >= by_agent[agent].ranks:
-                    by_agent[agent] = line
-        for step in self._parts:
-            # Not since the first part: the slowest rank of a step may take minutes more, and commits it when it comes.
-            if step <= committed:
-                self._since.setdefault(step, now)
+        for block in blocks if self._agents is None or agent in self._agents else ():
+            if (new := block.between(self.published, block.last)) is not None:
+                self._tracks.add((new.role, agent), new)
+        late = self._late(committed, now)
         done: list[StepMetrics] = []
-        for step in sorted(self._parts):
-            # A report may be lost, or overtaken: then the lines before this one are still to come.
-            whole = self._follows(step) and all(self._count(step, role) >= n for role, n in self._world_sizes.items())
-            since = max(self._since.get(step, math.inf), self._unsettled)
-            if not whole and now <= since + PATIENCE_S:
+        for found in self._tracks.stretches():
+            last = max(block.last for block in found.values())
+            upto = last if self._is_whole(found) else late
+            done += self._built(found, upto, wall)
+            self.published = done[-1].step if done else self.published
+            if upto < last:
                 break
-            done.append(self._builder.build({role: tuple(by.values()) for role, by in self._parts[step].items()}, wall))
-            self._drop(step)
-            self.published = step
+        if done:
+            self._tracks.keep(self.published)
         return done
 
-    def _drop(self, step: int) -> None:
-        del self._parts[step]
-        self._since.pop(step, None)
+    def _late(self, committed: int, now: float) -> int:
+        """Lines that end up to this step have been waited for long enough."""
+        known = min(committed, self._tracks.last)
+        # Not since the first part: the slowest rank of a step may take minutes more, and commits it when it comes.
+        self._since = [(step, since) for step, since in self._since if step > self.published]
+        if known > (self._since[-1][0] if self._since else self.published):
+            self._since.append((known, now))
+        return max((at for at, since in self._since if now > max(since, self._unsettled) + PATIENCE_S), default=-1)
 
-    def _follows(self, step: int) -> bool:
-        """Whether the line of `step` begins where the last one has ended."""
-        return any(
-            step - part.steps <= self.published for parts in self._parts[step].values() for part in parts.values()
-        )
+    def _is_whole(self, found: Mapping[tuple[str, str], Block]) -> bool:
+        """Whether these are the next lines, with the parts of all ranks."""
+        # A report may be lost, or overtaken: then the lines before this one are still to come.
+        if all(block.begin > self.published for block in found.values()):
+            return False
+        counts = dict.fromkeys(self._world_sizes, 0)
+        for (role, _), block in found.items():
+            counts[role] += block.ranks
+        return all(count >= self._world_sizes[role] for role, count in counts.items())
 
-    def _count(self, step: int, role: str) -> int:
-        return sum(part.ranks for part in self._parts[step].get(role, {}).values())
+    def _built(self, found: Mapping[tuple[str, str], Block], upto: int, wall: float) -> list[StepMetrics]:
+        """The lines of these parts, as far as they end up to step `upto`."""
+        lines: list[StepMetrics] = []
+        for row in rows_of([left for block in found.values() if (left := block.between(-1, upto)) is not None]):
+            parts: dict[str, list[Metrics]] = {}
+            for part in row:
+                parts.setdefault(part.role, []).append(part)
+            lines.append(self._builder.build(parts, wall))
+        return lines

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.failures import Failure
-from rolemesh.runs.metrics import Metrics as Metrics
+from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 
@@ -316,7 +316,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[RankReport, ...]
     stored: tuple[Stored, ...] = ()
     persisted: tuple[Persisted, ...] = ()
-    metrics: tuple[Metrics, ...] = ()
+    metrics: tuple[Block, ...] = ()
     warning: str = ""
     timeline: int = 0
     making: tuple[str, ...] = ()
@@ -415,7 +415,7 @@ class RankMetrics(msgspec.Struct, frozen=True, tag=True):
     role: str
     rank: int
     generation: int
-    lines: tuple[Metrics, ...]
+    blocks: tuple[Block, ...]
 
 
 RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankFailed

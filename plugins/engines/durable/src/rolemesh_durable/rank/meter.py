@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -11,13 +12,13 @@ import msgspec
 
 from rolemesh.api.workload import RankContext
 from rolemesh.runs.metrics import Metrics, collect
+from rolemesh_durable.protocol.blocks import Block, lines_of, packed
 from rolemesh_durable.protocol.messages import RankMetrics
 
 __all__ = ["LineLog", "Meter"]
 
 FLUSH_NS = 100_000_000
-"""Lines are sent together, at most this often."""
-MAX_LINES = 4096
+"""Lines are sent together, as blocks, at most this often."""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -38,11 +39,11 @@ class Meter:
     """
 
     __slots__ = (
+        "_blocks",
         "_ctx",
         "_every",
         "_first",
         "_kept",
-        "_lines",
         "_log",
         "_part",
         "_report",
@@ -62,9 +63,10 @@ class Meter:
         self._ctx = ctx
         self._every = every
         self._report = report
-        self._lines: list[Metrics] = []
-        self._kept: deque[Metrics] = deque()
-        """Lines that have been sent and are not known to be on disk."""
+        self._blocks: list[Block] = []
+        """What has not been sent. The last one grows."""
+        self._kept: deque[Block] = deque()
+        """What has been sent and is not known to be on disk."""
         self._sent_ns = monotonic_ns()
         self._first = -1
         self._part = Metrics(ctx.role, -1, 0, 1, [])
@@ -84,7 +86,7 @@ class Meter:
             self._first = step
         if (step + 1) % self._every == 0:
             self._line(step)
-        if now_ns - self._sent_ns >= FLUSH_NS or len(self._lines) >= MAX_LINES:
+        if now_ns - self._sent_ns >= FLUSH_NS:
             self._send(now_ns)
 
     def boundary(self, step: int) -> None:
@@ -100,7 +102,7 @@ class Meter:
 
     def resend(self, lines: Sequence[Metrics]) -> None:
         """Send `lines` of a former generation again."""
-        self._lines += lines
+        self._blocks[:0] = packed(lines)
 
     def _gathered(self, step: int) -> Metrics:
         times = [self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9]
@@ -108,29 +110,33 @@ class Meter:
         return Metrics(part.role, step, steps, 1, times, part.means, part.sums, part.records)
 
     def _line(self, step: int) -> None:
-        line = self._gathered(step)
+        part = self._part
         if self._log is not None:
-            self._log.line(step, encode(line))
-        self._lines.append(line)
+            self._log.line(step, encode(self._gathered(step)))
+        if not self._blocks or self._blocks[-1].last != self._first - 1:
+            self._blocks.append(Block(part.role, 1, self._first - 1, [], ([], [], [])))
+        self._blocks[-1].append(step, self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9)
+        if part.means or part.sums or part.records:
+            self._blocks[-1].note(part)
+            self._part = Metrics(part.role, -1, 0, 1, [])
         self.computing = self.waiting = self.blocked = 0
         self._first = -1
-        self._part = Metrics(line.role, -1, 0, 1, [])
 
     def idle(self) -> bool:
         """The rank is about to block: send what is due. Whether there is more, which soon is."""
-        if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
+        if self._blocks and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
-        return bool(self._lines)
+        return bool(self._blocks)
 
     def published(self, step: int) -> None:
         """Lines up to `step` are on disk."""
-        while self._kept and self._kept[0].step <= step:
+        while self._kept and self._kept[0].last <= step:
             self._kept.popleft()
 
     def say_again(self) -> None:
         """Whoever these lines were sent to is gone."""
-        self._lines[:0] = self._kept
-        self._kept.clear()
+        if self._kept:
+            self._tell(tuple(self._kept))
         self.flush()
 
     def end(self, step: int) -> None:
@@ -150,14 +156,17 @@ class Meter:
     def log_again(self) -> None:
         """The files of the log are gone: what the agent has not got yet is written again, and sent."""
         if self._log is not None:
-            for line in self._lines:
+            for line in chain(*map(lines_of, self._blocks)):
                 self._log.line(line.step, encode(line))
         self.flush()
 
     def _send(self, now_ns: int) -> None:
         self._sent_ns = now_ns
-        if self._lines:
-            ctx, lines = self._ctx, tuple(self._lines)
-            self._lines.clear()
-            self._kept += lines
-            self._report(RankMetrics(ctx.role, ctx.rank, ctx.generation, lines))
+        if self._blocks:
+            blocks, self._blocks = tuple(self._blocks), []
+            self._kept += blocks
+            self._tell(blocks)
+
+    def _tell(self, blocks: tuple[Block, ...]) -> None:
+        ctx = self._ctx
+        self._report(RankMetrics(ctx.role, ctx.rank, ctx.generation, blocks))

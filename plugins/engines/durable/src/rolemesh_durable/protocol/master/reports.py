@@ -63,7 +63,7 @@ class Reports:
         if agent.state == "starting":
             context.tell(t.AgentUp(name, agent.incarnation, report.node, report.pid, report.host))
         self._refusals(agent, report.refused)
-        if report.metrics:
+        if report.metrics and report.timeline == state.timeline:
             context.want(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if state.phase == "stopping":
             return
