@@ -288,16 +288,14 @@ class Master:
 
     def _relaid(self) -> None:
         """The job has other world sizes now."""
-        sizes = sizes_now(self._machine.state)
-        self._lines.resized(sizes)
+        self._lines.resized(sizes := sizes_now(self._machine.state))
         self._tasks.relaid(sizes, self._machine.state.plan)
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 
     def _publish(self, agent: str, metrics: tuple[Block, ...]) -> None:
-        lines = tuple(
-            self._lines.add(agent, metrics, self._machine.now, self._machine.state.committed, wall=time.time())
-        )
+        now, committed = self._machine.now, self._machine.state.committed
+        lines = self._lines.add(agent, metrics, now, committed, wall=time.time())
         if lines:
             self._recent.extend(lines)
             self._publication.add(lines)

@@ -108,7 +108,8 @@ class LineAssembler:
 
     def resized(self, world_sizes: Mapping[str, int]) -> None:
         """All lines from now on are of a new layout: what earlier ranks have told of them is void."""
-        self._parts.clear()
+        self._tracks = Tracks()
+        self._tracks = Tracks()
         self._since.clear()
         self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 

@@ -162,8 +162,7 @@ class AgentMachine:
     def _new_timeline(self, timeline: int) -> list[e.Effect]:
         if timeline <= self._timeline:
             return []
-        self._timeline = timeline
-        self.advance = None
+        self._timeline, self.advance = timeline, None
         # No report says any more that it is here: a rank that comes back must not be restored from it.
         for rank in self.ranks.values():
             rank.snapshots = ()
