@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from tests.installed import Dist, Installed, make_dist, make_environment
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so would the drivers that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -79,6 +79,7 @@ class MasterOutside:
             put=lambda event: None,
             inject=lambda kind, target: None,
             refuse=lambda sizes: "",
+            keeps=lambda node, back: "",
         )
         self._answers.requests = self.requests
         control = Control(self.name, self._job_id, "local", path, 4242, self._started)
