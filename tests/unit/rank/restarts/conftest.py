@@ -131,11 +131,11 @@ class Village:
             origin=self.origin, origin_step=self.origin_step,
         )  # fmt: skip
         status_page = self._status_page(role, rank)
-        mates = {r: str(self._status_page(role, r)) for r in range(self.sizes[role]) if r != rank}
+        mates = tuple(str(self._status_page(role, r)) for r in range(self.sizes[role]) if r != rank)
         known = self.ranks[role, rank] = Rank(launch, status_page=StatusPage.create(status_page))
         start = RankStart(
             launch, self.job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
-            str(self.root), str(self.root), self.address, str(status_page), mates if role in self.collective else {},
+            str(self.root), str(self.root), self.address, str(status_page), mates if role in self.collective else (),
         )  # fmt: skip
         encoded = msgspec.msgpack.encode(start)
         known.process = self.fork.Process(target=_child, args=(encoded, str(self.root / f"log-{role}-{rank}")))
