@@ -17,6 +17,7 @@ import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.turns import Row
 
@@ -103,7 +104,7 @@ def test_the_next_incarnation_adopts_the_ranks_which_go_on_where_they_are(node: 
     lines: dict[int, m.Metrics] = {}
 
     def told(report: m.Report) -> bool:
-        lines.update((line.step, line) for line in report.metrics)
+        lines.update((line.step, line) for block in report.metrics for line in lines_of(block))
         return sorted(lines) == list(range(10)) and report.ranks[0].durable == 9
 
     second.until(told, "the rank goes on, and tells all lines again")

@@ -150,7 +150,7 @@ def test_the_calls_of_one_operator_count_as_one_call_and_the_first_of_several_op
 
 def test_what_ranks_of_an_earlier_layout_have_told_counts_no_more() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assert assembler.add("a0", [part("work", 0, 0.25, ranks=2)], 5.0, wall=5.0) == []
+    assert assembler.add("a0", packed([part("work", 0, 0.25, ranks=2)]), 5.0, wall=5.0) == []
     assembler.resized({"data": 1, "work": 1})
-    (line,) = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 1.0)], 6.0, wall=6.0)
+    (line,) = assembler.add("a0", packed([part("data", 0, 0.0), part("work", 0, 1.0)]), 6.0, wall=6.0)
     assert line.operators["work.do"]["reward"] == 1.0
