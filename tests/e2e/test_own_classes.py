@@ -172,7 +172,7 @@ def test_in_one_process_a_group_is_one_rank_and_there_may_be_several_of_them(own
     (job.folder / "own_flow.py").write_text(flow + "    job.other.add(job.rows.next())\n")
     done = job.cli("run", "job.yaml", "--inline")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "one process cannot have a group of 2 ranks: role group runs as one rank" in done.stdout + done.stderr
+    assert "one process cannot have a group of 3 ranks: role group runs as one rank" in done.stdout + done.stderr
     assert "one process cannot have a group of 3 ranks: role other runs as one rank" in done.stdout + done.stderr
     assert job.metrics()[-1]["operators"]["group.add"]["total"] == sum(range(4 * 12))
     assert job.result()["state_sha256"]["group"] == job.result()["state_sha256"]["other"]
