@@ -126,15 +126,6 @@ def _first_come(original: Any) -> Any:
     return begins
 
 
-def _any_answer(original: Any) -> Any:
-    def answered(self: Any, recovery: Any, event: Any) -> Any:
-        if isinstance(event, me.Replanned):
-            event = msgspec.structs.replace(event, lost=self._away(recovery))
-        return original(self, recovery, event)
-
-    return answered
-
-
 def _grants_are_forgotten(original: Any) -> Any:
     def begin(self: Any, *arguments: Any) -> None:
         original(self, *arguments)
@@ -627,10 +618,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(apply, "_job", _last_step_is_forgotten(apply._job))),
     Mutation("a master chooses the last step without asking how far earlier ones have let ranks run",
              "all end with one step", "finish", method(Progress, "_decide_last", _decides_by_itself)),
-    Mutation("a snapshot is taken before it is journalled that its rank wants the job to finish", "no deadlock",
-             "finish", method(sim_rank.SimRank, "_await_journal", lambda original: lambda self: iter(())), 34_200),
-    Mutation("places that were found for an earlier plan count for this one", "nothing restarts without a failure",
-             "leave", method(CarryingOut, "answered", _any_answer), 1_480),
     Mutation("an agent does not know how far the last one has let its ranks run", "all end with one step", "finish",
              method(AgentMachine, "__init__", _grants_are_forgotten), 1_700),
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
