@@ -51,6 +51,7 @@ INVARIANTS = (
     "one epoch acts",
     "one agent of a rank",
     "one process of a rank",
+    "ranks move to where their plan lets them",
     "ranks start on fit nodes",
     "restored from what there is",
     "rolled back to what is whole",
@@ -153,6 +154,8 @@ class Checks:
                         world.fail("a drain loses no step", f"{key} has begun {self._begun[key]}: {rank}")
             case "node_checked":
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
+            case "replanned":
+                self._moved()
             case "drain_at":
                 self._hold = data["step"]
             case "drained":
@@ -187,6 +190,14 @@ class Checks:
         """A rank starts on this node."""
         if self.world.scenario.limits and (node not in self.fit or node in self.world.scenario.speeds):
             self.world.fail("ranks start on fit nodes", f"{node} has not been found to be one")
+
+    def _moved(self) -> None:
+        state = self.world.journal.state
+        assert state.recovery is not None
+        avoid = {*state.recovery.plan.avoid, *state.unfit, *state.drained}
+        homes = {rank.agent: state.agents[rank.agent] for rank in state.ranks.values()}
+        if wrong := [name for name, agent in homes.items() if agent.place.node in avoid or agent.node_lost]:
+            self.world.fail("ranks move to where their plan lets them", f"ranks are on {wrong}, to avoid are {avoid}")
 
     def _leaves(self, plan: dict[str, Any]) -> None:
         """Ranks leave nodes, and nothing has failed."""

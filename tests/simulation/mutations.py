@@ -13,6 +13,7 @@ from tests.simulation import checks, sharing
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
 from tests.simulation.backend import Backend
+from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
 
@@ -124,6 +125,19 @@ def _first_come(original: Any) -> Any:
         return original(self) if all(head.step <= self._reach for head in heads) else None
 
     return begins
+
+
+def _any_answer(original: Any) -> Any:
+    def answered(self: Any, recovery: Any, event: Any) -> Any:
+        if isinstance(event, me.Replanned):
+            event = msgspec.structs.replace(event, lost=self._away(recovery))
+        return original(self, recovery, event)
+
+    return answered
+
+
+def _takes_its_time(original: Any) -> Any:
+    return lambda self, wanted: self.world.at(self.world.between(0.0, 3.0), original, self, wanted)
 
 
 def _grants_are_forgotten(original: Any) -> Any:
@@ -618,6 +632,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(apply, "_job", _last_step_is_forgotten(apply._job))),
     Mutation("a master chooses the last step without asking how far earlier ones have let ranks run",
              "all end with one step", "finish", method(Progress, "_decide_last", _decides_by_itself)),
+    Mutation("places that were found for an earlier plan count for this one",
+             "ranks move to where their plan lets them", "nodes",
+             lambda: all_of(method(CarryingOut, "answered", _any_answer)(),
+                          method(SimMaster, "_replan", _takes_its_time)())),
     Mutation("an agent does not know how far the last one has let its ranks run", "all end with one step", "finish",
              method(AgentMachine, "__init__", _grants_are_forgotten), 1_700),
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
@@ -637,9 +655,9 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of)), 65),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
              method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
-    Mutation("an agent starts a rank beside its old process", "one process of a rank", "storm",
+    Mutation("an agent starts a rank beside its old process", "one process of a rank", "process",
              lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
-                          method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
+                          method(CarryingOut, "_gone", _does_not_wait_for_the_dead)()), 190),
     Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
              "storm", lambda: patch.object(
                  carrying_out, "resume_points", _old_snapshots_do(carrying_out.resume_points))),
