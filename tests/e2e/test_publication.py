@@ -99,10 +99,10 @@ def test_an_observer_that_hangs_for_ever_keeps_no_job_from_ending(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """A file system of 32 MiB: several times as much as the lines that may wait for room."""
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], check=False).returncode:
         pytest.skip("a small file system can only be mounted by root")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)

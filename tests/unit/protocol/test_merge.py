@@ -61,6 +61,14 @@ def test_a_step_of_the_clock_loses_no_part() -> None:
     assert (line.time, set(line.roles)) == (9001.0, {"data", "work"})
 
 
+def test_lines_that_are_held_come_later_and_each_once() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    whole = packed([part("data", 0, 0.0)]), packed([part("work", 0, 0.5)])
+    assert [assembler.add("a0", blocks, 5.0, wall=5.0, hold=True) for blocks in whole] == [[], []]
+    assert [line.step for line in assembler.add("", (), 6.0, wall=6.0)] == [0]
+    assert assembler.add("a0", whole[0], 7.0, wall=7.0) == []
+
+
 def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ranks_are_brought_back() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
     assert assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, committed=0, wall=5.0) == []

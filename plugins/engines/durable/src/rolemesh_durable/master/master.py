@@ -157,7 +157,7 @@ class Master:
             self._answers.serve()  # before the turn: a driver that has been waiting for an answer is alive
         self._files.collect()
         self._writer.collect()
-        if self._writer.busy or self._publication.full:
+        if self._writer.busy:
             self._keepalive.repeat(time.monotonic())
 
     def _take_over(self, found: Claimed) -> None:
@@ -227,8 +227,8 @@ class Master:
         os.eventfd_write(self._wake, 1)
 
     def _turn(self) -> None:
-        if self._writer.busy or self._publication.full or self._over:
-            return  # nothing follows from what is not durable, or would have to wait in memory for the disk
+        if self._writer.busy or self._over:
+            return  # nothing follows from what is not durable
         events = [*self._inbox.take(), *self._until.events(time.time() - self._started)]
         for event in events:
             if isinstance(event, e.Published):
@@ -294,9 +294,8 @@ class Master:
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 
     def _publish(self, agent: str, metrics: tuple[Block, ...]) -> None:
-        now, committed = self._machine.now, self._machine.state.committed
-        lines = self._lines.add(agent, metrics, now, committed, wall=time.time())
-        if lines:
+        now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
+        if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)
             self._publication.add(lines)
             self._until.look(lines)
@@ -329,6 +328,7 @@ class Master:
         self._serve(until=lambda: not stopping.is_alive())
         ended = time.time()
         result = result_of(self._machine.state, self.bundle, self._journal.history.account, ended - self._started)
+        self._publication.add(self._lines.add("", (), self._machine.now, wall=ended))  # what has been held
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
         self._serve(until=lambda: self._publication.wait(0) or not self._publication.patient)

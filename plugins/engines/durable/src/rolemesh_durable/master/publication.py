@@ -31,7 +31,10 @@ PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, err
 DRAIN_S = 60.0
 """How long anything else may take, at the job's end, for what is not written yet."""
 MOST_WAITING = 16384
-"""Events and lines that may wait for the disk. Then the master makes no further ones: ranks wait in their grant."""
+"""Events and lines that may wait for the disk. Then the master makes no further lines of what it has been told: that
+takes less memory, and is no more than ranks have been granted."""
+MOST_AT_ONCE = 2048
+"""Of these are written together: a disk with little room takes what it has room for."""
 
 
 class _Observers(Protocol):
@@ -134,11 +137,11 @@ class Publication:
         self._metrics.close()
 
     def take(self) -> bool:
-        """Take all that waits, as soon as something does; False at the end. First of all it takes nothing."""
+        """Take what waits, as soon as something does; False at the end. First of all it takes nothing."""
         with self._news:
             while not (self._begins or self._waiting or self._closing):
                 self._news.wait()
-            batch, self._waiting = self._waiting, []
+            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
             self._taken = len(batch)
         self._batch = batch
         self._lines = {

@@ -109,7 +109,6 @@ class LineAssembler:
     def resized(self, world_sizes: Mapping[str, int]) -> None:
         """All lines from now on are of a new layout: what earlier ranks have told of them is void."""
         self._tracks = Tracks()
-        self._tracks = Tracks()
         self._since.clear()
         self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 
@@ -128,9 +127,9 @@ class LineAssembler:
         self._tracks.drop({source for source in self._tracks if source[1] not in here})
 
     def add(
-        self, agent: str, blocks: Iterable[Block], now: float, committed: int = -1, *, wall: float
+        self, agent: str, blocks: Iterable[Block], now: float, committed: int = -1, *, wall: float, hold: bool = False
     ) -> list[StepMetrics]:
-        """Take an agent's parts; return the lines that are complete now.
+        """Take an agent's parts; return the lines that are complete now, or none with `hold`: these come later.
 
         `now` (seconds of any monotonic clock) decides how long has been waited; `wall` is written into the lines.
 
@@ -142,6 +141,8 @@ class LineAssembler:
                 self._tracks.add((new.role, agent), new)
         late = self._late(committed, now)
         done: list[StepMetrics] = []
+        if hold:
+            return done
         for found in self._tracks.stretches():
             last = max(block.last for block in found.values())
             upto = last if self._is_whole(found) else late
