@@ -94,6 +94,8 @@ class Checks:
         self.fit: set[str] = set()
         """Nodes that the journal says are fit for ranks."""
         self._generations: dict[RankKey, int] = {}
+        self._known_up: dict[RankKey, int] = {}
+        """The newest generations of which the journal says that they have started."""
         self._epochs: dict[str, int] = {}
         self._chosen: dict[tuple[NodeMemory, int, RankKey, int, int], Any] = {}
         self._took: dict[tuple[RankKey, int], dict[tuple[int, int], int]] = {}
@@ -152,6 +154,8 @@ class Checks:
                     key = rank["role"], rank["rank"]
                     if world.scenario.family == "drain calm" and rank["resume"] != self._begun[key]:
                         world.fail("a drain loses no step", f"{key} has begun {self._begun[key]}: {rank}")
+            case "rank_up":
+                self._known_up[data["role"], data["rank"]] = data["generation"]
             case "node_checked":
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
             case "replanned":
@@ -330,7 +334,8 @@ class Checks:
         known = self._generations.get(rank.key, -1)
         if world.scenario.family == "resize calm" and known >= 0 and rank.key[0] not in self._resized:
             world.fail("a resize restarts its roles only", f"{rank.name} starts")
-        if rank.generation <= known:
+        # Who has died with its agent before anybody heard of it was never there.
+        if rank.generation < known or rank.generation == known == self._known_up.get(rank.key):
             world.fail("generations grow", f"{rank.name} starts after generation {known}")
         self._generations[rank.key] = rank.generation
         if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:

@@ -40,9 +40,12 @@ class MetricsMerger:
             self.pending = True
 
     def add(self, rank: int, blocks: Iterable[Block]) -> None:
-        """Take the lines of one rank."""
+        """Take the lines of one rank; of one that has left they come too late."""
         for block in blocks:
-            if (new := block.between(self._forgotten, block.last)) is not None:
+            if (
+                rank in self._ranks.get(block.role, ())
+                and (new := block.between(self._forgotten, block.last)) is not None
+            ):
                 self._tracks.setdefault(new.role, Tracks()).add(rank, new)
                 self._sent[new.role] = min(self._sent.get(new.role, -1), new.first - 1)
                 self.pending = True
