@@ -55,6 +55,21 @@ def test_a_newer_generation_waits_for_the_end_of_the_older_one() -> None:
     assert of(machine.handle(ae.RankExited(*WORK, signal=9), 0.2), ae.Fork) == [ae.Fork(newer)]
 
 
+def test_what_a_rank_has_left_is_told_by_one_that_was_halted_before_it_started() -> None:
+    ranks = range(200)
+    machine = started(*(order(rank=n) for n in ranks))
+    for n in ranks:
+        machine.handle(ae.FromRank(m.RankHello("work", n, 0, 100 + n, {})), 0.1)
+        machine.handle(ae.RankExited("work", n, 0, signal=9, snapshots=(4, 5)), 0.2)
+    machine.handle(ae.FromMaster(m.Halt(1, tuple(("work", n, 0) for n in ranks))), 0.3)
+    effects = machine.handle(ae.FromMaster(m.Launch(1, 0, tuple(order(rank=n, generation=1) for n in ranks))), 0.4)
+    waiting = set(ranks) - {fork.launch.rank for fork in of(effects, ae.Fork)}
+    effects = machine.handle(ae.FromMaster(m.Halt(1, tuple(("work", n, 1) for n in ranks))), 0.5)
+    told = {rank.rank: rank.snapshots for rank in reports(effects)[-1].ranks if rank.state == "gone"}
+    assert waiting
+    assert told == dict.fromkeys(waiting, (4, 5))
+
+
 def test_an_order_that_a_halt_has_overtaken_starts_nothing() -> None:
     machine = AgentMachine(Identity("a", "n"), 5.0, NOBODY)
     machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.0)

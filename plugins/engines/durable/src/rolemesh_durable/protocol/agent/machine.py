@@ -184,8 +184,9 @@ class AgentMachine:
         return self._begin(launch)
 
     def _begin(self, launch: m.RankLaunch) -> list[e.Effect]:
-        self.ranks[launch.role, launch.rank] = AgentRank(launch, alive=True)
-        self._reporting.metrics.expect(launch.role, launch.rank)
+        key = launch.role, launch.rank
+        self.ranks[key] = AgentRank(launch, alive=True, snapshots=self._stored(key))
+        self._reporting.metrics.expect(*key)
         return self.addresses.learn(launch.layout) + ([e.Fetch(launch)] if launch.replica else self._fork(launch))
 
     def _fork(self, launch: m.RankLaunch) -> list[e.Effect]:
@@ -215,11 +216,9 @@ class AgentMachine:
         if rank is None or rank.launch.generation <= generation:
             self._reporting.metrics.leave(role, n)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
-            # Never started here: what its last generation has left is in `stored`.
-            last = rank.launch if rank is not None else unknown(role, n)
-            snapshots = rank.snapshots if rank is not None else self._stored(key)
-            last = msgspec.structs.replace(last, generation=generation)
-            self.ranks[key] = AgentRank(last, "gone", snapshots=snapshots)
+            # Never started here, or not in this generation.
+            last = msgspec.structs.replace(rank.launch if rank else unknown(role, n), generation=generation)
+            self.ranks[key] = AgentRank(last, "gone", snapshots=self._stored(key))
             return []
         if rank.launch.generation > generation:
             return []
@@ -238,7 +237,9 @@ class AgentMachine:
         return self._process_gone(rank)
 
     def _stored(self, key: RankKey) -> tuple[int, ...]:
-        return next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
+        """What is in memory of a rank that has no process, of an earlier incarnation and of this one."""
+        before = next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
+        return tuple(sorted({*before, *(self.ranks[key].snapshots if key in self.ranks else ())}))
 
     def _to_connected(self, message: m.AgentToRank) -> list[e.Effect]:
         return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
