@@ -187,10 +187,10 @@ class Endless:
 
 def drawn(outcome: Outcome, path: Path) -> None:
     """The curves of a run as a picture."""
-    import matplotlib  # noqa: PLC0415
+    import matplotlib
 
     matplotlib.use("agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+    from matplotlib import pyplot
 
     minutes = [each.at / 60 for each in outcome.samples]
     curves = {
