@@ -11,9 +11,9 @@ import sys
 KERNEL_NAMES = (
     "attach", "backlog", "checkpoint", "checks", "collocation", "console", "disk", "drain", "durable", "events",
     "failover-job", "failover-node", "failover-process", "failover-shrink", "files", "fsdp", "function", "inline",
-    "job", "local", "logs", "mariadb", "matmul", "memory", "mysql", "network", "node", "pack", "pd", "plot",
+    "job", "launch", "local", "logs", "mariadb", "matmul", "memory", "mysql", "network", "node", "pack", "pd", "plot",
     "postgresql", "process", "ray", "reasoning-gym", "reasoning-gym-reward", "rehearsal", "scale", "scaler-backlog",
-    "scalers", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "standard", "status", "stop",
+    "scalers", "script", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "standard", "status", "stop",
     "subgraph", "tcp", "testing", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""

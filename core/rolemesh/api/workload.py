@@ -316,6 +316,8 @@ class Workload:
     """collective: ranks talk to each other inside operators, so they get a rendezvous and live and die together."""
     deterministic: ClassVar[bool] = False
     """True: state after a step depends only on state, inputs, options and seed, bit for bit."""
+    lockstep: ClassVar[bool] = True
+    """Of a collective group: all ranks begin an operator together. If not, each when it comes to it."""
     preload: ClassVar[Sequence[str]] = ()
     """Modules that the zygote imports before it forks ranks. They must start no thread and touch no GPU."""
     env: ClassVar[Mapping[str, str]] = {}

@@ -67,7 +67,8 @@ def _app(given: Sequence[str]) -> typer.Typer:
             groups[group].add_typer(found, name=last, help=verb.about())
             groups[name] = found
         else:
-            groups[group].command(last, help=inspect.getdoc(found) or verb.about())(found)
+            settings = getattr(found, "context_settings", None)
+            groups[group].command(last, help=inspect.getdoc(found) or verb.about(), context_settings=settings)(found)
     app.callback()(_root)
     return app
 

@@ -171,12 +171,12 @@ class PluginConformance:
 
     def _refusal(self, cls: type[Any], options: dict[str, Any], base: Path) -> ValidationError | RolemeshError | None:
         try:
-            self.check_options(cls, cls.Options.model_validate(options, context={"base": str(base)}))
+            self.check_options(cls, cls.Options.model_validate(options, context={"base": str(base)}), base)
         except (ValidationError, RolemeshError) as error:
             return error
         return None
 
-    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+    def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """What looks at options beyond their model."""
         if self.kind != "workloads":
             cls(options)

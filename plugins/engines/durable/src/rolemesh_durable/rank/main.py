@@ -212,6 +212,7 @@ class _Rank:
         workload.setup(ctx)
         if admission is not None:
             admission.set_up(workload)
+            admission = admission if cls.lockstep or self.turn_page is not None else None
         self.setup_s = time.monotonic() - begun
         self.operator = ""
         return workload, ctx, admission

@@ -84,7 +84,7 @@ class BackendConformance(PluginConformance):
             each.end(self.timeout_s)
             each.handle.close()
 
-    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+    def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """Beyond the model: a backend of these can be made."""
         cls(options).close()
 

@@ -75,7 +75,7 @@ class SourceConformance(PluginConformance):
                 time.sleep(LOOK_S)
         return {partition: rows for partition, rows in found.items() if rows}
 
-    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+    def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """Making one opens nothing."""
         cls(options)
 

@@ -61,7 +61,7 @@ class StoreConformance(PluginConformance):
         store.prepare()
         return store
 
-    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+    def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """There is nothing beyond the model."""
 
     # --------------------------------------------------------------------------------------------------------- tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,9 +65,9 @@ class WorkloadConformance(PluginConformance):
         return cls.stateful(checked_options)
 
     @pytest.fixture
-    def sizes(self, cls: type[Workload], checked_options: BaseModel) -> tuple[int, ...]:
+    def sizes(self, cls: type[Workload], checked_options: BaseModel, base: Path) -> tuple[int, ...]:
         """Those of `world_sizes` that the workload accepts with these options."""
-        refusals = {size: _refusal(cls, checked_options, size) for size in self.world_sizes}
+        refusals = {size: _refusal(cls, checked_options, size, base) for size in self.world_sizes}
         accepted = tuple(size for size, refusal in refusals.items() if refusal is None)
         assert accepted, f"check() accepts none of the world sizes {self.world_sizes}: {refusals[self.world_sizes[0]]}"
         return accepted
@@ -315,10 +316,10 @@ class WorkloadConformance(PluginConformance):
             found = differences(travelled(size, every=NEVER), turned)
             assert not found, found[0]
 
-    def check_options(self, cls: type[Any], options: BaseModel) -> None:
+    def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """`Workload.check`, in every world size that the test has."""
         for size in self.world_sizes:
-            cls.check(options, size)
+            _check(cls, options, size, base)
 
 
 class Travelled:
@@ -389,9 +390,14 @@ class Travelled:
             )
 
 
-def _refusal(cls: type[Workload], options: BaseModel, size: int) -> OptionsError | None:
+def _check(cls: type[Workload], options: BaseModel, size: int, base: Path) -> None:
+    told = {"base": base} if "base" in inspect.signature(cls.check).parameters else {}
+    cls.check(options, size, **told)
+
+
+def _refusal(cls: type[Workload], options: BaseModel, size: int, base: Path) -> OptionsError | None:
     try:
-        cls.check(options, size)
+        _check(cls, options, size, base)
     except OptionsError as error:
         return error
     return None

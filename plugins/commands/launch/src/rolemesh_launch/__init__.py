@@ -1,0 +1,1 @@
+"""``rolemesh launch``: a training script as it is, run by rolemesh."""

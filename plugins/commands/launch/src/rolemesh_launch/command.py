@@ -1,0 +1,170 @@
+"""`rolemesh launch`: a training script, with torchrun's flags."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+from pydantic import ValidationError
+
+from rolemesh.api.command import Command
+from rolemesh.cli.arguments import RunsDir
+from rolemesh.errors import JobFileError
+from rolemesh.job.run import JobRun, engine_named
+from rolemesh.placement.nodes import this_machine
+from rolemesh.runs.run import runs_folder
+from rolemesh_launch.flags import Asked, job_name, node_range, processes, std
+from rolemesh_launch.job import job_of
+from rolemesh_launch.watching import Printing, finish, say
+
+__all__ = ["Launch", "launch"]
+
+
+class Launch(Command):
+    """`rolemesh launch`."""
+
+    help: ClassVar[str] = "Run a training script as it is, with torchrun's flags."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """The verb."""
+        return launch
+
+
+def _flag(name: str, text: str, **more: Any) -> Any:
+    """A flag of torchrun's, which may be written with underscores."""
+    return typer.Option(f"--{name}", f"--{name.replace('-', '_')}", *more.pop("short", ()), help=text, **more)
+
+
+def launch(
+    script: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script, and what it is told.")
+    ],
+    nproc_per_node: Annotated[
+        str, _flag("nproc-per-node", "Processes on each node: a number, cpu, gpu or auto.")
+    ] = "1",
+    nnodes: Annotated[
+        str, _flag("nnodes", "Nodes: 2, or 1:4 for as many as there is room for, more or fewer later.")
+    ] = "1",
+    max_restarts: Annotated[
+        int, _flag("max-restarts", "How often the processes are started again before the job fails.", min=0)
+    ] = 3,
+    module: Annotated[bool, _flag("module", "SCRIPT is a module, as for python -m.", short=("-m",))] = False,
+    no_python: Annotated[bool, _flag("no-python", "SCRIPT is an executable.")] = False,
+    role: Annotated[str, _flag("role", "ROLE_NAME of the processes, and the prefix with --tee.")] = "default",
+    tee: Annotated[
+        str,
+        _flag("tee", "Prefix what ranks print: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank.", short=("-t",)),
+    ] = "0",
+    redirects: Annotated[
+        str, _flag("redirects", "What goes to the log files only, in the same form.", short=("-r",))
+    ] = "0",
+    local_ranks_filter: Annotated[str, _flag("local-ranks-filter", "Show only these local ranks: 0,1.")] = "",
+    log_dir: Annotated[
+        Path | None, _flag("log-dir", "The runs folder; default: runs. Logs are in NAME/logs below it.")
+    ] = None,
+    rdzv_id: Annotated[str, _flag("rdzv-id", "TORCHELASTIC_RUN_ID.")] = "",
+    standalone: Annotated[bool, _flag("standalone", "One node; needs no more than that.")] = False,
+    rdzv_backend: Annotated[str, _flag("rdzv-backend", "Not needed: processes meet through rolemesh.")] = "",
+    rdzv_endpoint: Annotated[str, _flag("rdzv-endpoint", "Not needed.")] = "",
+    rdzv_conf: Annotated[str, _flag("rdzv-conf", "Not needed.")] = "",
+    node_rank: Annotated[str, _flag("node-rank", "Not needed: one command starts all nodes.")] = "",
+    master_addr: Annotated[str, _flag("master-addr", "Not needed.")] = "",
+    master_port: Annotated[str, _flag("master-port", "Not needed.")] = "",
+    local_addr: Annotated[str, _flag("local-addr", "Not needed.")] = "",
+    monitor_interval: Annotated[str, _flag("monitor-interval", "Not needed: deaths are seen at once.")] = "",
+    start_method: Annotated[str, _flag("start-method", "Not needed: processes are forked.")] = "",
+    name: Annotated[str, typer.Option(help="The job's name.", show_default="the script's")] = "",
+    backend: Annotated[
+        str | None, typer.Option(help="Where it runs: local or ray.", show_default="ray with --address, else local")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="The Ray to run on: auto, or its address.")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="Emulate these nodes on this machine: 2x(cpu=4).", show_default="as many as asked"),
+    ] = None,
+    hang_after: Annotated[
+        float, typer.Option(help="Seconds without a step of any optimizer after which it is a hang; 0: never.")
+    ] = 0.0,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="A key of the job file: roles.worker.resources.cpu=4.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the job is running.")] = False,
+    print_job: Annotated[bool, typer.Option("--print-job", help="Print the job file, and start nothing.")] = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Run a training script as it is, with torchrun's flags.
+
+    The script finds what torchrun would have told it. Its processes start again in a fraction of a second, and are
+    seen by status, logs, events and all other verbs, under the job's name. Ctrl-C and SIGTERM end them: the script's
+    own SIGTERM handler has time.
+
+    Exit code: 0 done, 1 the script failed, 2 nothing was started, 130 interrupted.
+
+    Examples:
+
+      rolemesh launch --nproc-per-node 4 train.py --lr 0.1
+
+      rolemesh launch --nnodes 2 --nproc-per-node 8 --address auto -m package.train config.yaml
+
+      rolemesh launch --nproc-per-node 2 train.py --print-job > job.yaml
+    """
+    target, *arguments = script
+    cluster = this_machine()
+    machine = cluster.nodes[0]
+    per_node = processes(nproc_per_node, max(1, os.cpu_count() or 1), int(machine.gpu))
+    least, most = node_range("1" if standalone else nnodes)
+    on_gpus = machine.gpu >= per_node and nproc_per_node in ("auto", "gpu")
+    asked = Asked(
+        target=target,
+        how="module" if module else "executable" if no_python else "path",
+        arguments=tuple(arguments),
+        nodes=(least, most),
+        per_node=per_node,
+        gpus=1.0 if on_gpus else 0.0,
+        max_restarts=max_restarts,
+        run_id=rdzv_id or (str(uuid.uuid4()) if standalone or not rdzv_backend else "none"),
+        role_name=role,
+        hang_after_s=hang_after or None,
+        threads=per_node == 1,
+        name=name or job_name(target),
+    )
+    job = job_of(asked, Path.cwd())
+    if print_job:
+        typer.echo(job.text(), nl=False)
+        return
+    prepared = job.validate()
+    if override:
+        prepared = prepared.again(override)
+    engine = engine_named("durable")
+    chosen = {"backend": backend or ("ray" if address else "local")}
+    if address:
+        chosen["address"] = address
+    elif chosen["backend"] == "local":
+        chosen["nodes"] = nodes or f"{most}x(cpu={per_node}{f',gpu={per_node}' if on_gpus else ''})"
+    model = engine.options_for(chosen)
+    try:
+        options = model(**chosen)
+    except ValidationError as error:
+        raise JobFileError(str(error), where="rolemesh launch", remedy="see rolemesh launch --help") from error
+    printing = Printing(std(tee, "--tee"), std(redirects, "--redirects"), role, per_node, _ranks(local_ranks_filter))
+    run = JobRun(
+        prepared, engine, options, runs_folder(log_dir or runs_dir), say, detached=detach, finish=finish(printing)
+    )
+    raise typer.Exit(run.run())
+
+
+launch.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    """``--local-ranks-filter``. Raises `JobFileError`."""
+    if not text:
+        return None
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise JobFileError(f"{text!r} are no ranks", where="--local-ranks-filter", remedy="write 0,1")
+    return frozenset(int(part) for part in text.split(","))

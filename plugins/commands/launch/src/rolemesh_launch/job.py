@@ -1,0 +1,41 @@
+"""The job that a script becomes: one collective role, whose flow is to go on with the script. Pure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rolemesh import Job, flow
+from rolemesh_launch.flags import Asked
+
+__all__ = ["ROLE", "job_of", "script"]
+
+ROLE = "worker"
+
+
+@flow
+def script(job):  # type: ignore[no-untyped-def]
+    """A role that runs a script: in each step, some of the script's steps."""
+    job.worker.step()
+
+
+def job_of(asked: Asked, folder: Path) -> Job:
+    """`folder` is where the script runs, and where its path begins."""
+    least, most = (nodes * asked.per_node for nodes in asked.nodes)
+    target = os.path.relpath(Path(folder, asked.target), folder) if asked.how == "path" else asked.target
+    options = {
+        "target": target, "how": asked.how, "arguments": list(asked.arguments), "max_restarts": asked.max_restarts,
+        "run_id": asked.run_id, "role_name": asked.role_name, "threads": asked.threads,
+    }  # fmt: skip
+    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[])
+    job.role(
+        ROLE,
+        use="script",
+        world_size=least if least == most else {"min": least, "max": most},
+        resources={"cpu": 1, **({"gpu": asked.gpus} if asked.gpus else {})},
+        options=options,
+    )
+    if asked.max_restarts:
+        job.failover("process", max_attempts=asked.max_restarts)
+        job.failover("job", max_attempts=asked.max_restarts)
+    return job.flow("rolemesh_launch.job:script")

@@ -1,0 +1,137 @@
+"""What the command does while the script runs: show what ranks print and what happens to them, tell the end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import msgspec
+
+from rolemesh.api.failures import job_failed
+from rolemesh.api.observer import Event
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rolemesh.job.engine import RunHandle
+from rolemesh.job.run import JobRun
+from rolemesh.runs.run import EVENTS_FILE
+from rolemesh_durable.cli.logs import Tail, log_files
+from rolemesh_durable.control.event_text import sentence
+from rolemesh_durable.control.living import LivingRun
+from rolemesh_launch.flags import Std
+from rolemesh_launch.job import ROLE
+
+__all__ = ["Printing", "finish", "say"]
+
+POLL_S = 0.05
+
+
+class Printing(NamedTuple):
+    """What of the ranks' output is shown: without `redirects`, prefixed with `tee`, of these local ranks or of all."""
+
+    tee: Std
+    redirects: Std
+    role: str
+    per_node: int
+    only: frozenset[int] | None
+
+    def prefix(self, rank: int) -> str | None:
+        """What stands before a line of this rank; None: it is not shown."""
+        local = rank % self.per_node
+        if self.only is not None and local not in self.only:
+            return None
+        if self.tee.of(local):
+            return f"[{self.role}{local}]:"
+        return None if self.redirects.of(local) == 3 else ""
+
+
+TOLD = ("failure", "recovery_planned", "recovered", "hang", "resized", "drained")
+"""Kinds of events that a person should know of."""
+
+
+class _Console(threading.Thread):
+    """Prints what the ranks' log files get, and what happens to the ranks."""
+
+    def __init__(self, run: LivingRun, printing: Printing) -> None:
+        super().__init__(name="console", daemon=True)
+        self._run, self._printing, self._over = run, printing, threading.Event()
+        self._tails: dict[int, Tail] = {}
+        self._events: Tail | None = None
+
+    def run(self) -> None:
+        while not self._over.wait(POLL_S):
+            self._show(rest=False)
+        self._show(rest=True)
+
+    def close(self) -> None:
+        """Print the rest."""
+        self._over.set()
+        self.join()
+
+    def _show(self, *, rest: bool) -> None:
+        for who, path in log_files(self._run, ROLE).items():
+            rank = int(who.rpartition("/")[2])
+            prefix = self._printing.prefix(rank)
+            if prefix is None:
+                continue
+            if rank not in self._tails:
+                self._tails[rank] = Tail(path)
+            for line in self._tails[rank].lines(rest=rest):
+                print(prefix + line)
+        with suppress(OSError):
+            sys.stdout.flush()
+        with suppress(FileNotFoundError):
+            self._events = self._events or Tail(self._run.path / EVENTS_FILE)
+            for line in self._events.lines():
+                event = msgspec.json.decode(line, type=Event)
+                if event.kind in TOLD and (text := sentence(event)):
+                    say(text)
+
+
+def say(text: str) -> None:
+    """What a person should know, beside what the script prints."""
+    print(f"rolemesh: {text}", file=sys.stderr)
+
+
+def finish(printing: Printing) -> Callable[[JobRun, RunHandle], int]:
+    """Waits for the end of a script and tells it; the exit code. Raises `JobFailedError`."""
+
+    def wait(run: JobRun, handle: RunHandle) -> int:
+        name = run.job.job.spec.name
+        if run.detached:
+            handle.leave()
+            say(f"job {name} is running; rolemesh attach {name}, rolemesh logs {name} -f, rolemesh stop {name}")
+            return EXIT_DONE
+        asked = threading.Event()
+
+        def interrupted() -> None:
+            asked.set()
+            say("stopping (Ctrl-C again to leave at once) …")
+            threading.Thread(target=handle.stop, args=("the command was interrupted",), daemon=True).start()
+
+        console = _Console(LivingRun(run.run_dir), printing)
+        console.start()
+        began = time.monotonic()
+        try:
+            with ExitStack() as after:
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
+                result = handle.wait(interrupted)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        finally:
+            console.close()
+        if result is None:
+            say(f"the job {name!r} died without a result; see {run.run_dir}")
+            return EXIT_FAILED
+        if result["status"] == "failed":
+            raise job_failed(result)
+        restarts = len(result.get("recoveries", ()))
+        again = f", started again {restarts} times" if restarts else ""
+        say(f"{name} {result['status']} after {time.monotonic() - began:.1f} s{again}; logs in {run.run_dir}/logs")
+        return EXIT_INTERRUPTED if asked.is_set() and result["status"] != "done" else int(result["exit_code"])
+
+    return wait

@@ -1,0 +1,138 @@
+"""The workload `script`: each rank runs a training script, unchanged, as its main program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from rolemesh import OptionsError, RankContext, State, Workload, operator
+from rolemesh_launch.environment import Worker, variables
+from rolemesh_launch.program import Program
+from rolemesh_launch.rounds import Rounds
+
+__all__ = ["Script", "ScriptOptions"]
+
+MEET_S = 300.0
+POLL_S = 0.05
+
+
+class ScriptOptions(BaseModel, extra="forbid"):
+    """Which script, and what it is told."""
+
+    target: str = Field(description="The script's path (relative to the job file), a module's name, or an executable.")
+    how: Literal["path", "module", "executable"] = Field(default="path", description="Which of these `target` is.")
+    arguments: list[str] = Field(default=[], description="The script's arguments.")
+    folder: str | None = Field(default=None, description="Where it runs; by default the job file's folder.")
+    max_restarts: int = Field(default=0, ge=0, description="What TORCHELASTIC_MAX_RESTARTS says.")
+    run_id: str = Field(default="none", description="What TORCHELASTIC_RUN_ID says.")
+    role_name: str = Field(default="default", description="What ROLE_NAME says.")
+    threads: bool = Field(
+        default=False, description="Leave the number of threads to the script, instead of one per process."
+    )
+
+
+class Script(Workload):
+    """Runs a training script as torchrun does. A step of the job is some steps of the script's optimizers."""
+
+    Options = ScriptOptions
+    api_version = 1
+    group = "collective"
+    lockstep = False
+    preload = ("torch", "torch.distributed", "torch._dynamo")
+
+    @classmethod
+    def check(cls, options: ScriptOptions, world_size: int, base: Path | None = None) -> None:
+        """See `Workload.check`."""
+        if options.how == "path" and base is not None and not Path(base, options.target).is_file():
+            remedy = "give its path, or -m and a module's name"
+            raise OptionsError(f"there is no script {options.target!r}", where="target", remedy=remedy)
+
+    @classmethod
+    def stateful(cls, options: Any) -> bool:
+        """See `Workload.stateful`: nothing is told again to a script that starts again."""
+        return True
+
+    def setup(self, ctx: RankContext[ScriptOptions]) -> None:
+        """See `Workload.setup`: the ranks meet, and the script finds what torchrun would have told it."""
+        import torch
+        from torch.distributed import PrefixStore, TCPStore
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        options, at = ctx.options, ctx.rendezvous
+        self._ctx, self._steps, self._counted = ctx, 0, 0
+        os.chdir(Path(ctx.base, options.folder or "."))
+        address, port = ("127.0.0.1", 0) if at is None else (at.address, at.port)
+        self._store = TCPStore(
+            address,
+            port,
+            world_size=ctx.world_size,
+            is_master=ctx.rank == 0,
+            timeout=timedelta(seconds=MEET_S),
+            wait_for_workers=False,
+            master_listen_fd=at.listen_fd if at is not None else None,
+        )
+        self._rounds = Rounds(PrefixStore("rolemesh", self._store), ctx.world_size)
+        errors = ctx.tmp_dir / f"error-{ctx.role}-{ctx.rank}.json"
+        worker = Worker(
+            ctx.rank, ctx.world_size, ctx.local_rank, ctx.local_world_size, ctx.generation, options.max_restarts,
+            "localhost" if address == "127.0.0.1" else address, self._store.port, options.run_id, options.role_name,
+            str(errors),
+        )  # fmt: skip
+        os.environ.update(variables(worker))
+        if options.threads:
+            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+                os.environ.pop(name, None)
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
+        self._program = Program(options.target, options.how, options.arguments)
+        self._sigterm = signal.getsignal(signal.SIGTERM)
+        register_optimizer_step_post_hook(self._stepped)
+
+    @operator()
+    def step(self) -> None:
+        """Go on with the script, for some of its steps."""
+        program, rounds, ctx = self._program, self._rounds, self._ctx
+        if not program.ended:
+            program.go()
+            if program.ended:
+                rounds.end()
+        ctx.count(optimizer_steps=self._steps - self._counted)
+        self._counted = self._steps
+        if program.ended:
+            self._wait_for_others()
+        rounds.next()
+
+    def _wait_for_others(self) -> None:
+        """The script has ended here: until the others' scripts have, or are about to take their next step."""
+        rounds = self._rounds
+        try:
+            while not (over := rounds.all_ended()) and not rounds.all_here():
+                time.sleep(POLL_S)
+        except RuntimeError:  # rank 0 has ended, and so does the job: it is being stopped, or has failed
+            return
+        if over:
+            self._ctx.finish("the script has ended")
+
+    def snapshot(self) -> State:
+        """See `Workload.snapshot`: a script keeps its own, if any."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """See `Workload.restore`: the script begins again."""
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`: a script that handles SIGTERM hears of the end, and comes to its own."""
+        if not self._program.ended and signal.getsignal(signal.SIGTERM) is not self._sigterm:
+            self._program.end(signal.SIGTERM)
+
+    def _stepped(self, *_: object) -> None:
+        """An optimizer has made a step."""
+        self._steps += 1
+        self._ctx.progress(self._steps)
+        if self._program.here and self._rounds.may_end():
+            self._program.pause()

@@ -1,0 +1,58 @@
+"""What a command line says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import JobFileError
+from rolemesh_launch.flags import Asked, Std, job_name, node_range, processes, std
+from rolemesh_launch.job import job_of
+
+
+def test_numbers_of_nodes_and_processes() -> None:
+    assert node_range("2") == (2, 2)
+    assert node_range("1:4") == (1, 4)
+    assert processes("3", 8, 0) == 3
+    assert processes("auto", 8, 0) == processes("cpu", 8, 2) == 8
+    assert processes("auto", 8, 2) == processes("gpu", 8, 2) == 2
+
+
+@pytest.mark.parametrize("text", ["0", "4:1", "two", "1:", ":", ""])
+def test_what_is_no_number_of_nodes(text: str) -> None:
+    with pytest.raises(JobFileError) as refused:
+        node_range(text)
+    assert refused.value.where == "--nnodes"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "gpu"])
+def test_what_is_no_number_of_processes(text: str) -> None:
+    with pytest.raises(JobFileError) as refused:
+        processes(text, 8, 0)
+    assert refused.value.where == "--nproc-per-node"
+
+
+def test_streams() -> None:
+    assert std("3", "--tee") == Std(3)
+    assert [std("0:1,2:3", "--tee").of(rank) for rank in range(3)] == [1, 0, 3]
+    with pytest.raises(JobFileError):
+        std("all", "--tee")
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("train.py", "train"), ("a/My_Train.py", "my-train"), ("pkg.sub.train", "train"), ("/bin/true", "true")],
+)
+def test_a_job_is_called_as_its_script(target: str, name: str) -> None:
+    assert job_name(target) == name
+
+
+def test_the_job_of_a_script_is_one_that_a_file_may_say(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    job = job_of(Asked("train.py", arguments=("--lr", "1"), nodes=(1, 2), per_node=2, max_restarts=1), tmp_path)
+    (tmp_path / "job.yaml").write_text(job.text())
+    spec = job.validate().job.spec
+    assert spec.steps is None
+    assert spec.roles["worker"].options["arguments"] == ["--lr", "1"]
+    assert [use.use for use in spec.failover] == ["process", "job"]

@@ -1,0 +1,190 @@
+"""Scripts as torchrun runs them: what they find, how they end, and what happens when somebody is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+TELL = """
+import json, os, sys
+from pathlib import Path
+told = {"env": dict(os.environ), "argv": sys.argv, "cwd": os.getcwd(), "name": __name__, "path": sys.path[0]}
+Path(f"told-{os.environ['RANK']}.json").write_text(json.dumps(told))
+"""
+TRAIN = """
+import hashlib, os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+first, kept = 0, Path("kept.pt")
+if kept.exists():
+    state = torch.load(kept)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    first = state["step"]
+for step in range(first, 40):
+    data = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + rank))
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+    time.sleep(float(sys.argv[1]))
+    if step % 10 == 9:
+        if rank == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+            torch.save(state, "new.pt")
+            os.replace("new.pt", kept)
+        dist.barrier()
+    print("step", step, flush=True)
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print(f"rank {rank} ends with {digest}", flush=True)
+dist.destroy_process_group()
+"""
+ENDS = """
+import os, signal, sys, time
+how, rank = sys.argv[1], int(os.environ["RANK"])
+if how == "raise" and rank == 1:
+    raise ValueError("no such column")
+if how == "exit" and rank == 1:
+    sys.exit(7)
+if how == "wait":
+    asked = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    print("waits", flush=True)
+    while not asked:
+        time.sleep(0.05)
+    print(f"rank {rank} has saved", flush=True)
+"""
+TORCHRUN_ONLY = {"LC_CTYPE"}
+DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
+"""What differs between two runs of torchrun, too."""
+
+
+def plain() -> dict[str, str]:
+    """The environment of a person who has set nothing."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("tell.py", TELL), ("train.py", TRAIN), ("ends.py", ENDS)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *command: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=folder, env=plain(), capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def told(folder: Path) -> Iterator[dict[str, object]]:
+    for path in sorted(folder.glob("told-*.json")):
+        yield json.loads(path.read_text())
+        path.unlink()
+
+
+def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path) -> None:
+    flags = ("--nproc-per-node", "2", "--max-restarts", "0")
+    done = run(folder, "torchrun", *flags, "tell.py", "a", "--b")
+    assert done.returncode == 0, done.stderr
+    theirs = list(told(folder))
+    done = run(folder, "rolemesh", "launch", *flags, "tell.py", "a", "--b")
+    assert done.returncode == 0, done.stderr
+    ours = list(told(folder))
+    assert len(theirs) == len(ours) == 2
+    for one, other in zip(theirs, ours, strict=True):
+        wanted, found = one.pop("env"), other.pop("env")
+        assert isinstance(wanted, dict)
+        assert isinstance(found, dict)
+        assert other == one
+        names = wanted.keys() - TORCHRUN_ONLY
+        assert not names - found.keys()
+        assert {name: found[name] for name in names - DIFFERENT} == {name: wanted[name] for name in names - DIFFERENT}
+
+
+def digests(text: str) -> set[str]:
+    return set(re.findall(r"rank \d ends with ([0-9a-f]+)", text))
+
+
+def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: Path) -> None:
+    undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
+    (digest,) = digests(undisturbed.stdout)
+    (folder / "kept.pt").unlink()
+    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "train.py", "0.05"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "kept.pt").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    status = run(folder, "rolemesh", "status", "train", "--json")
+    (pid,) = [rank["pid"] for rank in json.loads(status.stdout)["ranks"] if rank["rank"] == 1]
+    os.kill(pid, signal.SIGKILL)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert digests(out) == {digest}
+    assert "rank 1: its process was killed by SIGKILL" in said
+    assert "worker/0, worker/1 ready again" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [pytest.param("raise", "ValueError: no such column", marks=pytest.mark.soak), ("exit", "exit code 7")],
+)
+def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str) -> None:
+    done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "0", "ends.py", how)
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert run(folder, "torchrun", "--nproc-per-node", "2", "ends.py", how).returncode == 1
+
+
+def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
+    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "-t", "3", "ends.py", "wait"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("[default")
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
+
+
+def test_a_script_that_is_not_there_starts_nothing(folder: Path) -> None:
+    done = run(folder, "rolemesh", "launch", "nowhere.py")
+    assert done.returncode == 2
+    assert "there is no script 'nowhere.py'" in done.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.soak
+def test_modules_and_executables(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "told.py").write_text("import sys; print('module', __name__, sys.argv[1:])")
+    done = run(folder, "rolemesh", "launch", "-m", "package.told", "x", "-y")
+    assert done.returncode == 0, done.stderr
+    assert "module __main__ ['x', '-y']" in done.stdout
+    done = run(folder, "rolemesh", "launch", "--no-python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 1" in done.stdout
