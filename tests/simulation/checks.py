@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.simulation.model import SHARDS, RankKey, State, Value
+from tests.simulation.scenario import MOST_MEMORY
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_durable.protocol import messages as m
@@ -63,6 +65,9 @@ INVARIANTS = (
     "the smallest restart",
     "a resize restarts its roles only",
     "a role has no fewer ranks than its least",
+    "a role has no more than it may have",
+    "a role keeps what it was given",
+    "no node gives more than it has",
     "nobody gives up ranks that have a place",
     "one layout a step",
     "the state is the undisturbed run's",
@@ -102,6 +107,8 @@ class Checks:
         self._ran: set[tuple[str, object]] = set()
         self._acts: dict[tuple[int, int], int] = {}
         self._resized: set[str] = set()
+        self._given: dict[str, float] = {}
+        """How much memory ranks of a role have, since a recovery has given them more."""
         self._begun: dict[RankKey, int] = {}
         """The newest step that each rank has begun,"""
         self._told: dict[RankKey, tuple[str, int]] = {}
@@ -160,6 +167,7 @@ class Checks:
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
             case "replanned":
                 self._moved()
+                self._gives()
             case "drain_at":
                 self._hold = data["step"]
             case "drained":
@@ -202,6 +210,18 @@ class Checks:
         homes = {rank.agent: state.agents[rank.agent] for rank in state.ranks.values()}
         if wrong := [name for name, agent in homes.items() if agent.place.node in avoid or agent.node_lost]:
             self.world.fail("ranks move to where their plan lets them", f"ranks are on {wrong}, to avoid are {avoid}")
+
+    def _gives(self) -> None:
+        """Ranks have new places, and maybe more memory."""
+        world, state = self.world, self.world.journal.state
+        self._given |= {role: amounts["memory_gb"] for role, amounts in state.resources.items()}
+        if wrong := {role: amount for role, amount in self._given.items() if amount > MOST_MEMORY}:
+            world.fail("a role has no more than it may have", f"{wrong}")
+        used: Counter[str] = Counter()
+        for (role, _), record in state.ranks.items():
+            used[state.agents[record.agent].place.node] += self._given.get(role, 1.0)
+        if full := {node: amount for node, amount in used.items() if amount > world.scenario.memory}:
+            world.fail("no node gives more than it has", f"{full} of {world.scenario.memory}")
 
     def _leaves(self, plan: dict[str, Any]) -> None:
         """Ranks leave nodes, and nothing has failed."""
@@ -338,6 +358,10 @@ class Checks:
         if rank.generation < known or rank.generation == known == self._known_up.get(rank.key):
             world.fail("generations grow", f"{rank.name} starts after generation {known}")
         self._generations[rank.key] = rank.generation
+        if (state := world.journal.state).ranks[rank.key].launch.generation == rank.generation:
+            given = state.resources.get(rank.key[0], {}).get("memory_gb", 1.0)
+            if rank.launch.memory_gb != given or given < self._given.get(rank.key[0], 0.0):
+                world.fail("a role keeps what it was given", f"{rank.name} has {rank.launch.memory_gb}, not {given}")
         if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:
             world.fail("nothing is restored before the commit", f"{rank.name} goes on from {rank.launch.resume}")
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Journal", "SimMaster", "Stale"]
 
 TICK_S = 0.2
+ONE = {"memory_gb": 1.0}
+"""What ranks have to which no recovery has given more."""
 COMPACTED = 0.2
 """How likely the journal is compacted after a turn."""
 
@@ -112,7 +114,7 @@ class SimMaster:
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
         self.lines.resized(sizes_now(self.machine.state))
-        self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
+        self.lines.moved(self.machine.state.homes)
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
         self.handle(me.Begin())
         world.at(TICK_S, self._tick)
@@ -168,7 +170,7 @@ class SimMaster:
         if "layout_changed" in kinds:
             self.lines.resized(sizes_now(self.machine.state))
         if {"replanned", "layout_changed"} & set(kinds):
-            self.lines.moved(rank.agent for rank in self.machine.state.ranks.values())
+            self.lines.moved(self.machine.state.homes)
         if dies:
             others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
             effects = others[: len(others) // 2] if dies == "within" else []
@@ -326,18 +328,29 @@ class SimMaster:
         moving = []
         for key, rank in machine.state.ranks.items():
             node = machine.state.agents[rank.agent].place.node
-            if node in lost:
+            if node in lost or key[0] in wanted.resources:
                 moving.append(key)
             elif node in room and scenario.needs_room(key):
                 room[node] -= 1
         homes: dict[tuple[str, int], str] = {}
+        answer = me.Replanned(None, lost=lost, dry=dry, resources=wanted.resources)
+        has = self.machine.state.resources | wanted.resources
+        memory = dict.fromkeys(nodes, scenario.memory)
+        for key, rank in machine.state.ranks.items():
+            if key not in moving and (node := machine.state.agents[rank.agent].place.node) in memory:
+                memory[node] -= has.get(key[0], ONE)["memory_gb"]
         for key in moving:
-            node = max(room, key=lambda n: room[n], default="")
+            wants = has.get(key[0], ONE)["memory_gb"]
+            home = machine.state.agents[machine.state.ranks[key].agent].place.node
+            fit = {n: room[n] for n in room if memory[n] >= wants}
+            node = home if home in fit else max(fit, key=lambda n: fit[n], default="")
             needed = scenario.needs_room(key)
-            if not node or (needed and room[node] < 1):
-                self.handle(me.Replanned(None, why=f"{key[0]}/{key[1]} needs a slot, none is free", lost=lost, dry=dry))
+            if not node or (needed and room[node] < 1 and not wanted.resources):
+                why = f"{key[0]}/{key[1]} needs a slot, none is free"
+                self.handle(msgspec.structs.replace(answer, why=why))
                 return
             room[node] -= needed
+            memory[node] -= wants
             homes[key] = node
         agents = {a.place.node: name for name, a in machine.state.agents.items() if not a.node_lost}
         taken = len(machine.state.agents)
@@ -347,4 +360,4 @@ class SimMaster:
                 taken += 1
         moves = tuple(Move(*key, agents[node], 0, 1) for key, node in homes.items())
         places = tuple(AgentPlace(agents[node], node, {"cpu": 1.0}) for node in dict.fromkeys(homes.values()))
-        self.handle(me.Replanned(moves, places, lost=lost, dry=dry))
+        self.handle(msgspec.structs.replace(answer, moves=moves, places=places))

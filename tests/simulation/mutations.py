@@ -53,10 +53,12 @@ from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import Sharing
+from rolemesh_failover_oom import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
 
 __all__ = ["MUTATIONS", "Mutation"]
@@ -560,6 +562,28 @@ def _below_the_least(original: Any) -> Any:
     return recover
 
 
+def _without_limit(original: Any) -> Any:
+    def recover(self: Any, failure: Any, view: Any) -> Any:
+        most = {role: {"memory_gb": 9.0} for role in view.most}
+        return original(self, failure, msgspec.structs.replace(view, most=most))
+
+    return recover
+
+
+def _as_it_was(original: Any) -> Any:
+    return lambda self, launch: msgspec.structs.replace(original(self, launch), memory_gb=1.0)
+
+
+def _without_what_was_given(original: Any) -> Any:
+    def replan(self: Any, wanted: Any) -> None:
+        state = self.machine.state
+        held, state.resources = state.resources, {}
+        original(self, wanted)
+        state.resources = held
+
+    return replan
+
+
 def _resize_goes_on(original: Any) -> Any:
     def change(self: Any, recovery: Any, found: Any) -> str:
         state = self._context.state
@@ -616,6 +640,15 @@ MUTATIONS: tuple[Mutation, ...] = (
                  patch.object(machine, "refusal", lambda *asked: "")), 70),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
              method(CarryingOut, "_change_layout", _resize_goes_on), 45),
+    Mutation("a recovery gives a role what it may not have", "a role has no more than it may have", "memory",
+             lambda: all_of(patch.object(MoreMemoryLevel, "recover", _without_limit(MoreMemoryLevel.recover)),
+                            patch.object(ladder, "_exceeds", lambda wanted, view: ""))),
+    Mutation("ranks that are moved later have what they asked for at first", "a role keeps what it was given",
+             "memory", method(Move, "applied", _as_it_was)),
+    Mutation("who gives resources out counts what roles have asked for at first", "no node gives more than it has",
+             "memory", method(SimMaster, "_replan", _without_what_was_given)),
+    Mutation("parts of lines stay with those that were told with them", "each line once", "memory",
+             method(LineAssembler, "moved", lambda original: lambda self, homes: None)),
     Mutation("what the log has is made again", "all consumers of a value agree", "versions",
              method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)),
     Mutation("a value is seen before the log has all of its call", "all consumers of a value agree", "versions",

@@ -729,6 +729,9 @@ class SimRank:
             self._fault()
         if (self.key, step) in world.raises:
             raise UserError(f"the workload cannot do step {step}")
+        since, needed = world.scenario.needs.get(self.key[0], (step, 0.0))
+        if step >= since and self.launch.memory_gb < needed:
+            raise UserError("MemoryError")
 
     def waits(self, edge: int) -> None:
         """Be about to wait for what comes along `edge`."""

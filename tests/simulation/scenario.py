@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from tests.simulation.calls import with_calls
 from tests.simulation.graphs import grpo, random_job, shared_job, versions_job
 from tests.simulation.model import RESIZABLE
@@ -20,6 +21,7 @@ from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, Snaps
 from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_node import NodeLevel
+from rolemesh_failover_oom import MoreMemoryLevel
 from rolemesh_failover_process import ProcessLevel
 from rolemesh_failover_shrink import ShrinkLevel
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.model import RankKey
     from tests.simulation.world import World
 
-__all__ = ["FAMILIES", "Net", "Scenario"]
+__all__ = ["FAMILIES", "MOST_MEMORY", "Net", "Scenario"]
 
 FAMILIES: dict[str, dict[str, float]] = {
     "calm": {},
@@ -67,15 +69,18 @@ FAMILIES: dict[str, dict[str, float]] = {
     "drain calm": {},
     "shrink": {"node": 3, "rank": 2, "agent": 1, "master": 3, "zombie": 0.5, "freeze_agent": 0.5,
                "freeze_master": 0.5},
+    "memory": {"rank": 2, "agent": 1, "node": 1, "master": 4, "zombie": 1, "freeze_master": 0.5},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
 
 MOVING = (
     "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
-    "versions", "drain", "drain calm",
+    "versions", "drain", "drain calm", "memory",
 )  # fmt: skip
 """Those in which ranks find another node."""
+MOST_MEMORY = 3.5
+"""What a rank may have where it needs 3 at most."""
 GRANTS = (2, 4, 12)
 """Masters of a job that is to finish differ in how far they let ranks run."""
 
@@ -83,7 +88,7 @@ TURNS = (
     "process", "agents", "nodes", "master", "all", "storm", "process", "all",
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
     "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
-    "slow", "leave", "leaving", "finish", "finish", "finish calm", "shrink", "adopt",
+    "slow", "leave", "leaving", "finish", "finish", "finish calm", "shrink", "adopt", "memory",
     "checks", "checks calm", "calls",
     "shared", "shared", "shared calm", "shared first",
     "resize", "resize", "resize calm",
@@ -209,12 +214,19 @@ class Scenario:
         """The least and the most ranks of the roles that may have fewer."""
         if self.family == "shrink":
             self._shrinks(random.Random(seed * 961748941 + 13))
+        self.needs: dict[str, tuple[int, float]] = {}
+        """From which step on ranks of a role need how much memory,"""
+        self.memory = float("inf")
+        """and how much each node has."""
+        if self.family == "memory":
+            self._grows(random.Random(seed * 433494437 + 17))
         self.max_recoveries = 60
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
         self.users = ("trainer",) if self.is_grpo else ()
-        self.outcomes = {"endless": ("failed", "done"), "poison": ("failed", "done")}.get(self.family, ("done",))
-        self.deadline = 150.0
+        may_fail = self.family in ("endless", "poison") or self.memory < 4.0 * len(self.job.keys)
+        self.outcomes = ("failed", "done") if may_fail else ("done",)
+        self.deadline = 600.0 if self.family == "memory" else 150.0  # delays grow while nobody gets what it needs
 
     def _varying(self, rng: random.Random) -> frozenset[str]:
         """Roles that compute something else each time: of every fourth job about half, at least one."""
@@ -285,6 +297,12 @@ class Scenario:
                 sizes = {role: rng.randint(*self.ranges[role]) for role in rng.sample(roles, min(len(roles), 1))}
                 self.asks.append((6 * rng.random(), sizes))
 
+    def _grows(self, rng: random.Random) -> None:
+        """Ranks begin with 1, and need more later: each node has enough for all, or, of a third of the jobs, few."""
+        roles = rng.sample(self.job.graph.roles, min(2, len(self.job.graph.roles)))
+        self.needs = {role: (rng.randrange(self.steps), rng.choice((1.5, 3.0))) for role in roles}
+        self.memory = rng.choice((4.0 * len(self.job.keys), 4.0 * len(self.job.keys), float(self.room + 4)))
+
     def needs_room(self, key: RankKey) -> bool:
         """Whether a rank can be only where there is room. Others always find some, so that every job can go on."""
         return self.family != "shrink" or key[1] >= self.ranges.get(key[0], (1 << 30, 0))[0]
@@ -325,17 +343,19 @@ class Scenario:
             world.at(0.3, self._drain, world)
 
     def _ladder(self) -> tuple[LadderLevel, ...]:
-        few, usual = self.family == "endless", self.family == "passing"
+        few, usual = self.family == "endless", self.family in ("passing", "memory")
         levels = [
             ("process", ProcessLevel(ProcessLevel.Options(max_attempts=3 if few else 5 if usual else 30))),
-            ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 30, node_wait_s=40.0))),
+            ("node", NodeLevel(NodeLevel.Options(max_attempts=2 if few else 5 if usual else 30, node_wait_s=40.0))),
             ("job", JobLevel(JobLevel.Options(max_attempts=2 if few else 5 if usual else 30))),
         ]
         if self.family == "shrink":
             levels[1] = "node", NodeLevel(NodeLevel.Options(max_attempts=30, when_full="fail"))
             levels.insert(2, ("shrink", ShrinkLevel(ShrinkLevel.Options(max_attempts=30))))
-        if len(self._nodes) == 1 or usual:
+        if len(self._nodes) == 1 or self.family == "passing":
             del levels[1]
+        if self.family == "memory":
+            levels.insert(0, ("more-memory", MoreMemoryLevel(MoreMemoryLevel.Options())))
         return tuple(
             LadderLevel(name, level.scope, level.options.max_attempts, level.options.window_s, level.recover)
             for name, level in levels
@@ -351,9 +371,8 @@ class Scenario:
         for key in self.job.keys:
             role, rank = key
             collective = self.job.kinds[role] == "collective"
-            launches[self.homes[key]].append(
-                m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
-            )
+            launch = m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
+            launches[self.homes[key]].append(msgspec.structs.replace(launch, memory_gb=1.0))
         outline = MasterConfig(
             name="simulated",
             epoch=epoch,
@@ -370,6 +389,8 @@ class Scenario:
             stateful=self.job.stateful,
             collective=tuple(role for role, kind in self.job.kinds.items() if kind == "collective"),
             ranges=self.ranges,
+            resources={role: {"cpu": 1.0, "gpu": 0.0, "memory_gb": 1.0} for role in self.job.graph.roles},
+            most={role: {"memory_gb": MOST_MEMORY} for role in self.job.graph.roles},
             hang_after_s=self.hang_after,
             clock=clock,
             checks=self.limits,

@@ -114,7 +114,8 @@ class JobView(msgspec.Struct, frozen=True):
     earlier ones, `failed_at` when each of them was, `attempts` all recoveries so far, the latest last. `now` is in
     seconds of any monotonic clock. `spares` are nodes that live and hold no rank of the job, as far as is known. A
     level finds in `verdict` what the diagnosis has said of the failure that it is asked about. `ranges` has the least
-    and the most ranks of roles that have limits (``world_size: {min, max}``).
+    and the most ranks of roles that have limits (``world_size: {min, max}``). `resources` are what a rank of each role
+    has now, by name, and `most` what it may be given (``resources.most``).
     """
 
     name: str
@@ -132,6 +133,8 @@ class JobView(msgspec.Struct, frozen=True):
     spares: tuple[str, ...] = ()
     verdict: Verdict | None = None
     ranges: dict[str, tuple[int, int]] = {}
+    resources: dict[str, dict[str, float]] = {}
+    most: dict[str, dict[str, float]] = {}
 
     def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
         """The ranks that must be restarted with this one: itself, or all of a collective role."""
@@ -158,7 +161,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes
     in `avoid` get new places; `wait_s` is how long the job may wait for one. `delay_s` is how long to wait, with the
     ranks down, before they start: at least; attempts that follow each other in vain are delayed anyway. `resize` gives
-    roles another number of ranks, which all ranks of the job start again with, from disk.
+    roles another number of ranks, which all ranks of the job start again with, from disk. `resources` gives roles
+    others per rank, up to `JobView.most`: all ranks of these roles start again, where there is so much.
     """
 
     level: str
@@ -169,6 +173,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     reason: str = ""
     delay_s: float = 0.0
     resize: dict[str, int] = {}
+    resources: dict[str, dict[str, float]] = {}
 
 
 class Pass(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings` say what is wrong
     right now and is being waited for, such as a journal that cannot be written because the disk is full. `steps` is
     None for a job without an end; `finishing` is why one is about to end in good order, "" otherwise. `resizing` is how
-    many ranks roles are about to have.
+    many ranks roles are about to have, `resources` what roles have per rank that were given others than they asked for.
     """
 
     name: str
@@ -117,6 +117,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     finishing: str = ""
     resizing: dict[str, int] = {}
+    resources: dict[str, dict[str, float]] = {}
 
 
 class Missed(msgspec.Struct, frozen=True):

@@ -171,6 +171,7 @@ class RankContext(Generic[O]):
         steps: int | None = 1,
         gpus: Sequence[int] = (),
         cpus: float = 1.0,
+        memory_gb: float = 0.0,
         share: float = 1.0,
         turns: bool = False,
         peers: Sequence[tuple[str, int]] = (),
@@ -189,7 +190,8 @@ class RankContext(Generic[O]):
         self.local_rank, self.local_world_size = local_rank, local_world_size
         self.gpus = tuple(gpus)
         """Device indices as the rank sees them: 0, 1, ... within its ``CUDA_VISIBLE_DEVICES``."""
-        self.cpus = cpus
+        self.cpus, self.memory_gb = cpus, memory_gb
+        """Cores, and 10^9 bytes of memory (0: not asked for), that are reserved for it; nobody holds it to them."""
         self.share = share
         """The part of the devices that is meant for this rank, where others run on them at the same time; 0 to 1."""
         self.turns = turns

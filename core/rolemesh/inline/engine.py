@@ -156,6 +156,7 @@ class InlineRun(RunHandle):
         for name, role in self._spec.roles.items():
             selected, size = self._selection.roles[name], self._sizes[name]
             sizes = {"world_size": size, "local_world_size": size, "cpus": role.resources.cpu}
+            sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
                 os.environ.update({**selected.cls.env, **role.runtime_env.env_vars})

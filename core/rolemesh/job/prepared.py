@@ -63,7 +63,9 @@ class Prepared:
         spec, roles = self.job.spec, list[RoleRequest]()
         for name, role in spec.roles.items():
             size, group = world_sizes.get(name, role.world_size), self.selection.roles[name].cls.group
-            roles.append(RoleRequest(name, size, **role.resources.model_dump(), group=group))
+            asked = role.resources
+            custom = asked.custom | ({"memory_gb": asked.memory_gb} if asked.memory_gb else {})
+            roles.append(RoleRequest(name, size, asked.cpu, asked.gpu, custom, group))
         labels = {op.label: op.id for op in self.graph.ops}
         for label in (each for each in spec.edges.sizes if each not in labels):
             where = self.job.where(("edges", "sizes", label))

@@ -16,7 +16,8 @@ EXAMPLE = "write e.g. '4x(cpu=32,gpu=8),2x(cpu=16,custom.ssd=1,label.rack=a)'"
 
 
 def parse_nodes(text: str) -> ClusterView:
-    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME`` may be repeated.
+    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME`` may be repeated,
+    ``memory_gb`` is a custom resource of that name.
 
     Raises `PlacementError` with the part that is wrong.
     """
@@ -45,12 +46,12 @@ def _node(name: str, text: str, where: str) -> NodeView:
         prefix, _, short = key.partition(".")
         if prefix == "label" and short:
             labels[short] = value
-        elif prefix == "custom" and short:
-            custom[short] = _number(key, value, where)
+        elif key == "memory_gb" or (prefix == "custom" and short):
+            custom[short or key] = _number(key, value, where)
         elif key in amounts:
             amounts[key] = _number(key, value, where)
         else:
-            remedy = nearest(key, [*amounts, "custom.NAME", "label.NAME"])
+            remedy = nearest(key, [*amounts, "memory_gb", "custom.NAME", "label.NAME"])
             raise PlacementError(f"--nodes: unknown key {key!r}", where=where, remedy=remedy)
     if amounts["gpu"] % 1:
         raise PlacementError("--nodes: a node has whole GPUs", where=where, remedy=EXAMPLE)
@@ -68,6 +69,7 @@ def _number(key: str, text: str, where: str) -> float:
 
 
 def this_machine() -> ClusterView:
-    """One node with this machine's cores and, where ``/dev/nvidia*`` shows some, GPUs."""
+    """One node with this machine's cores, memory and, where ``/dev/nvidia*`` shows some, GPUs."""
     gpus = len([p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()])
-    return ClusterView((NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus),))
+    memory = {"memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**8 / 10}
+    return ClusterView((NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus, memory),))

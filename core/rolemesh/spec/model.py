@@ -47,8 +47,12 @@ class Resources(_Strict):
     """CPU cores; fractions allowed, 0 for a rank that hardly works."""
     gpu: float = Field(default=0.0, ge=0)
     """GPUs; a fraction shares one device."""
+    memory_gb: float = Field(default=0.0, ge=0)
+    """Memory, in 10^9 bytes. It is reserved, and nobody is held to it."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Custom Ray resources by name."""
+    most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a custom one."""
 
 
 class RoleSpec(Use):

@@ -119,10 +119,21 @@ def test_ranks_that_have_moved_count_where_they_are() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
     assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, wall=5.0)
     assembler.add("a1", packed([part("work", 0, 0.5, tokens=1.0)]), 5.0, wall=5.0)
-    assembler.moved(["a0", "a2"])
+    assembler.moved([("data", "a0"), ("work", "a2"), ("work", "a2")])
     assert assembler.add("a2", packed([part("work", 0, 0.5, tokens=2.0)]), 5.0, wall=5.0) == []
     assert assembler.add("a1", packed([part("work", 0, 0.5, tokens=1.0)]), 5.0, wall=5.0) == []
     (line,) = assembler.add("a2", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
+    assert line.operators["work.do"]["tokens"] == 5.0
+
+
+def test_a_rank_that_has_left_its_mates_is_not_counted_with_them_any_more() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 2})
+    assembler.add("a1", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
+    assembler.moved([("data", "a0"), ("work", "a1"), ("work", "a2")])
+    assembler.add("a1", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
+    assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, wall=5.0)
+    assert assembler.add("a2", packed([part("work", 0, 0.5, tokens=3.0)]), 5.0, wall=5.0) == []
+    (line,) = assembler.add("a1", packed([part("work", 0, 0.5, tokens=2.0)]), 5.0, wall=5.0)
     assert line.operators["work.do"]["tokens"] == 5.0
 
 
@@ -136,7 +147,7 @@ def test_a_line_waits_for_those_before_it_even_if_nothing_of_them_has_come_yet()
 def test_a_line_of_which_nothing_is_left_is_not_written() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
     assembler.add("a1", packed([part("data", 0, 0.0)]), 5.0, committed=0, wall=5.0)
-    assembler.moved(["a0"])
+    assembler.moved([("data", "a0"), ("work", "a0")])
     assert assembler.add("a0", [], 99.0, committed=0, wall=99.0) == []
 
 

@@ -94,13 +94,14 @@ class RayLauncher:
     def _start(self, start: AgentStart) -> None:
         place, name = start.place, agent_name(self._job, start.place.agent, start.incarnation)
         group, index, bundle = self._bundle(place.node)
-        resources = {key: amount for key, amount in bundle.items() if key not in ("CPU", "GPU")}
+        resources = {key: amount for key, amount in bundle.items() if key not in ("CPU", "GPU", "memory")}
         actor = ray.remote(concurrency_groups={"wait": 4})(self._agent).options(
             name=name,
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=bundle.get("CPU", 0),
             num_gpus=bundle.get("GPU", 0),
+            memory=bundle.get("memory") or None,
             resources=resources,
             max_restarts=0,
             max_pending_calls=PENDING_CALLS,
@@ -137,6 +138,8 @@ class RayLauncher:
         bundles, labels = [], []
         for place in places:
             asked = {{"cpu": "CPU", "gpu": "GPU"}.get(key, key): amount for key, amount in place.resources.items()}
+            if gb := asked.pop("memory_gb", 0.0):
+                asked["memory"] = round(gb * 1e9)
             has = held.get(place.node)
             missing = {key: amount - (has or {}).get(key, 0.0) for key, amount in asked.items()}
             bundle = {key: amount for key, amount in missing.items() if amount > 1e-9}

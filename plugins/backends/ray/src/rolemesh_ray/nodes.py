@@ -35,6 +35,7 @@ def living_nodes(gone: Collection[str] = ()) -> ClusterView:
             for name, amount in resources.items()
             if name not in NOT_CUSTOM and not name.startswith(("node:", "accelerator_type:"))
         }
+        custom["memory_gb"] = resources.get("memory", 0.0) / 1e9
         cpu, gpu = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
         nodes.append(
             NodeView(node["NodeID"], node["NodeManagerAddress"], cpu, gpu, custom, dict(node.get("Labels", {})))
@@ -51,7 +52,7 @@ def free_nodes() -> ClusterView:
     nodes = []
     for node in living_nodes().nodes:
         has = left.get(node.id, {})
-        custom = {name: has.get(name, 0.0) for name in node.custom}
+        custom = {name: has.get(name, 0.0) for name in node.custom} | {"memory_gb": has.get("memory", 0.0) / 1e9}
         nodes.append(
             msgspec.structs.replace(node, cpu=has.get("CPU", 0.0), gpu=int(has.get("GPU", 0.0)), custom=custom)
         )

@@ -38,7 +38,7 @@ class NodeMemory:
         if self._persister is not None:
             self._persister.start()
         self._replicas: Replicas | None = None
-        if self._plan.replicas:
+        if self._plan.replicas or config.serves:
             self.serve()
         self._alone = False
         self._running: set[RankKey] = set()

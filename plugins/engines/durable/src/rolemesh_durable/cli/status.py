@@ -76,6 +76,7 @@ def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
         "ranks": [],
         "message": DEAD,
         "warnings": [],
+        "resources": {},
         "run_dir": str(run.path),
     }
     if result is not None:
@@ -95,6 +96,7 @@ def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
             "ranks": msgspec.to_builtins(status.ranks),
             "message": status.message or (status.finishing and f"finishing: {status.finishing}"),
             "warnings": list(status.warnings),
+            "resources": status.resources,
         }
     elif unreadable is not None:
         known |= {"state": "unreadable", "message": unreadable.what}
@@ -147,6 +149,9 @@ def _print_one(p: dict[str, Any]) -> None:
         console.print(Text(f"  {p['message']}", style="yellow"), soft_wrap=True)
     for warning in p["warnings"]:
         console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
+    for role, has in p["resources"].items():
+        told = ", ".join(f"{name} {amount:g}" for name, amount in has.items() if amount)
+        console.print(Text(f"  each rank of {role} has been given {told}", style="dim"), soft_wrap=True)
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("who", "node", "pid", "state", "step", "doing"):
         table.add_column(heading, justify="right" if heading in ("pid", "step") else "left", overflow="fold")

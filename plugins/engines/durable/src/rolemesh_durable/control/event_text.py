@@ -25,7 +25,9 @@ def sentence(event: Event) -> str | None:
             delay = data["plan"].get("delay_s", 0.0)
             waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
             sizes = f"; then the job has {_sizes(resize)}" if (resize := data["plan"].get("resize")) else ""
-            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}restarting {restart}{sizes}"
+            why = f" ({data['plan'].get('reason')})" if data["plan"].get("resources") else ""
+            what = f"restarting {restart}{sizes}{why}"
+            return f"recovery {data['number']} by level {data['plan']['level']}: {waits}{what}"
         case "recovered":
             return (
                 f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"

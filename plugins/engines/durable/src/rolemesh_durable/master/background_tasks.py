@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from rolemesh.placement import PlacementPlan, Strategy
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
-from rolemesh_durable.master.placing import find_places, room_for, sized, why_not_cut
+from rolemesh_durable.master.placing import find_places, grown, resourced, room_for, sized, why_not_cut
 from rolemesh_durable.protocol.job import JobBundle, agent_config
 from rolemesh_durable.protocol.launcher import AgentStart, Launcher
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -109,26 +110,31 @@ class BackgroundTasks:
 
         self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
-    def replan(self, lost: tuple[str, ...], state: JobState, *, dry: bool = False) -> None:
-        """Find places for the ranks on lost nodes; `dry`: only see whether there are any."""
+    def replan(self, wanted: e.Replan, state: JobState) -> None:
+        """Find places for the ranks on lost nodes, and of roles that are to have other resources; see `e.Replan`."""
+        lost, dry, resources = wanted.lost, wanted.dry, wanted.resources
         homes, agents = _homes(state, lost)
 
         def task() -> None:
             cluster = self._launcher.cluster()
             self._hosts |= {node.id: node.host for node in cluster.nodes}
-            plan = replan(self._request, self.plan, lost, cluster, self._strategies)
-            found = moves_of(plan, homes, agents)
-            if found.moves is not None and not dry:
-                self.plan = plan
-            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry))
+            request, before = resourced(self._request, resources), self.plan
+            if resources:
+                before = grown(self._request, request, before, resources, cluster.without(lost))
+            plan = replan(request, before, lost, cluster, self._strategies)
+            found = moves_of(plan, {key: agent for key, agent in homes.items() if key[0] not in resources}, agents)
+            if resources and found.moves is not None:
+                self._launcher.reserve(found.places)  # their agents may run, and hold what their ranks have had
+            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry, resources=resources, plan=plan))
 
-        self._run("replan", task, lambda error: e.Replanned(None, why=error, lost=lost, dry=dry))
+        failed = e.Replanned(None, why="", lost=lost, dry=dry, resources=resources)
+        self._run("replan", task, lambda error: msgspec.structs.replace(failed, why=error))
 
-    def relaid(self, sizes: Mapping[str, int], plan: PlacementPlan | None) -> None:
-        """The job has these world sizes now, by `plan`."""
-        self._sizes = dict(sizes)
-        self._request = sized(self._bundle.request, sizes)
-        self.plan = plan if plan is not None else self.plan
+    def relaid(self, state: JobState) -> None:
+        """The job has these world sizes and resources now, by this plan."""
+        self._sizes = sizes_now(state)
+        self._request = resourced(sized(self._bundle.request, self._sizes), state.resources)
+        self.plan = state.plan if state.plan is not None else self.plan
 
     def find_layout(self, wanted: e.FindLayout, state: JobState) -> None:
         """Find places for resized roles, and the snapshot that they start from; see `find_places`."""

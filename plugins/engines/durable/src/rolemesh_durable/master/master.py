@@ -93,15 +93,9 @@ class Master:
         self._until = Until(bundle.until)
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
         self._run = RunInfo(
-            bundle.config.name,
-            str(self.run_dir),
-            known(bundle.config.steps),
-            bundle.config.world_sizes,
-            tuple(op.label for op in graph.ops),
-            bundle.backend,
-            bundle.outline.origin,
-            bundle.config.base,
-        )
+            bundle.config.name, str(self.run_dir), known(bundle.config.steps), bundle.config.world_sizes,
+            tuple(op.label for op in graph.ops), bundle.backend, bundle.outline.origin, bundle.config.base,
+        )  # fmt: skip
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._publication = Publication(self.run_dir, self._observers, self._published)
         self._injector = Injector(self._journal, launcher, self._publication, self._put)
@@ -172,7 +166,8 @@ class Master:
             self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
             if self._machine.state.layout.number:
                 self._relaid()
-            self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
+            self._tasks.relaid(self._machine.state)
+            self._lines.moved(self._machine.state.homes)
             self._files.submit("until", partial(self._until.look_back, self.run_dir, published))
         self._announce(found)
         self._in_control = True
@@ -256,7 +251,8 @@ class Master:
         if any(event.kind == "layout_changed" for event in events):
             self._relaid()
         if any(event.kind in ("replanned", "layout_changed") for event in events):
-            self._lines.moved(rank.agent for rank in self._machine.state.ranks.values())
+            self._tasks.relaid(self._machine.state)
+            self._lines.moved(self._machine.state.homes)
         for effect in effects:
             match effect:
                 case e.ToAgent(agent, incarnation, message):
@@ -267,8 +263,8 @@ class Master:
                     self._tasks.attach(agents)
                 case e.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
-                case e.Replan(lost, dry):
-                    self._tasks.replan(lost, self._machine.state, dry=dry)
+                case e.Replan():
+                    self._tasks.replan(effect, self._machine.state)
                 case e.FindLayout():
                     self._tasks.find_layout(effect, self._machine.state)
                 case e.AskScaler(index, load):
@@ -289,7 +285,6 @@ class Master:
     def _relaid(self) -> None:
         """The job has other world sizes now."""
         self._lines.resized(sizes := sizes_now(self._machine.state))
-        self._tasks.relaid(sizes, self._machine.state.plan)
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 

@@ -1,21 +1,24 @@
-"""Places for the ranks of a job that is resized, and whether their states can be cut for them."""
+"""Places for ranks that are to be others than before: more, fewer, or with more of something; and whether their states
+can be cut for them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
+from rolemesh.errors import PlacementError
+from rolemesh.placement import Assignment, Capacity, PlacementPlan, PlacementRequest, Strategy
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.reshard import owned
 from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.replan import replan
 
-__all__ = ["find_places", "room_for", "sized", "why_not_cut"]
+__all__ = ["find_places", "grown", "resourced", "room_for", "sized", "why_not_cut"]
 
 MOST_TRIED = 8
 """So many more ranks of a role there is looked for room for."""
@@ -24,6 +27,16 @@ MOST_TRIED = 8
 def sized(request: PlacementRequest, sizes: Mapping[str, int]) -> PlacementRequest:
     """`request` with these numbers of ranks of some roles."""
     roles = (msgspec.structs.replace(each, world_size=sizes.get(each.role, each.world_size)) for each in request.roles)
+    return msgspec.structs.replace(request, roles=tuple(roles))
+
+
+def resourced(request: PlacementRequest, resources: Mapping[str, Mapping[str, float]]) -> PlacementRequest:
+    """`request` with so much for each rank of some roles."""
+    roles = []
+    for each in request.roles:
+        if has := dict(resources.get(each.role, {})):
+            each = msgspec.structs.replace(each, cpu=has.pop("cpu"), gpu=has.pop("gpu"), custom=has)
+        roles.append(each)
     return msgspec.structs.replace(request, roles=tuple(roles))
 
 
@@ -42,16 +55,8 @@ def find_places(
 
     `homes` is the agent of each rank now, `agents` the node of each that may be used, `lost` are nodes that are gone.
     """
-    kept = tuple(a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1))
-    used = sorted({a.slot for a in kept})
-    number = {slot: position for position, slot in enumerate(used)}
-    smaller = msgspec.structs.replace(
-        plan,
-        slots=tuple(msgspec.structs.replace(plan.slot(slot), id=number[slot]) for slot in used),
-        assignments=tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in kept),
-        unplaced=(),
-    )
-    found = replan(request, smaller, lost, cluster, strategies)
+    kept = [a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1)]
+    found = replan(request, _only(plan, kept), lost, cluster, strategies)
     of = {key: agent for key, agent in homes.items() if key[0] not in wanted.sizes}
     moved = moves_of(found, of, agents)
     if moved.moves is None:
@@ -65,6 +70,52 @@ def find_places(
         why = f"there is no room but on slots of {', '.join(turns)}, with which new ranks would take turns"
         return e.LayoutFound(wanted.number, wanted.step, why=why)
     return e.LayoutFound(wanted.number, wanted.step, "", moved.moves, moved.places, found)
+
+
+def grown(
+    before: PlacementRequest,
+    request: PlacementRequest,
+    plan: PlacementPlan,
+    roles: Collection[str],
+    cluster: ClusterView,
+) -> PlacementPlan:
+    """`plan` with what `request` says for ranks of `roles`, which had what `before` says: on their slots where their
+    nodes have so much. Where they have not, they have no place.
+
+    Raises `PlacementError` for one of those on a slot that others share: they would have to move with it.
+    """
+    capacity, slots, away = Capacity(cluster, plan.slots), list(plan.slots), set[int]()
+    needs = {role: (before.role(role).needs, request.role(role).needs) for role in roles}
+    for slot in plan.slots:
+        here = [a for a in plan.assignments if a.slot == slot.id]
+        more: Counter[str] = Counter()
+        for has, wants in (needs[a.role] for a in here if a.role in needs):
+            more.update({name: amount - has.get(name, 0.0) for name, amount in wants.items()})
+        if not more or slot.node not in capacity.nodes:
+            continue  # those of lost nodes are placed again anyway
+        extra = None if more["gpu"] else capacity.take(slot.id, slot.node, more)
+        if extra is not None:
+            custom = dict(Counter(slot.custom) + Counter(extra.custom))
+            slots[slot.id] = msgspec.structs.replace(slot, cpu=slot.cpu + extra.cpu, custom=custom)
+        elif others := sorted({a.role for a in here} - set(roles)):
+            what = f"node {slot.node} has no room for more, and {here[0].role}/{here[0].rank} shares its slot"
+            raise PlacementError(f"{what} with {', '.join(others)}")
+        else:
+            away.add(slot.id)
+    plan = msgspec.structs.replace(plan, slots=tuple(slots))
+    return _only(plan, [a for a in plan.assignments if a.slot not in away])
+
+
+def _only(plan: PlacementPlan, kept: Sequence[Assignment]) -> PlacementPlan:
+    """Of `plan` only these assignments, and the slots that they use, numbered again."""
+    used = sorted({a.slot for a in kept})
+    number = {slot: position for position, slot in enumerate(used)}
+    return msgspec.structs.replace(
+        plan,
+        slots=tuple(msgspec.structs.replace(plan.slot(slot), id=number[slot]) for slot in used),
+        assignments=tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in kept),
+        unplaced=(),
+    )
 
 
 def room_for(

@@ -54,6 +54,7 @@ def status_of(
         (*warnings, *machine.warnings()),
         state.finishing,
         state.resize.sizes if state.resize is not None else {},
+        state.resources,
     )
 
 

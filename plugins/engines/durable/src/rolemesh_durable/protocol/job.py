@@ -88,7 +88,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """What an agent is started with.
 
     `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from. `timed`: see
-    `RankProgress.times`.
+    `RankProgress.times`. `serves`: its ranks may have to go to where there is more of something, and then
+    fetch their snapshots from here.
     """
 
     agent: str
@@ -103,6 +104,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     warm: tuple[str, ...] = ()
     checks: tuple[CheckUse, ...] = ()
     timed: bool = False
+    serves: bool = False
 
 
 class RankStart(msgspec.Struct, frozen=True):
@@ -173,5 +175,6 @@ def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: s
         incarnation=incarnation,
         checks=bundle.checks,
         timed=bool(bundle.scalers),
+        serves=any(bundle.outline.most.values()),
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )

@@ -60,7 +60,8 @@ class MasterConfig(msgspec.Struct, frozen=True):
     again. Times are in seconds. `lease_s` is how long an agent lives without
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
     that give snapshots, `collective` those whose ranks are one group if they are several, `ranges` the least and the
-    most ranks of those that have limits. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes
+    most ranks of those that have limits, `resources` what each rank of a role asks for, and `most` what it may be given
+    by a failover level. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes
     no further than whoever injects its failures lets it, so that none of them comes too late. `clock` names the
     monotonic clock that the master goes by: another machine, or another boot of the same one, has another.
     `checks` are what nodes must measure up to before ranks start there.
@@ -81,6 +82,8 @@ class MasterConfig(msgspec.Struct, frozen=True):
     stateful: tuple[str, ...] = ()
     collective: tuple[str, ...] = ()
     ranges: dict[str, tuple[int, int]] = {}
+    resources: dict[str, dict[str, float]] = {}
+    most: dict[str, dict[str, float]] = {}
     origin: str = ""
     origin_step: int = -1
     hang_after_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rolemesh.api.observer import StepMetrics
@@ -100,7 +101,7 @@ class LineAssembler:
         self._since: list[tuple[int, float]] = []
         """Up to which step it was known when that the steps of which there are parts are committed."""
         self._unsettled = 0.0
-        self._agents: frozenset[str] | None = None
+        self._here: Counter[tuple[str, str]] = Counter()
         self.published = published
 
     def written(self, step: int) -> None:
@@ -124,10 +125,11 @@ class LineAssembler:
         """Ranks are being brought back: they will send again what is missing, however long it takes."""
         self._unsettled = now
 
-    def moved(self, agents: Iterable[str]) -> None:
-        """Ranks have moved, and only `agents` have some now: whoever has moved tells its new agent all that is open."""
-        self._agents = here = frozenset(agents)
-        self._tracks.drop({source for source in self._tracks if source[1] not in here})
+    def moved(self, homes: Iterable[tuple[str, str]]) -> None:
+        """Ranks have moved, and these roles' are with these agents now, each rank once: whoever has moved tells its new
+        agent all that is open. What agents have told that have fewer now they tell again, without those."""
+        before, self._here, sizes = self._here, Counter(homes), self._world_sizes
+        self._tracks.drop({s for s in self._tracks if self._here[s] < before.get(s, sizes[s[0]])})
 
     def add(
         self, agent: str, blocks: Iterable[Block], now: float, committed: int = -1, *, wall: float, hold: bool = False
@@ -139,7 +141,9 @@ class LineAssembler:
         A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` is built
         without a part that has not come 10 s later, with every rank in its place.
         """
-        for block in blocks if self._agents is None or agent in self._agents else ():
+        for block in blocks:
+            if self._here and block.ranks > self._here[block.role, agent]:
+                continue  # it was under way when ranks that are in it have moved
             if (new := block.between(self.published, block.last)) is not None:
                 self._tracks.add((new.role, agent), new)
         late = self._late(committed, now)

@@ -42,6 +42,7 @@ class RankLaunch(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     env: dict[str, str] = {}
     cpus: float = 1.0
+    memory_gb: float = 0.0
     gpus: tuple[int, ...] = ()
     share: float = 1.0
     peers: tuple[tuple[str, int], ...] = ()

@@ -196,6 +196,7 @@ class _Rank:
             steps=known(job.steps),
             gpus=tuple(range(len(launch.gpus))),
             cpus=launch.cpus,
+            memory_gb=launch.memory_gb,
             share=launch.share,
             turns=bool(launch.turns),
             peers=launch.peers,

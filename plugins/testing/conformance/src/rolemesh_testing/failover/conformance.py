@@ -222,6 +222,18 @@ class FailoverConformance(PluginConformance):
 
         self._find(level, problems)
 
+    def test_it_gives_no_more_than_a_role_may_have(self, level: Level) -> None:
+        """`resources` are per rank, up to `JobView.most`; of what has no limit no more than there is."""
+
+        def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
+            for role, amounts in plan.resources.items():
+                has, most = at.view.resources.get(role, {}), at.view.most.get(role, {})
+                for name, amount in amounts.items():
+                    if not 0 <= amount <= most.get(name, has.get(name, 0.0)):
+                        yield f"gives a rank of {role} {name} {amount:g}, which it may not have; see JobView.most"
+
+        self._find(level, problems)
+
     def test_it_waits_for_a_finite_time(self, level: Level) -> None:
         """`wait_s` and `delay_s`: seconds from 0, for which the job may stand still."""
 

@@ -18,6 +18,8 @@ STATES = ("starting", "up", "ready", "running", "done", "failed", "halting")
 ROLES = ("actor", "critic", "data")
 NOW = 1000.0
 
+REASONS = ("drawn", "out of memory", "out of memory on the GPU")
+
 
 class Trouble(msgspec.Struct, frozen=True):
     """A failure, and the job that has it."""
@@ -64,8 +66,10 @@ def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
         persisted,
         now=NOW,
         spares=tuple(f"spare-{number}" for number in range(random.randint(0, 2))),
-        verdict=Verdict(random.choice(("software", "hardware", "user", "unknown")), "drawn"),
+        verdict=Verdict(random.choice(("software", "hardware", "user", "unknown")), random.choice(REASONS)),
         ranges={role: (random.randint(1, size), size) for role, size in sizes.items() if random.choice((True, False))},
+        resources={role: {"cpu": 1.0, "gpu": 0.0, "memory_gb": random.choice((1.0, 3.0, 8.0))} for role in sizes},
+        most={role: {"memory_gb": 8.0} for role in sizes if random.choice((True, False))},
     )
 
 

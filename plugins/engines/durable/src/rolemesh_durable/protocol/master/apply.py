@@ -145,12 +145,16 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             state.layout = state.layout.back_at(step)
             for record in state.ranks.values():
                 record.finished = record.durable = step
-        case t.RanksMoved(moves, places):
+        case t.RanksMoved(moves, places, plan, resources):
+            state.plan, state.resources = plan or state.plan, state.resources | resources
             for place in places:
                 st.place(state, place)
             for move in moves:
                 record = state.ranks[move.role, move.rank]
                 record.agent, record.launch = move.agent, move.applied(record.launch)
+                if (has := resources.get(move.role)) is not None:
+                    amounts = {"cpus": has["cpu"], "memory_gb": has.get("memory_gb", 0.0)}
+                    record.launch = msgspec.structs.replace(record.launch, **amounts)
         case t.RecoveryLaunched(_, ranks):
             for started in ranks:
                 _launched(state, started)

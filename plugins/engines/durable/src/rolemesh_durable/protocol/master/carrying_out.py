@@ -54,10 +54,12 @@ class CarryingOut:
             if event.number == -recovery.number and recovery.phase == "placing":
                 return event.why or self._change_layout(recovery, event)
         elif isinstance(event, e.Replanned) and recovery.phase == "placing" and event.lost == self._away(recovery):
+            if event.resources != (given := _given(recovery, self._context)):
+                return ""
             if event.moves is None:
                 return self._no_place(recovery, event.why)
-            self._context.tell(t.RanksMoved(event.moves, event.places))
-            self._enter(recovery, "agents")
+            self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, given))
+            recovery.asked = None  # the layout may have to change, too
         return ""
 
     def _away(self, recovery: Recovery) -> tuple[str, ...]:
@@ -111,9 +113,9 @@ class CarryingOut:
 
     def _placing(self, recovery: Recovery) -> tuple[bool, str]:
         context, state = self._context, self._context.state
-        avoid, changes = self._away(recovery), _changes(recovery, state)
+        avoid, changes, given = self._away(recovery), _changes(recovery, state), _given(recovery, context)
         misplaced = {key for key in state.ranks if context.node(key) in avoid}
-        if not misplaced and not changes:
+        if not misplaced and not changes and not given:
             self._enter(recovery, "agents")
             return GOES_ON
         if not misplaced <= set(recovery.restart):
@@ -121,7 +123,7 @@ class CarryingOut:
         if recovery.asked is None or context.now >= recovery.asked + ASK_AGAIN_S:
             recovery.asked, origin = context.now, state.origin
             found = e.FindLayout(-recovery.number, origin.step, changes, origin.folder, avoid)
-            context.want(found if changes else e.Replan(avoid))
+            context.want(found if changes and not given else e.Replan(avoid, resources=given))
         return WAITS
 
     def _change_layout(self, recovery: Recovery, found: e.LayoutFound) -> str:
@@ -188,7 +190,7 @@ class CarryingOut:
         if not isinstance(points, str):
             self._launch(recovery, points)
             return GOES_ON
-        elsewhere = outline.snapshots.replicas or recovery.plan.level == DRAIN
+        elsewhere = outline.snapshots.replicas or recovery.plan.level == DRAIN or recovery.plan.resources
         if elsewhere and any(agent.heard < recovery.since + REPORTED_S for agent in known):
             return WAITS  # a copy may have been made that its holder's newest report does not know yet
         return False, points
@@ -270,6 +272,12 @@ def _changes(recovery: Recovery, state: JobState) -> dict[str, int]:
     """The world sizes of the plan that the job has not got yet."""
     sizes = {role: record.launch.world_size for (role, _), record in state.ranks.items()}
     return {role: size for role, size in recovery.plan.resize.items() if sizes[role] != size}
+
+
+def _given(recovery: Recovery, context: MasterContext) -> dict[str, dict[str, float]]:
+    """What the plan gives roles per rank that they have not got yet."""
+    has = context.outline.resources | context.state.resources
+    return {role: amounts for role, amounts in recovery.plan.resources.items() if has.get(role) != amounts}
 
 
 def _reported(agent: AgentRecord) -> tuple[m.RankReport, ...]:

@@ -136,7 +136,7 @@ class MasterContext:
             outline.name, outline.epoch, state.committed, ranks, tuple(self.groups), outline.stateful, nodes,
             state.persisted, tuple(state.failures), tuple(state.attempts), self.now,
             tuple(state.failed_at[: len(state.failures)]), tuple(n for n in self.nodes if n not in used),
-            ranges=outline.ranges,
+            ranges=outline.ranges, resources=outline.resources | state.resources, most=outline.most,
         )  # fmt: skip
 
     def ordered(self, wanted: Iterable[RankKey]) -> tuple[RankKey, ...]:

@@ -170,11 +170,12 @@ class Coordinator:
 
 
 def _with_limits(plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPlan:
-    """A plan that avoids what `before` avoids, waits no less, and resizes what that one has not resized yet."""
+    """A plan that avoids what `before` avoids, waits no less, and does to roles what that one has not done yet."""
     return msgspec.structs.replace(
         plan,
         avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),
         wait_s=max(before.plan.wait_s, plan.wait_s),
         delay_s=max(before.not_before - now, plan.delay_s),
         resize=before.plan.resize | plan.resize if plan.source == "disk" else {},
+        resources=before.plan.resources | plan.resources,
     )

@@ -44,14 +44,16 @@ class StartFailed(msgspec.Struct, frozen=True):
 
 
 class Replanned(msgspec.Struct, frozen=True):
-    """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks), or None
-    and what is missing. `dry`: nothing has changed, it was only to be known."""
+    """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks) by `plan`,
+    or None and what is missing. `dry`: it was only to be known."""
 
     moves: tuple[Move, ...] | None
     places: tuple[AgentPlace, ...] = ()
     why: str = ""
     lost: tuple[str, ...] = ()
     dry: bool = False
+    resources: dict[str, dict[str, float]] = {}
+    plan: PlacementPlan | None = None
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
@@ -245,11 +247,12 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class Replan(msgspec.Struct, frozen=True):
-    """Find places for the ranks on the nodes in `lost`, or (`dry`) see whether there are any; answer with
-    `Replanned`."""
+    """Find places for the ranks on the nodes in `lost`, and for those of the roles in `resources`, which are to have so
+    much each, or (`dry`) see whether there are any; answer with `Replanned`."""
 
     lost: tuple[str, ...]
     dry: bool = False
+    resources: dict[str, dict[str, float]] = {}
 
 
 class FindLayout(msgspec.Struct, frozen=True):

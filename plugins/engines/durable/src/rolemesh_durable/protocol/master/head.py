@@ -40,6 +40,8 @@ class KeptRank(msgspec.Struct, frozen=True):
     local_rank: int
     local_world_size: int
     gpus: tuple[int, ...]
+    cpus: float
+    memory_gb: float
     turns: tuple[tuple[str, int], ...]
     world_size: int
     collective: bool
@@ -91,6 +93,7 @@ class Head(msgspec.Struct, frozen=True):
     last_step: int
     checked: dict[str, Measurements]
     unfit: set[str]
+    resources: dict[str, dict[str, float]]
     layout: Layout
     plan: PlacementPlan | None
     resize: st.Resize | None

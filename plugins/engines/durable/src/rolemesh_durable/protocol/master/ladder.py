@@ -6,7 +6,7 @@ may pass by itself, and must not use up every budget in a second. The first one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -103,7 +103,7 @@ def propose(
 ) -> Proposal:
     """One plan for all of `found`: each escalates for itself, from where its verdict says and not below level
     `floor`; what they propose is merged. If one of them has no plan, there is none. A plan with world sizes that
-    `refuse` has something against is passed over.
+    `refuse` has something against, or with more for a rank than the job file allows, is passed over.
     """
     plans: list[RecoveryPlan] = []
     attempts = 0
@@ -186,17 +186,31 @@ def _escalate(
         if failure.cause == "log_lost" and plan.source == "memory":
             trail.append(f"  {level.name}: passed over, those who have used what is lost must go back, too")
             continue
-        if plan.resize and (why := refuse(plan.resize)):
+        if why := (refuse(plan.resize) if plan.resize else "") or _exceeds(plan.resources, view):
             trail.append(f"  {level.name}: {why}")
             continue
+        given = {role: view.resources[role] | amounts for role, amounts in plan.resources.items()}
+        all_of = [(r.role, r.rank) for r in view.ranks if r.role in given]
         trail.append(f"  {level.name}: {plan.reason or 'restart'}")
         return msgspec.structs.replace(
             plan,
             level=level.name,
-            restart=tuple({**dict.fromkeys(plan.restart), **dict.fromkeys(lost)}),
+            restart=tuple(dict.fromkeys((*plan.restart, *lost, *all_of))),
             source="disk" if plan.resize else plan.source,
+            resources=given,
         )
     return None
+
+
+def _exceeds(wanted: Mapping[str, Mapping[str, float]], view: JobView) -> str:
+    """Why ranks of these roles cannot have so much each, whatever room there is; "" if they may."""
+    for role, amounts in wanted.items():
+        if role not in view.resources:
+            return f"the job has no role {role!r}; it has {', '.join(view.resources)}"
+        for name, amount in amounts.items():
+            if not 0 <= amount <= (most := view.most.get(role, {}).get(name, view.resources[role].get(name, 0.0))):
+                return f"role {role} may have {name} {most:g} (resources.most in the job file), not {amount:g}"
+    return ""
 
 
 def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> RecoveryPlan:
@@ -216,4 +230,14 @@ def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> Rec
         delay_s=max(plan.delay_s for plan in plans),
         reason="; ".join(dict.fromkeys(plan.reason for plan in plans if plan.reason)),
         resize={role: min(p.resize.get(role, n) for p in plans) for plan in plans for role, n in plan.resize.items()},
+        resources=_most(plan.resources for plan in plans),
     )
+
+
+def _most(given: Iterable[Mapping[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Of each resource of each role the most that one plan gives."""
+    found: dict[str, dict[str, float]] = {}
+    for role, amounts in (each for resources in given for each in resources.items()):
+        before = found.get(role, {})
+        found[role] = {name: max(amount, before.get(name, amount)) for name, amount in amounts.items()}
+    return found

@@ -169,7 +169,7 @@ class JobState(msgspec.Struct):
     incarnation (-1 for all earlier ones). Times are by the monotonic clock `clock`, and `last` is when the newest event
     with a time was: by it, and by the clock on the wall. `finishing` is why the job is to end before its last step,
     `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
-    ranks were placed when it began (None: as the job was), `resize` what is to
+    ranks were placed last (None: as the job began), `resize` what is to
     change it, and `resizes` how many there were. `drains` are the nodes that are to be without ranks, and `hold` is the
     step after which ranks leave some of them, once that is decided.
     """
@@ -207,6 +207,8 @@ class JobState(msgspec.Struct):
     """What checks have measured, by node,"""
     unfit: set[str] = set()
     """and the nodes that must not be used for that."""
+    resources: dict[str, dict[str, float]] = {}
+    """What roles have per rank that failover levels have given others than they asked for."""
     layout: Layout = Layout()
     plan: PlacementPlan | None = None
     resize: Resize | None = None
@@ -261,6 +263,11 @@ class JobState(msgspec.Struct):
     def drained(self) -> set[str]:
         """The nodes that are without ranks, and stay so."""
         return {node for node, drain in self.drains.items() if drain.done}
+
+    @property
+    def homes(self) -> Iterable[tuple[str, str]]:
+        """Role and agent of each rank."""
+        return ((role, record.agent) for (role, _), record in self.ranks.items())
 
     def on(self, agent: str) -> list[RankKey]:
         """The ranks of an agent."""

@@ -339,10 +339,12 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class RanksMoved(Transition, frozen=True, tag="replanned"):
-    """Ranks have new places."""
+    """Ranks have new places, by `plan`; those of the roles in `resources` so much each there."""
 
     moves: tuple[Move, ...]
     places: tuple[AgentPlace, ...]
+    plan: PlacementPlan | None = None
+    resources: dict[str, dict[str, float]] = {}
 
 
 class ResizeAsked(Transition, frozen=True, tag="resize_asked"):

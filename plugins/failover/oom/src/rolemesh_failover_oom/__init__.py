@@ -1,0 +1,7 @@
+"""More memory: a role that has run out of it goes on where there is more."""
+
+from __future__ import annotations
+
+from rolemesh_failover_oom.level import MoreMemoryLevel
+
+__all__ = ["MoreMemoryLevel"]

@@ -1,0 +1,62 @@
+"""The level: how much memory a role gets that has run out of it."""
+
+from __future__ import annotations
+
+from signal import SIGKILL
+
+from pydantic import Field
+
+from rolemesh import Budget, FailoverLevel, Failure, JobView, Pass, RecoveryPlan, hookimpl
+
+__all__ = ["MoreMemoryLevel", "MoreMemoryOptions"]
+
+NAME = "memory_gb"
+KILLED = 128 + SIGKILL
+"""The exit code of a shell, or of a container's first process, whose command SIGKILL has ended."""
+
+
+class MoreMemoryOptions(Budget):
+    """How much more, and after which failures."""
+
+    factor: float = Field(default=2.0, gt=1, description="So many times what the role has had, up to its limit.")
+    killed: bool = Field(
+        default=False,
+        description="A rank that SIGKILL has ended counts as one out of memory: so the kernel ends one, and anybody.",
+    )
+
+
+class MoreMemoryLevel(FailoverLevel):
+    """Gives a role more memory of which a rank has run out of it, as far as the job file allows.
+
+    All ranks of the role start again, from the newest snapshot in memory: where they are, if their nodes have so much,
+    or on other nodes.
+    """
+
+    Options = MoreMemoryOptions
+    options: MoreMemoryOptions
+
+    @hookimpl
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass:
+        """Twice the memory for the role of a rank that was out of it; a pass for everything else."""
+        role = failure.role
+        if failure.rank < 0 or not view.lost_with(failure) or not self._out_of_memory(failure, view):
+            return Pass("no rank was out of memory")
+        has, most = view.resources.get(role, {}).get(NAME, 0.0), view.most.get(role, {}).get(NAME, 0.0)
+        if not has or not most:
+            return Pass(f"the job file does not say how much memory {role} has and may have ({NAME})")
+        if has >= most:
+            return Pass(f"{role} has {NAME} {has:g}, which is its limit")
+        more = min(most, self.options.factor * has)
+        return RecoveryPlan(
+            "more-memory",
+            view.lost_with(failure),
+            reason=f"{role} ran out of memory: {NAME} {more:g} instead of {has:g}",
+            resources={role: {NAME: more}},
+        )
+
+    def _out_of_memory(self, failure: Failure, view: JobView) -> bool:
+        """Whether the diagnosis says so: of the node's memory, not of a GPU's."""
+        if self.options.killed and (failure.signal == SIGKILL or failure.exit_code == KILLED):
+            return True
+        reason = view.verdict.reason.lower() if view.verdict is not None else ""
+        return "out of memory" in reason and "gpu" not in reason
