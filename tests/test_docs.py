@@ -416,7 +416,7 @@ def test_every_target_of_a_rehearsal_and_every_failover_level_is_in_its_table() 
     table = text.partition("| target |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|\n", "|\n", table))) == set(TARGETS)
     levels = {path.name for path in (ROOT / "plugins/failover").iterdir() if (path / "pyproject.toml").is_file()}
-    assert levels == set(re.findall(r"^\| \[`(\w+)`\]", text, flags=re.MULTILINE))
+    assert levels == set(re.findall(r"^\| \[`([\w-]+)`\]", text, flags=re.MULTILINE))
 
 
 # --------------------------------------------------------------------------------------------------------- the project

@@ -42,7 +42,7 @@ class Hungry(Work):
         return super().square(rows)
 '''
 MEMORY = (
-    "steps=150", "roles.work.options.target=hungry.py:Hungry", "roles.work.options.kwargs.sleep=0.02",
+    "steps=300", "roles.work.options.target=hungry.py:Hungry", "roles.work.options.kwargs.sleep=0.02",
     "roles.work.world_size=2", "roles.work.resources={cpu: 0.1, memory_gb: 0.1, most: {memory_gb: 0.6}}",
     "snapshots.persist_every=100",
 )  # fmt: skip
@@ -59,6 +59,10 @@ def given(job: Job) -> list[float]:
     return [each["data"]["resources"]["work"]["memory_gb"] for each in of_kind(job, "replanned")]
 
 
+def is_over(job: Job) -> bool:
+    return of_kind(job, "recovery_planned", "recovered")[-1]["kind"] == "recovered"
+
+
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, killed: bool) -> None:
     job, process = hungry(make_job, "1x(cpu=4,memory_gb=0.4),1x(cpu=4,memory_gb=1)")
@@ -67,7 +71,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
         until(lambda: of_kind(job, "replanned"), 60, "more memory")
         with ControlClient(job.run_dir) as client:
             client.inject("kill", "master")
-    until(lambda: len(of_kind(job, "recovered")) > 1, 60, "recovered twice")
+    until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
     status = job.running()
     assert status.resources == {"work": {"cpu": 0.1, "gpu": 0.0, "memory_gb": 0.4}}
     assert {rank.node for rank in status.ranks if rank.role == "work"} == {"node-0", "node-1"}
@@ -75,8 +79,8 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     if killed:  # and gives a rank that fails for another reason no less
         with ControlClient(job.run_dir) as client:
             client.inject("kill", "work/0")
-        until(lambda: len(of_kind(job, "recovered")) > 2, 60, "recovered again")
-    ended_well(job, process)
+        until(lambda: of_kind(job, "recovered")[-1]["data"]["level"] == "process", 60, "recovered again")
+    ended_well(job, process, 300)
     assert given(job) == [0.2, 0.4]
     assert status.epoch == 1 + killed
 
@@ -86,7 +90,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     ("nodes", "override", "why"),
     [
         ("1x(cpu=4,memory_gb=1)", "roles.work.resources.most.memory_gb=0.2", "memory_gb 0.2, which is its limit"),
-        ("1x(cpu=4,memory_gb=0.5)", "steps=150", "needs memory_gb 0.4, the most that is free on a node is "),
+        ("1x(cpu=4,memory_gb=0.5)", "steps=300", "needs memory_gb 0.4, the most that is free on a node is "),
     ],
 )
 def test_beyond_its_limit_and_the_nodes_the_next_level_is_asked(

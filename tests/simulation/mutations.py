@@ -58,7 +58,7 @@ from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import Sharing
-from rolemesh_failover_oom import MoreMemoryLevel
+from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
 
 __all__ = ["MUTATIONS", "Mutation"]

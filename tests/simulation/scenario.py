@@ -20,8 +20,8 @@ from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_failover_job import JobLevel
+from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_node import NodeLevel
-from rolemesh_failover_oom import MoreMemoryLevel
 from rolemesh_failover_process import ProcessLevel
 from rolemesh_failover_shrink import ShrinkLevel
 

@@ -10,7 +10,7 @@ import sys
 
 KERNEL_NAMES = (
     "attach", "backlog", "checkpoint", "checks", "collocation", "console", "disk", "drain", "durable", "events",
-    "failover-job", "failover-node", "failover-oom", "failover-process", "failover-shrink", "files", "fsdp",
+    "failover-job", "failover-more-memory", "failover-node", "failover-process", "failover-shrink", "files", "fsdp",
     "function", "inline", "job", "launch", "local", "logs", "mariadb", "matmul", "memory", "more-memory", "mysql",
     "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray", "reasoning-gym", "reasoning-gym-reward",
     "rehearsal", "scale", "scaler-backlog", "scalers", "script", "separation", "shm", "shrink", "source", "sources",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rolemesh_failover_oom.level import MoreMemoryLevel
+from rolemesh_failover_more_memory.level import MoreMemoryLevel
 
 __all__ = ["MoreMemoryLevel"]

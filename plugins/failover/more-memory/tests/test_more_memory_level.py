@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rolemesh import Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
-from rolemesh_failover_oom import MoreMemoryLevel
+from rolemesh_failover_more_memory import MoreMemoryLevel
 
 OUT = Failure("exception", "rollout", 1, "n0", message="MemoryError: ")
 SAID = Verdict("software", "out of memory")
