@@ -10,6 +10,7 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ended_well, of_kind
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_ray.names import placement_groups
 
 Make = Callable[..., Job]
 
@@ -49,8 +50,9 @@ MEMORY = (
 LADDER = "failover=[{use: more-memory}, {use: process, options: {max_attempts: 1}}]"
 
 
-def hungry(make_job: Make, nodes: str, *overrides: str) -> tuple[Job, Any]:
-    job = make_job(backend=("--backend", "local", "--nodes", nodes))
+def hungry(make_job: Make, nodes: str, *overrides: str, ray_address: str = "") -> tuple[Job, Any]:
+    local = "--backend", "local", "--nodes", nodes
+    job = make_job(backend=("--address", ray_address) if ray_address else local)
     (job.folder / "hungry.py").write_text(HUNGRY)
     return job, job.start(*MEMORY, LADDER, *overrides)
 
@@ -101,3 +103,14 @@ def test_beyond_its_limit_and_the_nodes_the_next_level_is_asked(
     assert process.returncode == 1, out
     assert why in out
     assert {each["level"] for each in job.result()["recoveries"]} == {"more-memory", "process"}
+
+
+@pytest.mark.ray
+@pytest.mark.soak
+def test_on_ray_it_is_reserved(make_job: Make, ray_address: str) -> None:
+    job, process = hungry(make_job, "", ray_address=ray_address)
+    job.running()
+    until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
+    bundles = [bundle for table in placement_groups(job.name).values() for bundle in table["bundles"].values()]
+    assert sum(bundle.get("memory", 0.0) for bundle in bundles) == pytest.approx(2 * 0.4e9, rel=0.01)
+    ended_well(job, process, 300)
