@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -105,18 +106,23 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
             state.phase = "ended"
 
 
+def _hold(state: st.JobState, nodes: Collection[str], step: int) -> None:
+    state.hold, state.held = step, max(state.held, step)
+    for node, drain in state.drains.items():
+        drain.at = step if node in nodes else -1
+        drain.waiting = "" if node in nodes else drain.waiting
+
+
 def _drain(state: st.JobState, happened: t.Transition) -> None:
     match happened:
         case t.DrainAsked(node, reason, at, notice_s, agent):
             state.drains[node] = st.Drain(reason, at, notice_s, agent)
         case t.DrainWaiting(nodes, missing):
-            state.hold = -1
+            _hold(state, (), -1)
             for node in nodes:
                 state.drains[node].waiting = missing
         case t.DrainAt(nodes, step):
-            state.hold = step
-            for node in nodes:
-                state.drains[node].waiting = ""
+            _hold(state, nodes, step)
         case t.Drained(node):
             state.drains[node].done = True
         case t.DrainOver(node):
@@ -142,6 +148,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             state.timeline += 1
             state.origin = st.Origin(folder, step)
             state.committed = state.persisted = step
+            state.held = -1
             state.layout = state.layout.back_at(step)
             for record in state.ranks.values():
                 record.finished = record.durable = step
@@ -159,7 +166,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             for started in ranks:
                 _launched(state, started)
             if state.recovery is not None and state.recovery.plan.avoid:
-                state.hold = -1  # nobody is left who could run on where it was
+                _hold(state, (), -1)  # nobody is left who could run on where it was
         case t.Recovered(number, at=at):
             _close(state, "recovered", at)
             state.recovery = None

@@ -37,7 +37,6 @@ class Draining:
         self._asked: tuple[str, ...] = ()
         self._asked_at = float("-inf")
         self._round = 0
-        self._held = -1
 
     # ------------------------------------------------------------------------------------------------- what is wanted
 
@@ -144,17 +143,18 @@ class Draining:
         agents = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in ranks}
         serve = all(a.state == "up" and a.report is not None and a.report.address for a in agents.values())
         late = any(_left_s(state.drains[node], context.now) <= 0 for node in nodes)
-        if serve and (late or self._is_quiet()):
+        told = all(state.drains[node].at == state.hold for node in nodes)
+        if serve and (late or (told and self._is_quiet())):
             self._room = ()
             self._asked_at = float("-inf")
             reasons = "; ".join(state.drains[node].reason for node in nodes)
             self._coordinator.drains(nodes, ranks, f"node {', '.join(nodes)} is drained: {reasons}")
         elif state.hold < 0 and (granted := self._progress.most_granted()) is not None:
             # Nobody has been let run to that step, nor told of it, so that all know what it is when they come there.
-            step = max(granted, self._held) + 1
-            if step < state.end:
-                self._held = step
-                context.tell(t.DrainAt(nodes, step))
+            if granted + 1 < state.end:
+                context.tell(t.DrainAt(nodes, granted + 1))
+        elif not told:  # that step was chosen for others, and some ranks may have passed it by then
+            context.tell(t.DrainAt((), -1))
 
     def _is_quiet(self) -> bool:
         state, step = self._context.state, self._context.state.hold

@@ -100,6 +100,7 @@ class Head(msgspec.Struct, frozen=True):
     resizes: int
     drains: dict[str, st.Drain]
     hold: int
+    held: int
     agents: list[st.KeptAgent]
     ranks: list[KeptRank]
     refused: list[tuple[tuple[str, int], int]]

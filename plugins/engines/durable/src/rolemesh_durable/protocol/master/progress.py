@@ -94,7 +94,7 @@ class Progress:
         if len(heard) < len(reports) or not state.are(state.ranks, "running", "done"):
             return None
         reached = (*(rank.finished for rank in state.ranks.values()), *state.reached.values(), outline.origin_step + 1)
-        return max(self.granted, *reached, *(report.granted for report in heard))
+        return max(self.granted, state.held, *reached, *(report.granted for report in heard))
 
     def _grant(self) -> None:
         outline, state = self._context.outline, self._context.state

@@ -150,7 +150,7 @@ class Resize(msgspec.Struct):
 
 class Drain(msgspec.Struct):
     """A node is to be without ranks, since `begun`; see `transitions.DrainAsked`. `waiting` is what there is no room
-    for; `done`: it is without."""
+    for; `done`: it is without. `at` is the step after which its ranks leave, as they have been told; -1 before that."""
 
     reason: str
     begun: float
@@ -158,6 +158,7 @@ class Drain(msgspec.Struct):
     agent: str = ""
     waiting: str = ""
     done: bool = False
+    at: int = -1
 
 
 class JobState(msgspec.Struct):
@@ -171,7 +172,8 @@ class JobState(msgspec.Struct):
     `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
     ranks were placed last (None: as the job began), `resize` what is to
     change it, and `resizes` how many there were. `drains` are the nodes that are to be without ranks, and `hold` is the
-    step after which ranks leave some of them, once that is decided.
+    step after which ranks leave some of them, once that is decided; `held` is the newest that it has been: who has heard
+    of it takes no earlier one.
     """
 
     agents: dict[str, AgentRecord]
@@ -215,6 +217,7 @@ class JobState(msgspec.Struct):
     resizes: int = 0
     drains: dict[str, Drain] = {}
     hold: int = -1
+    held: int = -1
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
