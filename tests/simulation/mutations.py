@@ -779,6 +779,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Checkpoints, "_add", _checkpoint_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
+    Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "calm",
+             method(sim_rank.SimRank, "_settle", lambda original: lambda self: iter(()))),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
              lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",

@@ -35,6 +35,8 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
 from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.protocol.owing import may_owe
+from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.sharing import ItemsIn
 
 if TYPE_CHECKING:
@@ -190,6 +192,7 @@ class SimRank:
         self._made: list[int] = []
         """Steps of which the lines have not been sent."""
         self.timeline = agent.memory.timeline
+        self.owed, self.late = -1, False
         """Lines of metrics that may not be on disk."""
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self.ways: dict[int, OutEdge] = {}
@@ -453,6 +456,7 @@ class SimRank:
         while self.finished < self.last:
             step = self.finished + 1
             if step > self.granted:
+                yield from self._settle()
                 self._at(IDLE)
                 while not self._may_begin(step):
                     if self._pauses():
@@ -684,6 +688,7 @@ class SimRank:
             if op.streaming:
                 yield from self._stream(port, made)
             if not port.ready(made):
+                yield from self._settle()
                 self._at(WAITING, edge.id)
                 yield lambda: port.ready(made)  # noqa: B023 (asked before the next round)
             parts = port.state.take(made)
@@ -722,7 +727,7 @@ class SimRank:
 
     def computes(self, op: OpCall, step: int, factor: int = 1) -> Generator[Any, None, None]:
         """Be in an operator for some time."""
-        world = self.world
+        world, self.owed = self.world, -1
         self._at(COMPUTING)
         yield factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0)
         if self.injected:
@@ -874,8 +879,28 @@ class SimRank:
             self.world.checks.leaves(self, step)
         if self.said:
             yield from self._await_journal()
-        if plan.due(step, steps) or step == self.pause:
-            yield from self._take(step, plan.persisted(step, steps) or step == self.pause)
+        must = step in (self.pause, steps - 1)
+        persist = must or plan.persisted(step, steps)
+        if not (must or self.late or plan.due(step, steps)):
+            return
+        if not must and self._may_owe(step, persist):
+            self.owed, self.late = step, True
+        else:
+            yield from self._take(step, persist)
+
+    def _may_owe(self, step: int, persist: bool) -> bool:
+        """Most snapshots are left out, where they may be."""
+        if self.launch.collective or not may_owe(self.job.graph, self.key[0]) or step % 8 == 0:
+            return False
+        waiting = (at for at, snap in self.agent.memory.snaps.get(self.key, {}).items() if snap.pinned)
+        if persist and outlasting((*waiting, step)) == step:
+            return False
+        return all(way.state.credit for way in self.ways.values())
+
+    def _settle(self) -> Generator[Any, None, None]:
+        """The rank waits, and no operator has run since the last step."""
+        if self.owed >= 0:
+            yield from self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
     def _await_journal(self) -> Generator[Any, None, None]:
         yield lambda: self.advance is not None and self.advance.finishing
@@ -883,6 +908,8 @@ class SimRank:
     def _end(self, step: int) -> Generator[Any, None, None]:
         """`step` was the last one, which may not have been known by then."""
         plan, memory = self.world.scenario.plan, self.agent.memory
+        if self.owed == step:
+            yield from self._take(step, True)
         if plan.persisted(step, self.job.steps) or self.persisted == step:
             return
         if self.advance is not None and self.advance.persisted >= step:
@@ -895,6 +922,7 @@ class SimRank:
 
     def _take(self, step: int, persist: bool) -> Generator[Any, None, None]:
         memory = self.agent.memory
+        self.owed, self.late = -1, False
         if self.launch.collective and len(memory.steps(self.key)) > 1:
             wanted = self.snapshot
             self._at(BLOCKED)

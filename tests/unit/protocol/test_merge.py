@@ -173,3 +173,14 @@ def test_what_ranks_of_an_earlier_layout_have_told_counts_no_more() -> None:
     assembler.resized({"data": 1, "work": 1})
     (line,) = assembler.add("a0", packed([part("data", 0, 0.0), part("work", 0, 1.0)]), 6.0, wall=6.0)
     assert line.operators["work.do"]["reward"] == 1.0
+
+
+def test_a_line_that_was_not_whole_when_the_job_went_back_is_of_the_second_life_alone() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    first = [part("data", step, 0.0) for step in range(4)]
+    assert assembler.add("a0", packed(first), 5.0, wall=5.0) == []
+    assembler.rolled_back(1)
+    lines = assembler.add("a0", packed(part("work", step, 0.5) for step in range(4)), 6.0, wall=6.0)
+    assert [line.step for line in lines] == [0, 1]
+    lines = assembler.add("a0", packed(part("data", step, 0.0, tokens=7.0) for step in range(2, 4)), 7.0, wall=7.0)
+    assert [(line.step, line.operators["data.next"]["tokens"]) for line in lines] == [(2, 7.0), (3, 7.0)]

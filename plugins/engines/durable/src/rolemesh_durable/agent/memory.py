@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,10 @@ LOG = logging.getLogger("rolemesh_durable.agent")
 
 TIMELINE = "timeline"
 """The file in an agent's folder that says which timeline of the job it is from."""
+
+
+PERSIST_S = 0.25
+"""A rank whose snapshots come faster is looked at only so often: of those that wait meanwhile one goes to disk."""
 
 
 class NodeMemory:
@@ -43,6 +48,7 @@ class NodeMemory:
         self._alone = False
         self._running: set[RankKey] = set()
         self._covered = -1
+        self._look_at: dict[RankKey, float] = {}
         self._lost: set[RankKey] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
         self._fetches: dict[RankKey, m.RankLaunch] = {}
@@ -155,8 +161,9 @@ class NodeMemory:
                 self._lost.add((role, rank))
             return -1
         self._lost.discard((role, rank))
-        if self._persister is not None:
-            self._persister.look(role, rank)
+        now = time.monotonic()
+        if self._persister is not None and now >= self._look_at.get((role, rank), 0.0):
+            self._look_at[role, rank] = now + PERSIST_S * self._persister.look(role, rank)
         if self._replicas is None or self._alone or not self._plan.replicas:
             return snapshot
         self._replicas.offer(role, rank, snapshot)

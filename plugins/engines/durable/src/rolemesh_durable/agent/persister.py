@@ -102,23 +102,24 @@ class Persister:
         -1."""
         return self._failed_at
 
-    def look(self, role: str, rank: int) -> None:
-        """Want whatever this rank has pinned."""
+    def look(self, role: str, rank: int) -> bool:
+        """Want whatever this rank has pinned; whether any of it is new."""
         self._let_go()
-        for step in self._of(role, rank).pinned():
-            self.want(role, rank, step)
+        new = [self.want(role, rank, step) for step in self._of(role, rank).pinned()]
+        return any(new)
 
-    def want(self, role: str, rank: int, step: int) -> None:
-        """Persist this snapshot, after those that are wanted already."""
+    def want(self, role: str, rank: int, step: int) -> bool:
+        """Persist this snapshot, after those that are wanted already; whether it was not."""
         key = role, rank, step
         with self._changed:
             covered = step <= self._covered
-            if not covered and key not in self._known:
+            if new := not covered and key not in self._known:
                 job = self._known[key] = _Job(key, self._timeline)
                 self._wanted.append(job)
                 self._changed.notify_all()
         if covered:
             self._of(role, rank).unpin(step)
+        return new
 
     def died(self, role: str, rank: int) -> None:
         """A rank has died: what it has pinned goes to disk before anything else."""

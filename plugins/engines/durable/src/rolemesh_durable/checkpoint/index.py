@@ -69,16 +69,7 @@ class Index:
     def entries(self) -> list[Entry]:
         """Those that are complete, in no order."""
         mapped = self._mapped(create=False)
-        if mapped is None:
-            return []
-        raw = mapped[_FIRST:_LAST]
-        found, place = [], _FIRST
-        for *body, check, pinned, holders in _RECORD.iter_unpack(raw):
-            if check and check == zlib.crc32(raw[place - _FIRST : place - _FIRST + _CHECK_AT]) | _VALID:
-                step, log, slot, size, serial = body
-                found.append(Entry(step, log, slot, size, serial, place, pinned != 0, holders != _NOBODY))
-            place += _ROOM
-        return found
+        return _entries(mapped) if mapped is not None else []
 
     @property
     def refused(self) -> int:
@@ -102,7 +93,7 @@ class Index:
         """Write an entry, at once complete. Then only the newest `kept` and those that must stay are left."""
         mapped = self._mapped(create=True)
         assert mapped is not None
-        entries = self.entries()
+        entries = _entries(mapped)
         taken = {entry.place for entry in entries}
         place = next((place for place in range(_FIRST, _LAST, _ROOM) if place not in taken), None)
         if place is None:
@@ -187,3 +178,14 @@ class Index:
             mapped[: len(_MAGIC)] = _MAGIC
         self._map = mapped
         return mapped
+
+
+def _entries(mapped: mmap.mmap) -> list[Entry]:
+    raw = mapped[_FIRST:_LAST]
+    found, place = [], _FIRST
+    for *body, check, pinned, holders in _RECORD.iter_unpack(raw):
+        if check and check == zlib.crc32(raw[place - _FIRST : place - _FIRST + _CHECK_AT]) | _VALID:
+            step, log, slot, size, serial = body
+            found.append(Entry(step, log, slot, size, serial, place, pinned != 0, holders != _NOBODY))
+        place += _ROOM
+    return found

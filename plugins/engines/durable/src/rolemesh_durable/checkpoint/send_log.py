@@ -1,6 +1,6 @@
 """The log of what a rank has sent, in files of its node's memory: it outlives the rank's process, however that ends.
 
-A record is a chunk of a value, a line of metrics, or which value was taken where there was a choice. Large values lie
+A record is a chunk of a value, lines of metrics, or which value was taken where there was a choice. Large values lie
 in slot files and are named here. Segments are only appended to and carry the generation that wrote them and the step it
 was restored to, so what an earlier generation had made after that step is told apart: an orphan. A segment goes when
 the commit, and what is being persisted, leave nothing of it that could be needed. A record that was being written when
@@ -28,7 +28,7 @@ __all__ = ["ANSWERED", "ASKED", "CHOICE", "CHUNK", "END", "LINE", "NOTE", "PARTI
 __all__ += ["SendLog"]
 
 CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE, NOTE = range(10)
-"""Kinds of records: a chunk; the mark that no chunk follows; a line of metrics; a line that is not full yet;
+"""Kinds of records: a chunk; the mark that no chunk follows; lines of metrics; a line that is not full yet;
 how old the value was that a call took at `step` from an edge of which it takes the newest (as `chunk`); which rank
 (`chunk`) was asked a call to another role, by its key; the answer to one, behind its key; which items a call took from
 an edge of which it takes those that are finished first; that what is of edges among the `chunk` records before is all
@@ -53,7 +53,7 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """One record. `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
 
     `payload` is the position of the first record with the same payload. `body` is what `codec.flatten` made:
-    with the buffers inside, or without them if they lie in `slot`. Of lines of metrics, `body` is the encoded line.
+    with the buffers inside, or without them if they lie in `slot`. Of lines of metrics, `body` is the encoded block.
     """
 
     kind: int
@@ -209,7 +209,7 @@ class SendLog:
         self._append(END, step, hold, head + self._ranks(consumers))
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Append a line of metrics that ends with `step`, or (`partial`) what has been gathered up to it."""
+        """Append lines of metrics up to that which ends with `step`, or (`partial`) what has been gathered up to it."""
         kind = PARTIAL if partial else LINE
         self._note(kind, step, body=encoded)
 

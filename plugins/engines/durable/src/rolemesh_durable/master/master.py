@@ -39,7 +39,6 @@ from rolemesh_durable.master.report import result_of, status_of
 from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
@@ -288,7 +287,7 @@ class Master:
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 
-    def _publish(self, agent: str, metrics: tuple[Block, ...]) -> None:
+    def _publish(self, agent: str, metrics: tuple[m.Block, ...]) -> None:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
         if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)

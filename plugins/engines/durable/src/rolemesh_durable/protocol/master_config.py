@@ -39,10 +39,6 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
         """Whether the snapshot after `step` goes to disk."""
         return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
 
-    def boundary(self, step: int) -> int:
-        """The newest step before `step` after which there is a snapshot; -1 if there is none."""
-        return (step // self.every) * self.every - 1
-
 
 class ScalerPlan(msgspec.Struct, frozen=True):
     """A scaler of the job: see `rolemesh_durable.scalers.ScalerOptions`."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.failures import Failure
-from rolemesh_durable.protocol.blocks import Block
+from rolemesh_durable.protocol.blocks import Block as Block
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 

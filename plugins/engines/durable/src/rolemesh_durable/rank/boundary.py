@@ -13,6 +13,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.edges import Ports
@@ -24,6 +25,10 @@ from rolemesh_durable.rank.takeover import Inheritance
 __all__ = ["Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
+PAUSES = 100
+"""Where steps are short, this many times what a snapshot has taken passes before the next one,"""
+LONGEST_NS = 100_000_000
+"""but no more than this: so long a rank works again, beside the step under way, if it is killed."""
 POLL_S = 0.001
 """How often the status pages of the group are looked at while one of its ranks is behind."""
 
@@ -64,22 +69,57 @@ class Boundary:
         inherited: Inheritance,
         admission: Admission | None,
         shortage: Shortage,
+        owes: bool = False,
     ) -> None:
-        """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank."""
+        """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank. `owes`: a
+        snapshot may be left out where steps are short (see `owed`)."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
         self._group, self._inherited, self._admission = group, inherited, admission
         self._shortage, self._control = shortage, control
         self._resent = False
+        self._owes, self._not_before = owes, 0
+        self._late = False
+        """A snapshot was left out: one is due after every step until there is a newer one."""
+        self.owed = -1
+        """The step whose snapshot was left out, until the next operator begins: it is taken if the rank has to wait
+        before that. So whoever waits for the commit of what this rank has finished does so for no longer than one of
+        its steps takes."""
         self._persisted = -1
         self._pin()
 
     def __call__(self, step: int) -> None:
         """All of `step` is done. Raises `Stopping`, `SnapshotError`, and what the workload's ``snapshot`` raises."""
         steps = min(self._steps, self._control.last + 1)
-        pauses = step == self._control.pause
-        if pauses or self._plan.due(step, steps):
-            self._take(step, persist=pauses or self._plan.persisted(step, steps))
+        must = step in (self._control.pause, steps - 1)
+        persist = must or self._plan.persisted(step, steps)
+        if not (must or self._late or self._plan.due(step, steps)):
+            return
+        if not must and self._may_owe(step, persist):
+            self.owed, self._late = step, True
+        else:
+            self._take(step, persist=persist)
+
+    def _may_owe(self, step: int, persist: bool) -> bool:
+        """The last snapshot was just now, and the next step waits for nobody once its operator has begun.
+
+        One that is to be persisted may be left out if it would give way to one that waits for the disk already.
+        """
+        if not self._owes or monotonic_ns() >= self._not_before:
+            return False
+        if persist and outlasting((*self._pins, step)) == step:
+            return False
+        return all(way.state.credit for way in self._ports.ways)
+
+    def settle(self) -> bool:
+        """The rank waits: take the snapshot that it owes, if it is time. Whether it still owes one."""
+        step = self.owed
+        if step >= 0 and monotonic_ns() >= self._not_before:
+            fields = self._status_page.fields
+            before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
+            self._take(step, persist=self._plan.persisted(step, self._steps))
+            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
+        return self.owed >= 0
 
     def end(self, step: int) -> None:
         """`step` was the last one, or that before the layout changes, which may not have been known by then.
@@ -87,6 +127,8 @@ class Boundary:
         Raises what a call does.
         """
         advance = self._control.advance
+        if self.owed == step:
+            self._take(step, persist=True)
         if self._plan.persisted(step, self._steps) or self._persisted == step:
             return  # this generation's, or its agent has seen to an earlier one's
         if advance is not None and advance.persisted >= step:
@@ -98,6 +140,7 @@ class Boundary:
             self._take(step, persist=True)
 
     def _take(self, step: int, *, persist: bool) -> None:
+        began, self.owed, self._late = monotonic_ns(), -1, False
         if self._log.lost:
             _LOG.warning("somebody has emptied shared memory (%s); what is needed of it is made again", self._log.where)
             self._memory.clear()  # they name places in a log that is gone
@@ -124,6 +167,8 @@ class Boundary:
         if persist:
             self._persisted = step
             self._pin()
+        now = monotonic_ns()
+        self._not_before = now + min(PAUSES * (now - began), LONGEST_NS)
 
     def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""
@@ -133,7 +178,7 @@ class Boundary:
         self._log.trim(advance.committed, advance.published, self._pins)
         if not self._resent:
             self._resent = True
-            lines = [line for line in self._inherited.lines if line.step > advance.published]
+            lines = [block for block in self._inherited.lines if block.last > advance.published]
             self._meter.resend(lines)
 
     def _pin(self) -> None:

@@ -24,7 +24,7 @@ from rolemesh_durable.rank.mates import Mates
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.newest_port import NewestPort
 from rolemesh_durable.rank.out_port import OutEdge, OutPort, free
-from rolemesh_durable.rank.status_page import STEP, StatusPage
+from rolemesh_durable.rank.status_page import SNAPSHOT, STEP, StatusPage
 
 __all__ = ["Ports"]
 
@@ -181,7 +181,7 @@ class Ports:
 
     def awaits_commit(self, step: int) -> bool:
         """Whether a commit that can come while the rank is at `step` would free something."""
-        reachable = self.snapshots.boundary(step)
+        reachable = self.status_page.fields[SNAPSHOT] if self.snapshots.enabled else step - 1
         return (
             any(way.state.awaits_commit(reachable) for way in self.ways)
             or (self.log is not None and self.log.awaits_commit(reachable))

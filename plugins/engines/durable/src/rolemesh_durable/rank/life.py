@@ -14,6 +14,7 @@ from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, Watermarks
+from rolemesh_durable.protocol.owing import may_owe
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.calls import Calls
@@ -224,6 +225,7 @@ class Life:
             inherited=self._inherited,
             admission=self._admission,
             shortage=self._shortage,
+            owes=alone and self._admission is None and may_owe(job.graph, launch.role),
         )
 
     def _trusts(self, folder: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
@@ -15,6 +14,7 @@ from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank import status_page as status
+from rolemesh_durable.rank.boundary import Boundary
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control, Stopping
@@ -66,11 +66,11 @@ class Loop:
         control: Control,
         steps: int,
         calls: Calls,
-        boundary: Callable[[int], None] | None = None,
+        boundary: Boundary | None = None,
         admission: Admission | None = None,
         crossing: Crossing | None = None,
     ) -> None:
-        """`boundary(step)` is called between two steps, when all of `step` is done. Calls wait for `admission`."""
+        """`boundary` is called between two steps, when all of a step is done. Calls wait for `admission`."""
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
         self._status_page, self._meter, self._control, self._workload = status_page, meter, control, workload
         control.last = min(control.last, steps - 1)
@@ -270,7 +270,8 @@ class Loop:
 
     def _idle(self) -> bool:
         self._services.serve()
-        soon = self._meter.idle()
+        owes = self._boundary is not None and self._boundary.settle()
+        soon = self._meter.idle() or owes
         if self._admission is None:
             return soon
         self._admission.idle()
@@ -288,6 +289,8 @@ class Loop:
                 call.mates.await_told()
             if self._admission is not None:
                 self._admit(self._admission, call, step)
+            if self._boundary is not None:
+                self._boundary.owed = -1
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked

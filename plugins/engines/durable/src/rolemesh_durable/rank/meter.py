@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ import msgspec
 
 from rolemesh.api.workload import RankContext
 from rolemesh.runs.metrics import Metrics, collect
-from rolemesh_durable.protocol.blocks import Block, lines_of, packed
+from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.messages import RankMetrics
 
 __all__ = ["LineLog", "Meter"]
@@ -28,7 +27,7 @@ class LineLog(Protocol):
     """Where lines are kept for the rank's next generation."""
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Keep an encoded `Metrics` that ends with `step`; a `partial` one goes on after it."""
+        """Keep an encoded `Block` that ends with `step`; or (`partial`) `Metrics`, which go on after it."""
 
 
 class Meter:
@@ -45,6 +44,7 @@ class Meter:
         "_first",
         "_kept",
         "_log",
+        "_logged",
         "_part",
         "_report",
         "_sent_ns",
@@ -57,9 +57,11 @@ class Meter:
     def __init__(
         self, ctx: RankContext[Any], every: int, report: Callable[[RankMetrics], None], log: LineLog | None = None
     ) -> None:
-        """`report` takes the lines for the agent. With `log`, each is written there first."""
+        """`report` takes the lines for the agent. With `log`, they are written there when a snapshot follows."""
         self.computing = self.waiting = self.blocked = self.busy = 0
         self._log = log
+        self._logged = -1
+        """Lines up to this step are in the log."""
         self._ctx = ctx
         self._every = every
         self._report = report
@@ -90,8 +92,17 @@ class Meter:
             self._send(now_ns)
 
     def boundary(self, step: int) -> None:
-        """A snapshot of `step` follows: what has been gathered for the present line goes into the log."""
-        if self._first >= 0 and self._log is not None:
+        """A snapshot of `step` follows: who is restored from it sends the lines before it from the log.
+
+        What has been gathered for the present line goes there too.
+        """
+        if self._log is None:
+            return
+        for block in (*self._kept, *self._blocks):
+            if block.last > self._logged and (new := block.between(self._logged, step)) is not None:
+                self._log.line(new.last, encode(new))
+        self._logged = step
+        if self._first >= 0:
             self._log.line(step, encode(self._gathered(step)), partial=True)
 
     def resume(self, partial: Metrics) -> None:
@@ -100,9 +111,12 @@ class Meter:
         self._first = partial.step - partial.steps + 1
         self._part = partial
 
-    def resend(self, lines: Sequence[Metrics]) -> None:
-        """Send `lines` of a former generation again."""
-        self._blocks[:0] = packed(lines)
+    def resend(self, blocks: Sequence[Block]) -> None:
+        """Send lines of former generations again; they are in the log."""
+        if blocks:
+            self._kept += blocks
+            self._logged = max(self._logged, blocks[-1].last)
+            self._tell(tuple(blocks))
 
     def _gathered(self, step: int) -> Metrics:
         times = [self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9]
@@ -111,8 +125,6 @@ class Meter:
 
     def _line(self, step: int) -> None:
         part = self._part
-        if self._log is not None:
-            self._log.line(step, encode(self._gathered(step)))
         if not self._blocks or self._blocks[-1].last != self._first - 1:
             self._blocks.append(Block(part.role, 1, self._first - 1, [], ([], [], [])))
         self._blocks[-1].append(step, self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9)
@@ -154,10 +166,8 @@ class Meter:
         self._send(monotonic_ns())
 
     def log_again(self) -> None:
-        """The files of the log are gone: what the agent has not got yet is written again, and sent."""
-        if self._log is not None:
-            for line in chain(*map(lines_of, self._blocks)):
-                self._log.line(line.step, encode(line))
+        """The files of the log are gone: what is not known to be on disk is written again, and sent."""
+        self._logged = -1
         self.flush()
 
     def _send(self, now_ns: int) -> None:

@@ -27,12 +27,14 @@ from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.out_port import INLINE_BYTES
 
 __all__ = ["Inheritance", "carry_over", "take_over"]
 
-_decode_line = msgspec.msgpack.Decoder(Metrics).decode
+_decode_lines = msgspec.msgpack.Decoder(Block).decode
+_decode_partial = msgspec.msgpack.Decoder(Metrics).decode
 
 
 class Inheritance:
@@ -43,7 +45,7 @@ class Inheritance:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.lines: list[Metrics] = []
+        self.lines: list[Block] = []
         """Lines of metrics that the agent may lack."""
         self.partial: Metrics | None = None
         """The line that had been begun when the snapshot was taken."""
@@ -111,10 +113,10 @@ def take_over(
             continue
         if record.kind == LINE:
             if not orphan:
-                found.lines.append(_decode_line(record.body))
+                found.lines.append(_decode_lines(record.body))
         elif record.kind == PARTIAL:
             if not orphan and record.step == resume:
-                found.partial = _decode_line(record.body)
+                found.partial = _decode_partial(record.body)
         elif orphan or (anew and not again) or void(record):
             if record.slot and lies_in[record.slot] == record.payload:
                 found.retain(record.slot, record.step + record.hold)

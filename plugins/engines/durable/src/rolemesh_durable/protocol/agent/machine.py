@@ -17,7 +17,6 @@ from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
 from rolemesh_durable.protocol.agent.rank import AgentRank, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -108,7 +107,7 @@ class AgentMachine:
     def _news(self) -> None:
         self._reporting.urgent = True
 
-    def _report(self, lines: tuple[Block, ...]) -> m.Report:
+    def _report(self, lines: tuple[m.Block, ...]) -> m.Report:
         at, book = self._last, self.addresses
         return self._reporting.build(
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),

@@ -9,7 +9,6 @@ import msgspec
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.merge import MetricsMerger
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -63,7 +62,7 @@ class Reporting:
         self._sent_at, self._sent, self.urgent = now, progress, False
         return True
 
-    def lines(self, now: float) -> tuple[Block, ...]:
+    def lines(self, now: float) -> tuple[m.Block, ...]:
         """The metrics that a report has: new ones, and sometimes all."""
         if now < self._metrics_sent + METRICS_AGAIN_S:
             return self.metrics.take()

@@ -8,7 +8,6 @@ import msgspec
 
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.transitions import Move, Status
 from rolemesh_durable.scalers import Load, Wanted
@@ -243,7 +242,7 @@ class Publish(msgspec.Struct, frozen=True):
     """Metrics of ranks that an agent has merged."""
 
     agent: str
-    metrics: tuple[Block, ...]
+    metrics: tuple[m.Block, ...]
 
 
 class Replan(msgspec.Struct, frozen=True):

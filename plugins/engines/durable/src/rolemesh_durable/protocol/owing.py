@@ -1,0 +1,21 @@
+"""Which roles may leave out snapshots where their steps are short. Pure."""
+
+from __future__ import annotations
+
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol.calls import ways
+
+__all__ = ["may_owe"]
+
+
+def may_owe(graph: LogicalGraph, role: str) -> bool:
+    """Whether a rank of `role`, where it is no part of a group, waits in no step but for its inputs, before its only
+    operator begins, and for credits; and is asked nothing meanwhile. Then the state after a step is there until nothing
+    keeps the rank from finishing the next one.
+    """
+    ops = graph.of_role(role)
+    if len(ops) != 1 or ops[0].streaming or any(role in (way.caller, way.callee) for way in ways(graph)):
+        return False
+    edges = [edge for edge in graph.edges if edge.dst == ops[0].id]
+    return not any(edge.newest or Balanced in (type(edge.src_partition), type(edge.dst_partition)) for edge in edges)
