@@ -11,7 +11,7 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["grpo", "random_job", "shared_job", "versions_job"]
+__all__ = ["chain_job", "grpo", "random_job", "shared_job", "versions_job"]
 
 
 def grpo(rng: random.Random, steps: int) -> Job:
@@ -87,6 +87,19 @@ def versions_job(rng: random.Random, steps: int) -> Job:
         Edge(3, 1, 0, "said", split, whole, lag, credits, (3,)),
     )
     return Job(LogicalGraph("shared", ops, edges), sizes, kinds, steps)
+
+
+def chain_job(rng: random.Random, steps: int) -> Job:
+    """Roles in a row, whose first may wait for the last in the middle of its step."""
+    roles = [f"r{i}" for i in range(rng.randint(2, 4))]
+    kinds: dict[str, Kind] = {role: rng.choice(("stateful", "stateless")) for role in roles}
+    callers = [*roles, "r0"] if rng.random() < 0.5 else roles
+    part = rng.choice((Split(), Broadcast()))
+    last = len(callers) - 1
+    ops = [OpCall(i, role, f"op{i}", f"{role}.op{i}", part if i < last else None) for i, role in enumerate(callers)]
+    edges = [Edge(i, i, i + 1, "x", part, part, 0, rng.choice((1, 2, 3))) for i in range(last)]
+    sizes = {role: rng.choice((1, 1, 2)) for role in roles}
+    return Job(LogicalGraph("chain", tuple(ops), tuple(edges)), sizes, kinds, steps)
 
 
 def random_job(rng: random.Random, steps: int) -> Job:

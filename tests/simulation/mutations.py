@@ -55,6 +55,7 @@ from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
+from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import Sharing
@@ -781,6 +782,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "calm",
              method(sim_rank.SimRank, "_settle", lambda original: lambda self: iter(()))),
+    Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
+             lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1), 320),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
              lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",

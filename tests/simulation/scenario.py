@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from tests.simulation.calls import with_calls
-from tests.simulation.graphs import grpo, random_job, shared_job, versions_job
+from tests.simulation.graphs import chain_job, grpo, random_job, shared_job, versions_job
 from tests.simulation.model import RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
@@ -70,6 +70,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "shrink": {"node": 3, "rank": 2, "agent": 1, "master": 3, "zombie": 0.5, "freeze_agent": 0.5,
                "freeze_master": 0.5},
     "memory": {"rank": 2, "agent": 1, "node": 1, "master": 4, "zombie": 1, "freeze_master": 0.5},
+    "room": {"rank": 5, "ranks": 1, "agent": 1, "node": 0.5, "master": 0.5},
+    "room calm": {},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
@@ -113,7 +115,7 @@ class Scenario:
         rng = random.Random(seed * 7919 + 1)
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
-        if self.family.startswith(("resize", "drain")) or self.family == "shrink":
+        if self.family.startswith(("resize", "drain", "room")) or self.family == "shrink":
             self.steps += 16
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
@@ -124,6 +126,8 @@ class Scenario:
         if self.family.startswith("shared"):
             first = self.family == "shared first"
             self.is_grpo, self.job = not first, shared_job(rng, self.steps, first=first)
+        if self.family.startswith("room"):
+            self.is_grpo, self.job = False, chain_job(rng, self.steps)
         if self.family == "versions":
             self.is_grpo, self.job = False, versions_job(rng, self.steps)
         self.job.varying = self._varying(random.Random(seed * 32452843 + 11))
@@ -151,8 +155,13 @@ class Scenario:
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(room)}
         likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
-        every = (2, 2, 3) if self.family == "versions" else (1, 1, 1, 2)
+        every = (2, 2, 3) if self.family == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
         self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
+        self.keeps: dict[RankKey, int] = {}
+        """How many chunks ranks keep before they wait for a commit that frees some."""
+        if self.family.startswith("room"):
+            limits = random.Random(seed * 2750159 + 17)
+            self.keeps = {key: limits.choice((1, 8)) for key in self.job.keys}
         self.limits: tuple[Limits, ...] = ()
         self.speeds: dict[str, float] = {}
         """What a check measures, by node: 1 is too slow."""
@@ -171,12 +180,14 @@ class Scenario:
             "shared calm": 0,
             "resize calm": 0,
             "drain calm": 0,
+            "room calm": 0,
             "slow": 0,
             "lost": 1,
             "back": 6,
             "passing": 3,
             "endless": 10_000,
             "versions": 5,
+            "room": 5,
             "poison": rng.randint(0, 1),
         }
         faults = fixed.get(self.family, rng.randint(1, 5))
@@ -184,7 +195,7 @@ class Scenario:
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
-        if self.family == "versions":  # steps that take as long as restarts, so that they are hit
+        if self.family in ("versions", "room"):  # steps that take as long as restarts, so that they are hit
             self.pace, until = rng.choice((0.1, 0.3)), 6.0
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):
@@ -404,7 +415,8 @@ class Scenario:
             levels -= {"resize"}
         if self.family == "drain calm":
             levels -= {"drain"}
-        if self.family in ("calm", "finish calm", "resize calm", "shared calm", "drain calm", "stall") and levels:
+        calm = self.family.endswith("calm") and self.family != "checks calm"
+        if levels and (calm or self.family == "stall"):
             world.fail("nothing restarts without a failure", f"{levels}")
         used = {self._nodes[int(agent.removeprefix("node"))] for agent in self.homes.values()}
         if self.family == "checks calm" and bool(levels) != bool(used & self.speeds.keys()):

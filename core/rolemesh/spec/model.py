@@ -73,6 +73,8 @@ class SnapshotsSpec(_Strict):
     """Default: on where the failover ladder is not empty."""
     every: int = Field(default=1, ge=1)
     """Steps between snapshots in shared memory."""
+    every_s: float = Field(default=0.1, ge=0)
+    """Short steps go without one for so long at most."""
     persist_every: int = Field(default=10, ge=1)
     """Steps between snapshots on disk."""
     keep: int = Field(default=2, ge=1)

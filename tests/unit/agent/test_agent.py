@@ -74,7 +74,7 @@ def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(nod
     assert failed.failure is not None
     assert failed.failure.signal == signal.SIGKILL
     second.deliver(m.Halt(second.epoch, (("work", 0, 0),)))
-    assert second.rank("work", "gone").snapshots == (3, 4)
+    assert second.rank("work", "gone").snapshots[-1] == 4
 
 
 def orphaned(node: Callable[..., Node], **settings: Any) -> tuple[Node, int]:

@@ -140,7 +140,8 @@ def test_a_rank_waits_for_room_for_its_snapshot(village):
 
 def test_a_rank_fails_clearly_where_memory_stays_full(village, monkeypatch):
     monkeypatch.setattr(shortage, "PATIENCE_S", 0.3)
-    job = village(pair(), two(MB // 48, data=0.01), stateful=STATEFUL, steps=1000)
+    each = SnapshotPlan(enabled=True, every_s=0)
+    job = village(pair(), two(MB // 48, data=0.01), stateful=STATEFUL, steps=1000, snapshots=each)
     with small(job.shm, 24):
         job.start()
         job.finished("data", 3)

@@ -80,7 +80,7 @@ def snapshot_plan(job: JobFile, *, resumes: bool) -> SnapshotPlan:
     """When ranks write their state: by default, where somebody might restart them, or has."""
     spec = job.spec.snapshots
     enabled = bool(job.spec.failover) or resumes if spec.enabled is None else spec.enabled
-    return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas)
+    return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas, spec.every_s)
 
 
 def bundle_job(

@@ -23,13 +23,17 @@ def known(steps: int) -> int | None:
 
 
 class SnapshotPlan(msgspec.Struct, frozen=True):
-    """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one."""
+    """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one.
+
+    Some of those may be left out for `every_s` seconds, where steps are short (`rolemesh_durable.protocol.owing`).
+    """
 
     enabled: bool = False
     every: int = 1
     persist_every: int = 10
     keep: int = 2
     replicas: int = 0
+    every_s: float = 0.1
 
     def due(self, step: int, steps: int) -> bool:
         """Whether ranks write a snapshot after `step` of `steps` steps."""
@@ -38,6 +42,10 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
     def persisted(self, step: int, steps: int) -> bool:
         """Whether the snapshot after `step` goes to disk."""
         return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
+
+    def boundary(self, step: int) -> int:
+        """The newest step before `step` after which ranks take a snapshot, if none owes one; -1 if there is none."""
+        return (step // self.every) * self.every - 1
 
 
 class ScalerPlan(msgspec.Struct, frozen=True):

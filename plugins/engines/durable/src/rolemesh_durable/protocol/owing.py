@@ -10,12 +10,13 @@ __all__ = ["may_owe"]
 
 
 def may_owe(graph: LogicalGraph, role: str) -> bool:
-    """Whether a rank of `role`, where it is no part of a group, waits in no step but for its inputs, before its only
+    """Whether a rank of `role`, where it is no part of a group, waits in no step but for its inputs, before its first
     operator begins, and for credits; and is asked nothing meanwhile. Then the state after a step is there until nothing
     keeps the rank from finishing the next one.
     """
     ops = graph.of_role(role)
-    if len(ops) != 1 or ops[0].streaming or any(role in (way.caller, way.callee) for way in ways(graph)):
+    if not ops or any(op.streaming for op in ops) or any(role in (way.caller, way.callee) for way in ways(graph)):
         return False
-    edges = [edge for edge in graph.edges if edge.dst == ops[0].id]
-    return not any(edge.newest or Balanced in (type(edge.src_partition), type(edge.dst_partition)) for edge in edges)
+    edges = [edge for edge in graph.edges if edge.dst in {op.id for op in ops}]
+    partitions = {type(partition) for edge in edges for partition in (edge.src_partition, edge.dst_partition)}
+    return Balanced not in partitions and all(edge.dst == ops[0].id and not edge.newest for edge in edges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
+from os import statvfs
 from time import monotonic_ns
 
 from rolemesh.api.workload import State, Workload
@@ -26,9 +27,10 @@ __all__ = ["Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
 PAUSES = 100
-"""Where steps are short, this many times what a snapshot has taken passes before the next one,"""
-LONGEST_NS = 100_000_000
-"""but no more than this: so long a rank works again, beside the step under way, if it is killed."""
+"""Where steps are short, this many times what a snapshot has taken passes before the next one."""
+SLACK = 32
+"""Between two snapshots, what is kept for consumers grows by at most such a part of what may be kept, and of shared
+memory."""
 POLL_S = 0.001
 """How often the status pages of the group are looked at while one of its ranks is behind."""
 
@@ -78,7 +80,11 @@ class Boundary:
         self._group, self._inherited, self._admission = group, inherited, admission
         self._shortage, self._control = shortage, control
         self._resent = False
-        self._owes, self._not_before = owes, 0
+        self._owes, self._not_before, self._longest_ns = owes, 0, int(plan.every_s * 1e9)
+        where = statvfs(ports.endpoint.pool.directory)
+        self._slack = min(ports.retention_bytes, where.f_blocks * where.f_frsize) // SLACK
+        self._most = -1
+        """Who keeps more than this for its consumers owes nothing: a commit is to free it."""
         self._late = False
         """A snapshot was left out: one is due after every step until there is a newer one."""
         self.owed = -1
@@ -109,13 +115,20 @@ class Boundary:
             return False
         if persist and outlasting((*self._pins, step)) == step:
             return False
-        return all(way.state.credit for way in self._ports.ways)
+        ports = self._ports
+        if ports.kept_bytes > min(self._most, ports.retention_bytes) or not all(way.state.credit for way in ports.ways):
+            return False
+        for out in ports.outputs.values():  # also if a consumer starts again, and asks for more than there are credits
+            out.admitted = step + 1
+        return True
 
     def settle(self) -> bool:
-        """The rank waits: take the snapshot that it owes, if it is time. Whether it still owes one."""
-        step = self.owed
-        if step >= 0 and monotonic_ns() >= self._not_before:
-            fields = self._status_page.fields
+        """The rank waits: take the snapshot that it owes, if it is time, or if it waits to be granted more steps.
+
+        Whether it still owes one.
+        """
+        step, fields = self.owed, self._status_page.fields
+        if step >= 0 and (fields[PHASE] == IDLE or monotonic_ns() >= self._not_before):
             before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
             self._take(step, persist=self._plan.persisted(step, self._steps))
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
@@ -168,7 +181,9 @@ class Boundary:
             self._persisted = step
             self._pin()
         now = monotonic_ns()
-        self._not_before = now + min(PAUSES * (now - began), LONGEST_NS)
+        self._not_before = now + min(PAUSES * (now - began), self._longest_ns)
+        if self._owes:
+            self._most = self._ports.kept_bytes + self._slack
 
     def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""
@@ -176,6 +191,8 @@ class Boundary:
         self._ports.commit(advance.committed)
         self._inherited.committed(advance.committed)
         self._log.trim(advance.committed, advance.published, self._pins)
+        if self._owes:
+            self._most = min(self._most, self._ports.kept_bytes + self._slack)
         if not self._resent:
             self._resent = True
             lines = [block for block in self._inherited.lines if block.last > advance.published]

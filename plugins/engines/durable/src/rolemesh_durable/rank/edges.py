@@ -181,12 +181,18 @@ class Ports:
 
     def awaits_commit(self, step: int) -> bool:
         """Whether a commit that can come while the rank is at `step` would free something."""
-        reachable = self.status_page.fields[SNAPSHOT] if self.snapshots.enabled else step - 1
+        reachable = self.reachable(step)
         return (
             any(way.state.awaits_commit(reachable) for way in self.ways)
             or (self.log is not None and self.log.awaits_commit(reachable))
             or (self.orphans is not None and self.orphans.awaits_commit(reachable))
         )
+
+    def reachable(self, step: int) -> int:
+        """The newest commit that can come while the rank is at `step`: of a step after which it has a snapshot, as all
+        others will have, whatever they wait for."""
+        newest = self.status_page.fields[SNAPSHOT] + 1 if self.snapshots.enabled else step
+        return self.snapshots.boundary(min(step, newest))
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
         """Ask the producers among `peers`, and answer the consumers' asks."""

@@ -225,8 +225,14 @@ class Life:
             inherited=self._inherited,
             admission=self._admission,
             shortage=self._shortage,
-            owes=alone and self._admission is None and may_owe(job.graph, launch.role),
+            owes=alone and self._admission is None and not self._hears and may_owe(job.graph, launch.role),
         )
+
+    @property
+    def _hears(self) -> bool:
+        """Whether the workload wants to know what is committed or persisted, also while it waits in an operator."""
+        cls = type(self._workload)
+        return cls.committed is not Workload.committed or cls.persisted is not Workload.persisted
 
     def _trusts(self, folder: str) -> bool:
         """Whether what this snapshot has of pickled objects may be read: it is the job's own, or a person said so."""

@@ -270,12 +270,22 @@ class Loop:
 
     def _idle(self) -> bool:
         self._services.serve()
-        owes = self._boundary is not None and self._boundary.settle()
-        soon = self._meter.idle() or owes
+        soon = self._meter.idle()
+        if self._boundary is not None and self._boundary.owed >= 0:
+            soon = self._settle(self._boundary) or soon
         if self._admission is None:
             return soon
         self._admission.idle()
         return True
+
+    def _settle(self, boundary: Boundary) -> bool:
+        step = boundary.owed
+        try:
+            return boundary.settle()
+        except Stopping:
+            raise
+        except BaseException as error:
+            raise OperatorFailed("snapshot", step, error) from error
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
@@ -322,7 +332,7 @@ class Loop:
                     port.release_stream(step)
                 else:
                     port.release(step)
-        except Stopping:
+        except (Stopping, OperatorFailed):
             raise
         except BaseException as error:
             raise OperatorFailed(call.label, step, error) from error

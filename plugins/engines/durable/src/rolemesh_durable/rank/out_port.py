@@ -227,7 +227,8 @@ class OutPort:
         """Steps of which a former generation's value is in the log, and sent from there."""
         self._ways: list[OutEdge] = []
         self._groups: dict[Selection, list[tuple[OutEdge, tuple[int, ...]]]] = {}
-        self._admitted = -1
+        self.admitted = -1
+        """The step whose value waits for nothing."""
 
     def add(self, way: OutEdge) -> None:
         """One more edge that starts here."""
@@ -261,7 +262,7 @@ class OutPort:
     def await_credits(self, step: int) -> None:
         """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
         self._begin(step)
-        self._admitted = step
+        self.admitted = step
 
     def put(self, step: int, value: Any) -> None:
         """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
@@ -335,9 +336,9 @@ class OutPort:
                 way.on = live = True
             elif way.on:
                 live = True
-                if not way.state.credit and step != self._admitted:
+                if not way.state.credit and step != self.admitted:
                     self._wait_credit(way)
-        if live and ports.retention and step != self._admitted and ports.waits_for_room(step):
+        if live and ports.retention and step != self.admitted and ports.waits_for_room(step):
             self._wait_commit(step)
         return live
 

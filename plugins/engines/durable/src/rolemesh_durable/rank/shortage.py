@@ -12,7 +12,7 @@ from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, SNAPSHOT, StatusPage
+from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP, StatusPage
 
 __all__ = ["Shortage"]
 
@@ -76,4 +76,4 @@ class Shortage:
         ports = self.ports
         if ports is None or not ports.retention:
             return False
-        return ports.committed < self._status_page.fields[SNAPSHOT]
+        return ports.committed < ports.reachable(self._status_page.fields[STEP])

@@ -25,7 +25,9 @@ class GrantSize:
 
     def __init__(self, outline: MasterConfig) -> None:
         """`outline.grant`, if there is one, is the limit. What edges and snapshots need is granted in any case."""
-        every = 2 * outline.snapshots.every if outline.snapshots.enabled else 1
+        plan = outline.snapshots
+        every, late_s = (2 * plan.every, 2 * plan.every_s) if plan.enabled else (1, 0.0)
+        self._ahead_s = AHEAD_S + late_s
         ops = outline.graph.ops
         # A producer that may be many values ahead on an edge is not held back by the grant.
         edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
@@ -39,7 +41,7 @@ class GrantSize:
         if committed < self._from or self._since == -math.inf:  # it has gone back, or just begun
             self._since, self._from = now, committed
         elapsed = now - self._since
-        done = (committed - self._from) / elapsed * AHEAD_S if elapsed > 0 else math.inf
+        done = (committed - self._from) / elapsed * self._ahead_s if elapsed > 0 else math.inf
         if committed >= granted > self._from:  # once: no more may be granted for other reasons
             self._look(committed, now, min(GROWTH * self._size, max(self._size, GROWTH / 2 * done)))
         elif elapsed >= LOOK_S:
