@@ -621,7 +621,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
              lambda: patch.object(sharing, "FirstChoice", partial(_first_anew, FirstChoice))),
     Mutation("a restarted rank has forgotten what it had taken", "no row comes twice", "shared first",
-             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice)), 2_380),
+             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice)), 980),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
     Mutation("ranks are granted more while the layout is to change", "one layout a step", "resize calm",

@@ -90,7 +90,7 @@ def holds(rank):
 
 @pytest.mark.parametrize("size", [20, 840], ids=["in frames", "in slots"])
 def test_twenty_thousand_steps_take_what_the_first_took(village, size):
-    plan = SnapshotPlan(enabled=True, every=50)
+    plan = SnapshotPlan(enabled=True, every=50, every_s=0)
     made = two(size)
     job = village(pair(credits=16), made, stateful=STATEFUL, steps=20_000, snapshots=plan, metrics_every=500)
     job.start()
