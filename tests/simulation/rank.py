@@ -161,9 +161,10 @@ class In:
         """Tell the producers what has been released."""
         if self.pending:
             self.pending = 0
+            frame = ("ack", self.edge.id, self.rank.key[1], self.rank.generation, self.released)
             for source in self.sources:
-                frame = ("ack", self.edge.id, self.rank.key[1], self.rank.generation, self.released)
-                self.rank.send_to((self.role, source), frame)
+                if self.rank.generation_of(self.role, source) >= 0:
+                    self.rank.send_to((self.role, source), frame)
 
 
 class SimRank:

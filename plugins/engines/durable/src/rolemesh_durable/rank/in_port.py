@@ -204,7 +204,8 @@ class InPort:
             site = self._endpoint.site
             frame = CREDITS.pack(CREDIT, self.edge.id, site.rank, site.generation, self._released)
             for role, rank in self._peers:
-                self._endpoint.sender(role, rank).send(frame)
+                if self._endpoint.generation(role, rank) >= 0:  # else it is asked, once it is known, and told then
+                    self._endpoint.sender(role, rank).send(frame)
 
     def _wait_ready(self, made: int) -> None:
         ready = self.state.ready
