@@ -172,8 +172,8 @@ class JobState(msgspec.Struct):
     `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
     ranks were placed last (None: as the job began), `resize` what is to
     change it, and `resizes` how many there were. `drains` are the nodes that are to be without ranks, and `hold` is the
-    step after which ranks leave some of them, once that is decided; `held` is the newest that it has been: who has heard
-    of it takes no earlier one.
+    step after which ranks leave some of them, once that is decided; `held` is the newest that it has been: who has
+    heard of it takes no earlier one.
     """
 
     agents: dict[str, AgentRecord]
