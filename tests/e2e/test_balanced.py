@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left
+from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.ladder import of_kind, pids
+
+from rolemesh_durable.control.client import ControlClient
 
 STEPS = 120
 ROWS = 24
@@ -160,6 +164,42 @@ def test_who_is_slow_does_less_and_the_result_is_the_same(shared: Job, operator:
 def test_whoever_is_killed_each_row_is_there_once(shared: Job, operator: str, targets: str, seed: int) -> None:
     chaos = f"kills=6,seed={seed},targets={targets}"
     check(shared, f"params.operator={operator}", "--chaos", chaos, "--chaos-compare")
+
+
+@pytest.mark.parametrize(
+    "given", [(), pytest.param(("params.operator=many", "params.first=3"), marks=pytest.mark.soak)], ids=["one", "first"]
+)
+def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed(
+    shared: Job, given: tuple[str, ...]
+) -> None:
+    process = shared.start("steps=100000", "grant=20", "roles.work.world_size=2", *given)
+    first = pids(shared.running(3))
+    moments = (("layout_changed", "sink/0"), ("resize_at", "work/0"), ("layout_changed", "master"))
+    with ControlClient(shared.run_dir) as client:
+        for number, (size, (moment, target)) in enumerate(zip((4, 1, 3), moments, strict=True), 1):
+            client.resize({"work": size}, "the test")
+            until(lambda kind=moment, n=number: len(of_kind(shared, kind)) >= n, 60, moment)
+            client.inject("kill", target)
+            until(lambda n=number: len(of_kind(shared, "resized")) >= n, 60, f"{size} ranks")
+            now = pids(shared.running())
+            assert Counter(who.partition("/")[0] for who in now) == {"source": 2, "work": size, "sink": 2}
+    assert all(now[who] == first[who] for who in ("source/0", "source/1", "sink/1"))
+    assert shared.cli("stop", shared.name, "--drain").returncode == 0
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    steps = int(shared.result()["committed_steps"])
+    lines = shared.metrics()
+    assert [line["step"] for line in lines] == list(range(steps))
+    rows = [[*line["records"]["x0"], *line["records"]["x1"]] for line in lines]
+    if given:
+        assert sorted(row for taken in rows for row in taken) == list(range(steps * ROWS))
+        return
+    assert [row for taken in rows for row in taken] == list(range(steps * ROWS))
+    digests = shared.result()["state_sha256"]
+    shared.backend = ("--inline",)
+    calm = shared.run(f"steps={steps}")
+    assert calm.returncode == 0, calm.stdout + calm.stderr
+    assert shared.result()["state_sha256"] == digests
 
 
 def check_first(job: Job, bound: int, *args: str) -> set[int]:

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.ladder import of_kind, pids
+
+from rolemesh_durable.control.client import ControlClient
 
 STEPS, CALLERS, CALLEES, EACH = 30, 2, 3, 12
 ROLES = '''
@@ -276,6 +279,85 @@ def test_a_session_stays_with_its_rank_and_who_has_one_is_told_when_it_is_lost(j
     assert [line["told"] for line in lines] == [5] * 12
     assert [line["lost"] for line in lines] == [0] * 6 + [1] * 6
     assert "is lost: its rank has started again" in lines[6]["records"]["lost"]
+
+
+KEPT = """
+import time
+
+from rolemesh import Broadcast, SessionLostError, operator, service
+
+
+class Agent:
+    def __init__(self, ctx):
+        self.ctx, self.session, self.lost = ctx, "", 0
+
+    @operator(returns=Broadcast())
+    async def act(self):
+        ctx = self.ctx
+        time.sleep(0.01)
+        while True:
+            self.session = self.session or ctx.session("box", f"{ctx.rank}-{self.lost}")
+            try:
+                told = await ctx.call("box", "add", session=self.session)
+            except SessionLostError:
+                self.session, self.lost = "", self.lost + 1
+            else:
+                return {"told": told, "lost": self.lost, "twice": await ctx.call("box", "twice", ctx.step)}
+
+
+class Box:
+    def __init__(self, ctx):
+        self.told = 0
+
+    @service
+    def add(self):
+        self.told += 1
+        return self.told
+
+    @service
+    def twice(self, x):
+        return 2 * x
+
+
+class Sink:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    @operator(totals=Broadcast())
+    def add(self, totals):
+        assert totals["twice"] == 2 * self.ctx.step
+        self.ctx.count(lost=totals["lost"], told=totals["told"])
+"""
+
+
+@pytest.mark.soak
+def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_lost(job: Job) -> None:
+    (job.folder / "called_roles.py").write_text(KEPT)
+    text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
+    (job.folder / "job.yaml").write_text(text)
+    process = job.start("steps=100000", "grant=20")
+    job.running(3)
+    asked = ({"box": 1}, {"box": 4}, {"agent": 3}, {"agent": 1, "box": 2}, {"sink": 2})
+    with ControlClient(job.run_dir) as client:
+        for number, sizes in enumerate(asked, 1):
+            client.resize(sizes, "the test")
+            if number == 2:
+                until(lambda: len(of_kind(job, "layout_changed")) == 2, 60, "the layout changes")
+                client.inject("kill", "agent/0")
+            until(lambda n=number: len(of_kind(job, "resized")) == n, 60, f"{sizes}")
+            steps = job.running().committed
+            job.running(steps + 5)
+    assert not of_kind(job, "resize_refused")
+    assert pids(job.running()).keys() == {"agent/0", "box/0", "box/1", "sink/0", "sink/1"}
+    assert {event["data"]["plan"]["level"] for event in of_kind(job, "recovery_planned")} == {"resize", "process"}
+    assert job.cli("stop", job.name, "--drain").returncode == 0
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out
+    lines = job.metrics()
+    assert [line["step"] for line in lines] == list(range(len(lines)))
+    changed = [event["data"]["layout"]["step"] for event in of_kind(job, "layout_changed")]
+    assert [lines[step]["lost"] for step in (changed[0], changed[0] + 1)] == [0, 1]
+    assert lines[changed[0] + 1]["told"] == 1, "another rank has begun the session"
 
 
 RECORDED = """

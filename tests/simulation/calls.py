@@ -23,15 +23,20 @@ CALLING, SERVING, FOLLOWING = 6, 7, 8
 """Phases, as `rolemesh_durable.rank.status_page` numbers them."""
 
 
-def with_calls(job: Job, rng: random.Random) -> Job:
-    """The job with a role that is only called, by some of its operators."""
+def with_calls(job: Job, rng: random.Random, *, own: bool = False) -> Job:
+    """The job with a role that some of its operators call: one that is only called, or with `own` maybe one that has
+    operators of its own."""
     ops = job.graph.ops
     callers = {op.id for op in rng.sample(ops, rng.randint(1, min(3, len(ops))))}
+    others = [role for role in job.graph.roles if role not in {ops[op].role for op in callers}]
+    box = rng.choice(others) if own and others and rng.random() < 0.5 else "box"
     graph = replace(
         job.graph,
-        ops=tuple(replace(op, calls=("box",)) if op.id in callers else op for op in ops),
-        services={"box": {"do": ServiceSpec("do", rng.choice((1, 1, 2)))}},
+        ops=tuple(replace(op, calls=(box,)) if op.id in callers else op for op in ops),
+        services={box: {"do": ServiceSpec("do", rng.choice((1, 1, 2)))}},
     )
+    if box != "box":
+        return Job(graph, job.sizes, job.kinds, job.steps)
     return Job(graph, job.sizes | {"box": rng.choice((1, 2, 3))}, job.kinds | {"box": "stateless"}, job.steps)
 
 
@@ -53,8 +58,8 @@ class SimCalls:
         known = ways(job.graph)
         self._to = [way.callee for way in known if way.caller == role]
         self._from = [way.caller for way in known if way.callee == role]
-        self._calling: CallerState[_Ask] = CallerState({to: job.sizes[to] for to in self._to})
-        callers = [(caller, n) for caller in self._from for n in range(job.sizes[caller])]
+        self._calling: CallerState[_Ask] = CallerState({to: rank.shape.sizes[to] for to in self._to})
+        callers = [(caller, n) for caller in self._from for n in range(rank.shape.sizes[caller])]
         plan = rank.world.scenario.plan
         services = job.graph.services.get(role, {})
         self._serving: CalleeState[_Ask, int] = CalleeState(
@@ -79,7 +84,7 @@ class SimCalls:
     def rewire(self) -> None:
         """Addresses have changed."""
         for to in self._to:
-            for n in range(self.rank.job.sizes[to]):
+            for n in range(self.rank.shape.sizes[to]):
                 life = self.rank.generation_of(to, n)
                 if life > self._met.get((to, n), -1):
                     self._met[to, n] = life
@@ -87,9 +92,17 @@ class SimCalls:
                     self._tell((to, n))
             self._leave(to)
         for caller in self._from:
-            for n in range(self.rank.job.sizes[caller]):
+            for n in range(self.rank.shape.sizes[caller]):
                 for known in self._serving.met((caller, n), self.rank.generation_of(caller, n)):
                     self._answer(known)
+
+    def resized(self, sizes: dict[str, int]) -> None:
+        """Roles have other ranks now, of which nobody is up yet."""
+        self._met = {key: life for key, life in self._met.items() if key[0] not in sizes}
+        for to in [to for to in self._to if to in sizes]:
+            self._calling.resized(to, sizes[to])
+        for caller in [caller for caller in self._from if caller in sizes]:
+            self._serving.resized(caller, sizes[caller])
 
     def advanced(self, advance: Watermarks) -> None:
         """How far everything is, and who is dead."""
@@ -140,13 +153,17 @@ class SimCalls:
             self.rank._at(CALLING, position_of(0, call.rank))
             yield condition
 
+    def behind(self, step: int) -> list[Any]:
+        """The callers that may still call in steps up to this one."""
+        return self._serving.behind(step)
+
     def finished(self, step: int) -> Generator[Any, None, None]:
-        """All of `step` is done; who is only called waits for its callers."""
+        """All of `step` is done; who is only called, or held after this step, waits for its callers."""
         self._finished = step
         for to in self._to:
-            for n in range(self.rank.job.sizes[to]):
+            for n in range(self.rank.shape.sizes[to]):
                 self._tell((to, n))
-        if self._from and not self.rank.job.schedule[self.rank.key[0]]:
+        if self._from and (not self.rank.job.schedule[self.rank.key[0]] or step in (self.rank.pause, self.rank.last)):
             self.rank._at(FOLLOWING)
             yield lambda: self._serving.finished >= step
 

@@ -64,6 +64,7 @@ INVARIANTS = (
     "the ladder ends",
     "the smallest restart",
     "a resize restarts its roles only",
+    "a resize loses no call",
     "a role has no fewer ranks than its least",
     "a role has no more than it may have",
     "a role keeps what it was given",
@@ -232,6 +233,12 @@ class Checks:
                 self.world.fail("a drain loses no step", f"{rank.name} has finished {rank.finished}, not {self._hold}")
             if rank.agent.node in plan["avoid"] and self._told.get(rank.key) != (rank.agent.node, self._hold):
                 self.world.fail("who leaves is told", f"{rank.name} at {self._hold}: {self._told.get(rank.key)}")
+
+    def held(self, rank: SimRank, step: int) -> None:
+        """A rank has its snapshot of `step`, after which all are held."""
+        if step == rank.pause and rank.heard < step:
+            behind = rank.calls.behind(step)
+            self.world.fail("a resize loses no call", f"{rank.name} may be called after its snapshot of {step}: {behind}")
 
     def leaves(self, rank: SimRank, step: int) -> None:
         """A rank is told before its snapshot of `step` that it is to leave its node."""

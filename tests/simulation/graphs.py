@@ -37,9 +37,9 @@ def grpo(rng: random.Random, steps: int) -> Job:
     return Job(LogicalGraph("grpo", ops, edges), sizes, kinds, steps)
 
 
-def shared_job(rng: random.Random, steps: int, *, first: bool = False) -> Job:
+def shared_job(rng: random.Random, steps: int, *, first: bool = False, behind: int = 0) -> Job:
     """data → rollout → reward → trainer, where rollouts and rewards take rows by demand; weights go back, if at all.
-    With `first` the trainer takes what is finished first."""
+    With `first` the trainer takes what is finished first; rewards are `behind` by so many steps."""
     split, whole, credits = Split(), Broadcast(), rng.choice((1, 2, 3))
     shared, second = Balanced(rng.choice((1, 1, 2))), rng.choice((Balanced(rng.choice((1, 2))), split))
     second = Balanced(rng.choice((1, 2))) if first else second
@@ -55,7 +55,7 @@ def shared_job(rng: random.Random, steps: int, *, first: bool = False) -> Job:
     ]
     edges = [
         Edge(0, 0, 1, "prompts", split, shared, 0, credits),
-        Edge(1, 1, 2, "samples", shared, second, 0, credits),
+        Edge(1, 1, 2, "samples", shared, second, behind, credits),
         Edge(2, 2, 3, "scored", scores, split, rng.choice((1, 2)) if first else 0, credits, newest=first),
         Edge(3, 4, 5, "weights", split, whole, lag, credits),
     ]

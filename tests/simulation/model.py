@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias
 
-from rolemesh.api.partition import Balanced
+from rolemesh.api.partition import Balanced, Broadcast
 from rolemesh.graph.items import cut as cut_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Part, Route, Selection, Send, Share, Whole, route
@@ -136,7 +136,8 @@ def recut(edge: Edge, whole: Callable[[int], Value], before: int, rank: int, siz
     `size`."""
     if before == size:
         return whole(rank)
-    anew = route(edge.dst_partition, before, edge.dst_partition, size)
+    held = Broadcast() if isinstance(edge.dst_partition, Balanced) else edge.dst_partition
+    anew = route(held, before, held, size)
     parts = []
     for old in anew.sources(rank):
         selection = anew.sends_to(old, rank)
@@ -300,7 +301,8 @@ class Reference:
         calls = [op for op in self._job.schedule[mind.role] if op.returns is None]
         found = [(last_call(self._job.activity, op.id, step), op) for op in calls]
         for at, op in sorted(((s, op) for s, op in found if s is not None), key=lambda pair: pair[0]):
-            mind.run(op, at, [self._taken(edge, mind.rank, at) for edge in self._job.inputs[op.id]])
+            inputs = [self._taken(edge, mind.rank, at) for edge in self._job.inputs[op.id]]
+            mind.run(op, at, inputs + answers_of(op, at, mind.rank))
 
     def __getitem__(self, step: int) -> dict[RankKey, State]:
         """By rank, after `step`."""
@@ -336,9 +338,6 @@ class Reference:
             return newest_of(edge)
         if edge.initial and at < job.activity.first(edge):
             return initial_of(edge)
-        if (rows := self._rows.get((edge.src, at))) is not None:
-            share = job.shape.routes[edge.id].sends_to(0, rank)
-            return value_of(cut_items((0, 1, 0, len(rows), rows), share)[4] if isinstance(share, Share) else rows)
         role = job.graph.ops[edge.dst].role
         if at > last:
             return self._whole(self._shape, edge, at, rank)
@@ -348,6 +347,9 @@ class Reference:
 
     def _whole(self, shape: Shape, edge: Edge, at: int, rank: int) -> Value:
         parts = []
+        if (rows := self._rows.get((edge.src, at))) is not None:
+            share = shape.routes[edge.id].sends_to(0, rank)
+            return value_of(cut_items((0, 1, 0, len(rows), rows), share)[4] if isinstance(share, Share) else rows)
         for source in shape.sources(edge, rank):
             selection = shape.routes[edge.id].sends_to(source, rank)
             assert selection is not None

@@ -585,6 +585,14 @@ def _without_what_was_given(original: Any) -> Any:
     return replan
 
 
+def _one_less(original: Any) -> Any:
+    def most_granted(self: Any) -> int | None:
+        granted: int | None = original(self)
+        return granted - 1 if granted else granted
+
+    return most_granted
+
+
 def _resize_goes_on(original: Any) -> Any:
     def change(self: Any, recovery: Any, found: Any) -> str:
         state = self._context.state
@@ -624,6 +632,15 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice)), 980),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
+    Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
+             "no row is lost", "shared resize",
+             method(sim_rank.In, "join", lambda original: lambda self, made, chunks, there=None:
+                    original(self, made, chunks))),
+    Mutation("who is called does not know that the layout changes after a step when it comes there",
+             "a resize loses no call", "calls resize",
+             method(Progress, "most_granted", _one_less)),
+    Mutation("who is called waits for callers of an earlier layout", "no deadlock", "calls resize",
+             method(CalleeState, "resized", lambda original: lambda self, role, size: None)),
     Mutation("ranks are granted more while the layout is to change", "one layout a step", "resize calm",
              method(Progress, "_grant", _grants_on)),
     Mutation("a resize starts everybody again", "a resize restarts its roles only", "resize calm",

@@ -126,7 +126,7 @@ class In:
         known = rank.agent.memory.choices.setdefault(rank.key, {})
         again = {step: made for (of, step), made in known.items() if of == edge.id}
         self.choice: Any = NewestChoice(edge.lag, job.activity.periods[edge.dst] or Period(), again)
-        self.first = First(rank, edge) if edge.first else None
+        self.first = First(rank, edge, resume) if edge.first else None
         if self.first is not None:
             self.choice = self.first.choice
             self.released = self.choice.released
@@ -138,13 +138,17 @@ class In:
         """Whether the whole value has come."""
         if not self.collates or not self.state.ready(made):
             return self.state.ready(made)
-        return assembled(self.rank, self.edge, made, self.state.peek(made)) is not None
+        return assembled(self.rank, self.edge, made, self.state.peek(made), *self._here) is not None
 
-    def join(self, made: int, chunks: list[list[Any]]) -> Value:
-        """The value that was made at step `made`."""
+    @property
+    def _here(self) -> tuple[Shape, int]:
+        return self.rank.shape, self.rank.key[1]
+
+    def join(self, made: int, chunks: list[list[Any]], there: tuple[Shape, int] | None = None) -> Value:
+        """The value that was made at step `made`, of this rank or of one in an earlier layout."""
         if not self.collates:
             return gather(chunks)
-        value = assembled(self.rank, self.edge, made, chunks)
+        value = assembled(self.rank, self.edge, made, chunks, *(there or self._here))
         return value if value is not None else Value(0)
 
     def ask(self) -> None:
@@ -190,6 +194,8 @@ class SimRank:
         self.advance: m.Watermarks | None = None
         self.granted = self.persisted = self.pause = self.paused = -1
         self.last, self.said = self.job.steps - 1, False
+        self.heard = launch.resume
+        """The newest step of which the snapshot has all that others have called for."""
         self.told: list[Block] = []
         """Lines of metrics that may not be on disk."""
         self._made: list[int] = []
@@ -465,6 +471,7 @@ class SimRank:
                     if self._pauses():
                         self.paused = self.finished
                         yield from self._end(self.finished)
+                        world.checks.held(self, self.finished)
                     self._cross()
                     yield lambda: self._may_begin(step) or self._pauses() or self._crosses()  # noqa: B023 (asked before the next step)
             if step > self.last:
@@ -609,6 +616,7 @@ class SimRank:
             return port.join(
                 made,
                 [[e.item for e in sorted(part or (), key=lambda e: e.chunk) if e.item is not None] for part in parts],
+                (before, consumer),
             )
 
         for made in range(port.released + 1, step + 1):
@@ -658,6 +666,7 @@ class SimRank:
                 if sends := self.shape.sends(edge, self.key[1]):
                     way = self.ways[edge.id] = OutEdge(self, edge, sends)
                     way.opened = True
+        self.calls.resized({role: layout.sizes[role] for role in changed})
 
     def _repeat(self) -> Generator[Any, None, None]:
         """What such a rank must be told again: its last sink calls up to the step it goes on from."""
@@ -893,6 +902,7 @@ class SimRank:
             self.owed, self.late = step, True
         else:
             yield from self._take(step, persist)
+            self.world.checks.held(self, step)
 
     def _may_owe(self, step: int, persist: bool) -> bool:
         """Most snapshots are left out, where they may be."""
@@ -956,6 +966,7 @@ class SimRank:
                 if self.stopping:
                     raise Stopped
         self._at(IDLE)
+        self.heard = self.heard if self.calls.behind(step) else step
         self.world.checks.owns(self)
         memory.make_room(self.key)
         yield self.world.between(0.0, 0.01)

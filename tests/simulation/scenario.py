@@ -64,6 +64,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "resize": {"rank": 3, "ranks": 1, "agent": 2, "node": 0.5, "master": 4, "zombie": 1, "freeze_agent": 1,
                "freeze_master": 1, "stall": 1, "leave": 0.5},
     "resize calm": {},
+    "shared resize": {"rank": 4, "ranks": 2, "agent": 1, "node": 0.5, "master": 2, "freeze_agent": 0.5},
+    "calls resize": {"rank": 4, "ranks": 2, "agent": 1, "node": 0.5, "master": 2, "stall": 0.3},
     "drain": {"rank": 2, "ranks": 1, "agent": 2, "node": 1, "master": 4, "zombie": 1, "freeze_agent": 1,
               "freeze_master": 1, "leave": 1},
     "drain calm": {},
@@ -78,7 +80,7 @@ FAMILIES: dict[str, dict[str, float]] = {
 
 MOVING = (
     "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
-    "versions", "drain", "drain calm", "memory",
+    "versions", "drain", "drain calm", "memory", "shared resize", "calls resize",
 )  # fmt: skip
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
@@ -93,7 +95,7 @@ TURNS = (
     "slow", "leave", "leaving", "finish", "finish", "finish calm", "shrink", "adopt", "memory",
     "checks", "checks calm", "calls",
     "shared", "shared", "shared calm", "shared first",
-    "resize", "resize", "resize calm",
+    "resize", "resize", "resize calm", "shared resize", "calls resize",
     "drain", "drain", "drain calm",
 )  # fmt: skip
 
@@ -115,17 +117,23 @@ class Scenario:
         rng = random.Random(seed * 7919 + 1)
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
-        if self.family.startswith(("resize", "drain", "room")) or self.family == "shrink":
+        resizes = "resize" in self.family
+        if resizes or self.family.startswith(("drain", "room")) or self.family == "shrink":
             self.steps += 16
+        kind = self.family.partition(" ")[0]
+        if self.family == "resize calm":
+            kind = ("", "shared", "calls")[seed // 11 % 3]
         self.is_grpo = rng.random() < 0.6
         self.job = grpo(rng, self.steps) if self.is_grpo else random_job(rng, self.steps)
         self.call_bytes = 1 << 30
-        if self.family == "calls":
+        if kind == "calls":
             chance = random.Random(seed * 15485863 + 7)
-            self.job, self.call_bytes = with_calls(self.job, chance), chance.choice((2, 8, 1 << 30))
-        if self.family.startswith("shared"):
-            first = self.family == "shared first"
-            self.is_grpo, self.job = not first, shared_job(rng, self.steps, first=first)
+            self.job, self.call_bytes = with_calls(self.job, chance, own=resizes), chance.choice((2, 8, 1 << 30))
+        if kind == "shared":
+            first = self.family == "shared first" or (resizes and seed // 5 % 3 == 0)
+            behind = seed // 7 % 3 if resizes and not first else 0
+            self.is_grpo = not first and not behind
+            self.job = shared_job(rng, self.steps, first=first, behind=behind)
         if self.family.startswith("room"):
             self.is_grpo, self.job = False, chain_job(rng, self.steps)
         if self.family == "versions":
@@ -213,7 +221,7 @@ class Scenario:
             self._finishes(random.Random(seed * 6700417 + 5))
         self.asks: list[tuple[float, dict[str, int]]] = []
         """When somebody wants which roles to have how many ranks."""
-        if self.family.startswith("resize"):
+        if resizes:
             self._resizes(random.Random(seed * 472882027 + 7))
         self.drains: list[tuple[float, me.DrainWanted]] = []
         """When somebody wants which node to be without ranks, or back,"""
@@ -243,7 +251,7 @@ class Scenario:
         """Roles that compute something else each time: of every fourth job about half, at least one."""
         if (
             self.family == "slow"
-            or self.family.startswith("shared")
+            or any(map(self.job.shared, self.job.graph.edges))
             or (self.family != "versions" and rng.random() > 0.25)
         ):
             return frozenset()

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.memory import Entry
-from tests.simulation.model import Value, made_of, rows_of, value_of
+from tests.simulation.model import Shape, Value, made_of, rows_of, value_of
 
 from rolemesh.api.partition import Balanced
 from rolemesh.graph import items
@@ -27,7 +27,7 @@ class Mates:
     """The other ranks that take items of an edge; see `rolemesh_durable.rank.mates.Mates`."""
 
     def __init__(self, rank: SimRank, edge: Edge) -> None:
-        size = rank.job.sizes[rank.key[0]]
+        size = rank.shape.sizes[rank.key[0]]
         self.rank, self.edge = rank, edge
         self.sharing = Sharing(rank.key[1], size, rank.launch.resume)
         self.mates = [mate for mate in range(size) if mate != rank.key[1]]
@@ -68,8 +68,8 @@ class Mates:
 class First:
     """What a consumer takes that takes what is finished first; see `rolemesh_durable.rank.first_port.FirstPort`."""
 
-    def __init__(self, rank: SimRank, edge: Edge) -> None:
-        memory, resume = rank.agent.memory, rank.launch.resume
+    def __init__(self, rank: SimRank, edge: Edge, resume: int) -> None:
+        memory = rank.agent.memory
         self.rank, self.edge = rank, edge
         log = memory.logs.get(rank.key, ())
         known = [e.item for e in log if e.edge == edge.id and e.step == resume and not e.consumers]
@@ -84,7 +84,7 @@ class First:
         number, items_, _, total, _ = item
         how, rank = self.edge.src_partition, self.rank
         assert isinstance(how, Balanced)
-        ranks = rank.job.sizes[rank.key[0]]
+        ranks = rank.shape.sizes[rank.key[0]]
         wanted = share_of(rank.key[1], ranks, size=how.rows, items=items_, total=total)
         self.choice.came(step, number, wanted)
 
@@ -100,13 +100,15 @@ class First:
         rank.ins[edge.id].state.forget(choice.released + 1)
 
 
-def assembled(rank: SimRank, edge: Edge, made: int, chunks: Sequence[Sequence[Any]]) -> Value | None:
-    """The value that a consumer rank gets from the items that have come, or None if some have not."""
+def assembled(
+    rank: SimRank, edge: Edge, made: int, chunks: Sequence[Sequence[Any]], shape: Shape, index: int
+) -> Value | None:
+    """The value that consumer rank `index` of a layout gets from the items that have come, or None if some have not."""
     rows = items.assembled(item for part in chunks for item in part)
     if rows is None:
         return None
-    index, count = rank.key[1], rank.job.sizes[rank.key[0]]
-    share = rank.job.shape.routes[edge.id].sends_to(0, index)
+    count = shape.sizes[rank.key[0]]
+    share = shape.routes[edge.id].sends_to(0, index)
     total = next(item[3] for part in chunks for item in part)
     wanted = total * (index + 1) // count - total * index // count if isinstance(share, Share) else total
     rank.world.checks.collated(rank, edge, made, rows, wanted)

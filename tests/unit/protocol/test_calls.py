@@ -52,6 +52,37 @@ def test_calls_go_to_the_ranks_that_have_fewest_and_no_more_than_the_credits() -
     assert left(state) == [(f"call {2 * OPEN}", 1)]
 
 
+def test_a_caller_has_no_calls_with_ranks_of_an_earlier_layout_and_their_sessions_are_lost() -> None:
+    state = caller(0, 0)
+    for number in range(2):
+        state.ask(call(number))
+    state.ask(call(2, rank=1, life=0))
+    assert {rank for _, rank in left(state)} == {0, 1}
+    assert [lost.item for lost in state.resized("box", 1)] == ["call 2"]
+    assert state.up("box") == left(state) == []
+    assert not state.ask(call(3, rank=1, life=0))
+    assert not state.ask(call(4, rank=0, life=0))
+    state.lives(("box", 0), 1)
+    assert sorted(left(state)) == [("call 0", 0), ("call 1", 0)]
+    assert not caller(0).ask(call(5, rank=3, life=0)), "another process had it, in an earlier layout"
+
+
+def test_a_callee_waits_for_no_caller_of_an_earlier_layout() -> None:
+    state = callee()
+    asks(state, b"runs")
+    asks(state, b"waits")
+    known = state.begins()
+    assert known is not None
+    state.has_finished(A0, 0, 4)
+    state.resized("a", 1)
+    assert not state.done(known, "answer", 1), "nobody is there to take it"
+    assert state.begins() is None
+    assert state.behind(4) == [A0]
+    state.has_finished(A1, 0, 4)
+    state.has_finished(A0, 1, 4)
+    assert (state.finished, state.met(A0, 1)) == (4, [])
+
+
 def test_what_a_dead_rank_had_goes_to_another_one_and_an_answer_counts_wherever_it_comes_from() -> None:
     state = caller(0, 0)
     for number in range(4):

@@ -161,6 +161,12 @@ class CallerState(Generic[T]):
         self._dead[rank] = life
         return self._take_back(rank, life + 1)
 
+    def resized(self, role: str, size: int) -> list[OpenCall[T]]:
+        """`role` has `size` ranks now, none of which is up yet, and those that it had are dead: as `lives`."""
+        before, self._ranks[role] = self._ranks[role], [(role, rank) for rank in range(size)]
+        newest = max((call.life for call in self.open.values() if call.role == role), default=-1)
+        return [call for rank in before for call in self.died(rank, max(newest, self._lives.get(rank, -1)))]
+
     def _take_back(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
         role, number = rank
         mine = [call for call in self.open.values() if call.role == role and call.rank == number]
@@ -179,7 +185,8 @@ class CallerState(Generic[T]):
 
     def _gone(self, call: OpenCall[T]) -> bool:
         rank = call.role, call.rank
-        return call.life < self._lives.get(rank, -1) or call.life <= self._dead.get(rank, -1)
+        known = self._lives.get(rank, -1), self._dead.get(rank, -1) + 1
+        return call.rank >= len(self._ranks[call.role]) or call.life < max(known)
 
     def _queue(self, call: OpenCall[T]) -> deque[OpenCall[T]]:
         if call.rank < 0:
@@ -310,6 +317,18 @@ class CalleeState(Generic[Q, T]):
             if who == caller and known.answer is not None and known.generation == generation
         ]
 
+    def resized(self, role: str, size: int) -> None:
+        """The calling `role` has `size` ranks now: what those that it had wait for, nobody waits for any more."""
+        gone = [key for key in self._addresses if key[0] == role]
+        for key in gone:
+            del self._addresses[key], self._finished[key]
+        for queue in self._queues.values():
+            for known in [known for known in queue if known.caller in gone]:
+                queue.remove(known)
+                del self._known[known.caller, known.key]
+        self._addresses |= {(role, rank): -1 for rank in range(size)}
+        self._finished |= {(role, rank): (-1, -1) for rank in range(size)}
+
     def has_finished(self, caller: RankKey, generation: int, step: int) -> None:
         """A caller has finished `step`, and asks no more in it unless it is started again."""
         if caller not in self._finished or (generation, step) <= self._finished[caller]:
@@ -341,7 +360,7 @@ class CalleeState(Generic[Q, T]):
         return known.step <= self._finished[known.caller][1]
 
     def _reachable(self, known: Known[Q, T]) -> bool:
-        return self._addresses[known.caller] >= known.generation
+        return self._addresses.get(known.caller, -1) >= known.generation
 
     @property
     def _reach(self) -> float:

@@ -93,12 +93,12 @@ class Calling:
         log: SendLog | None,
     ) -> None:
         """`ways` by called role; `holds`: by operator call, see `protocol.calls.hold_of_call`."""
-        self._graph, self._ways, self._holds, self._sizes = graph, ways, holds, world_sizes
+        self._graph, self._ways, self._holds, self._sizes = graph, ways, holds, dict(world_sizes)
         self._endpoint, self._fields, self._meter = endpoint, status_page.fields, meter
         self._loop, self._log = loop, log
         self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in ways})
-        self._ranks = [(role, rank) for role in ways for rank in range(self._sizes[role])]
-        self._met = dict.fromkeys(self._ranks, -1)
+        self._met = {(role, rank): -1 for role in ways for rank in range(self._sizes[role])}
+        """The newest life of each rank that may be called."""
         self._line: Line | None = None
         self._finished = -1
         self._answered = self._blocked_at = 0
@@ -143,18 +143,26 @@ class Calling:
     def flush(self) -> None:
         """Tell the callees how far this rank is."""
         self._untold = False
-        for role, rank in self._ranks:
+        for role, rank in self._met:
             self._tell(role, rank)
 
     def rewire(self) -> None:
         """Some of the ranks that are called have another life."""
-        for rank in self._ranks:
+        for rank, met in self._met.items():
             life = self._endpoint.generation(*rank)
-            if life > self._met[rank]:
+            if life > met:
                 self._met[rank] = life
                 self._lost(self._state.lives(rank, life))
                 self._tell(*rank)
         self._leave()
+
+    def resized(self, sizes: Mapping[str, int]) -> None:
+        """Roles have other ranks now; where those are is told afterwards. Their sessions are lost."""
+        self._sizes |= sizes
+        for role in [role for role in self._ways if role in sizes]:
+            self._lost(self._state.resized(role, sizes[role]))
+            self._met = {rank: life for rank, life in self._met.items() if rank[0] != role}
+            self._met |= {(role, rank): -1 for rank in range(sizes[role])}
 
     def advanced(self, advance: Watermarks) -> None:
         """The master knows of ranks that have ended, and of steps that nobody goes back to."""
@@ -252,7 +260,7 @@ class Calling:
     def _parse(self, role: str, session: str) -> tuple[int, int]:
         """The rank of a session, and the life in which that one has it."""
         found = SESSION.fullmatch(session)
-        if found is None or found[1] != role or int(found[2]) >= self._sizes[role]:
+        if found is None or found[1] != role:
             raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
         return int(found[2]), int(found[3])
 

@@ -96,6 +96,12 @@ class Calls:
             if end is not None:
                 end.rewire()
 
+    def resized(self, sizes: Mapping[str, int]) -> None:
+        """Roles have other ranks now, of which nobody is up yet."""
+        for end in (self._calling, self._serving):
+            if end is not None:
+                end.resized(sizes)
+
     def advanced(self, advance: Watermarks) -> None:
         """How far everything is."""
         if self._calling is not None:
@@ -132,12 +138,12 @@ class Calls:
         finally:
             self._open, self._running = True, False
 
-    def finished(self, step: int, last: bool) -> None:
-        """All operators of `step` are through. Who is only called, or has no step left, waits until its callers are
-        that far. Raises `Stopping`."""
+    def finished(self, step: int, held: bool) -> None:
+        """All operators of `step` are through. Who is only called, or `held` after this step, waits until its callers
+        are that far: its snapshot has what they have called for. Raises `Stopping`."""
         if self._calling is not None:
             self._calling.finished(step)
-        if self._serving is not None and (self._leads or last):
+        if self._serving is not None and (self._leads or held):
             self._serving.follow(step)
 
     def serve(self) -> None:

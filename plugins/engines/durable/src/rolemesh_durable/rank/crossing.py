@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.meter import Meter
@@ -25,13 +26,15 @@ class Crossing:
     """Follows what the agent says of layouts while the rank waits for a grant.
 
     All ranks come to one step, and their snapshots of it are persisted. Then the ranks of the roles that are resized
-    end, and the others begin again on the edges from and to them: what is under way there lies in that snapshot.
+    end, and the others begin again on the edges from and to them, what is under way there lies in that snapshot, and
+    with their calls: none of their operators runs.
     """
 
     def __init__(
         self,
         layout: Layout,
         ports: Ports,
+        calls: Calls,
         meter: Meter,
         control: Control,
         boundary: End | None,
@@ -39,7 +42,7 @@ class Crossing:
     ) -> None:
         """`layout` is the one that the rank was started in. `give(folder, step, edges)` gives the in-ports of `edges`
         what was under way at `step`."""
-        self._layout, self._ports, self._meter, self._control = layout, ports, meter, control
+        self._layout, self._ports, self._calls, self._meter, self._control = layout, ports, calls, meter, control
         self._boundary, self._give = boundary, give
         self._paused = -1
         self._wired = True
@@ -60,6 +63,7 @@ class Crossing:
             return False
         changed = {each for each in layout.sizes if layout.is_void(each, layout.step)}
         edges = self._ports.relayout(layout, changed)
+        self._calls.resized({role: layout.sizes[role] for role in changed})
         self._give(layout.folder, layout.step, edges)
         self._layout, self._wired = layout, False
         self._ports.status_page.fields[LAYOUT] = layout.number

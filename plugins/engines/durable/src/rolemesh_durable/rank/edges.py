@@ -119,7 +119,7 @@ class Ports:
                 begins = self.activity.first(edge)
                 port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
             self.inputs.setdefault(edge.dst, []).append((edge.param, port))
-            if isinstance(edge.dst_partition, Balanced):
+            if isinstance(edge.dst_partition, Balanced) and edge.dst not in self.mates:
                 self.mates[edge.dst] = Mates(
                     edge, sizes[role], resume, endpoint=self.endpoint, status_page=self.status_page, meter=self.meter
                 )
@@ -148,6 +148,9 @@ class Ports:
             out.drop(gone)
         for edge in edges:
             self._begin(edge, layout.step)
+        for port in self.ins:
+            if port.edge.id in gone and isinstance(port, FirstPort):
+                port.restored(layout.step, {})
         for way in self.ways:
             if way.edge.id in gone:
                 way.open()

@@ -119,7 +119,7 @@ class Life:
             calls=calls,
             boundary=boundary,
             admission=admission,
-            crossing=Crossing(launch.layout, ports, self._meter, control, boundary, self._give),
+            crossing=Crossing(launch.layout, ports, calls, self._meter, control, boundary, self._give),
         )
         ports.open(control.wire.peers if control.wire is not None else ())
         calls.open(launch.resume)

@@ -141,7 +141,7 @@ class Loop:
                         now = self._run(call, step)
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
-                self._services.finished(step, step >= control.last)
+                self._services.finished(step, step >= control.last or step == control.pause)
                 fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:

@@ -76,6 +76,13 @@ class Serving:
             for known in self._state.met(caller, self._endpoint.generation(*caller)):
                 self._send(known)
 
+    def resized(self, sizes: Mapping[str, int]) -> None:
+        """Roles have other ranks now; where those are is told afterwards."""
+        for role in [role for role in self._ways if role in sizes]:
+            self._state.resized(role, sizes[role])
+            others = [caller for caller in self._callers if caller[0] != role]
+            self._callers = others + [(role, rank) for rank in range(sizes[role])]
+
     def committed(self, step: int) -> None:
         """No rank goes back to a step before."""
         self._state.committed(step)

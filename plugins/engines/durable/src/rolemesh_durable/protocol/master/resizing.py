@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.routes import RouteError, route
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
@@ -44,12 +43,10 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
     changing = {role for role, size in wanted.items() if sizes[role] != size}
     if not outline.snapshots.enabled:
         return NO_SNAPSHOTS
-    if outline.graph.services:
-        return "its roles call each other, and who answers whom cannot be resized yet"
     for edge in outline.graph.edges:
-        ends = {outline.graph.ops[edge.src].role, outline.graph.ops[edge.dst].role} & changing
-        if ends and Balanced in map(type, (edge.src_partition, edge.dst_partition)):
-            return f"rows that are shared out by demand go to or come from {', '.join(sorted(ends))}"
+        call = outline.graph.ops[edge.dst]
+        if edge.first and call.role in changing:
+            return f"{call.label} takes {edge.param!r} as rows are finished, so each rank of {call.role} has taken others"
     for (role, rank), record in state.ranks.items():
         if record.launch.peers and role in changing:
             return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
@@ -150,12 +147,14 @@ class Resizing:
             self._context.want(e.FindLayout(resize.number, resize.step, resize.sizes))
 
     def _decide(self, resize: Resize, given_up: int) -> None:
-        """The newest step that any rank may run to: none has gone beyond it, and all will come to it."""
+        """The newest step that any rank may run to: none has gone beyond it, and all will come to it. Who is called has
+        to know before its snapshot that this is the step: others may be behind, and call it."""
         state, granted = self._context.state, self._progress.most_granted()
         if granted is None:
             return
+        known = granted + bool(self._context.outline.graph.services)
         # Whoever needs what was made before the last change takes it from that one's snapshot, and no later one.
-        step = max(granted, given_up + 1, state.layout.step + 1)
+        step = max(known, given_up + 1, state.layout.step + 1)
         while not self._checkpoints.whole(step):
             step += 1
         if step >= state.end:
