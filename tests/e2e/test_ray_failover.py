@@ -226,6 +226,100 @@ def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
     assert bool(of_kind(on_ray, "waiting_for_nodes")) == ("wait" in says)
 
 
+# ------------------------------------------------------------------------------------------------- more and fewer ranks
+
+GROWS = (
+    "roles.work.world_size={min: 1, max: 2}", "roles.work.resources.custom.away=1", "grant=20",
+    "snapshots.replicas=0",
+)  # fmt: skip
+
+
+def reserved(node: str) -> float:
+    """How much of `away` is reserved there for jobs."""
+    tables = [table for table in ray.util.placement_group_table().values() if table["state"] != "REMOVED"]
+    found = [(t["bundles_to_node_id"][n], b) for t in tables for n, b in t["bundles"].items()]
+    return sum(bundle.get("away", 0.0) for at, bundle in found if at == node)
+
+
+@pytest.mark.soak
+def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it_again(
+    on_ray: Job, away: AwayNodes
+) -> None:
+    away.have(1)
+    process = on_ray.start(
+        *ENDLESS, *GROWS,
+        "plugins={scalers: [{use: backlog, options: {period_s: 1, agree: 2, cool_down_s: 1}}]}",
+        "failover=[{use: process}, {use: node, options: {when_full: fail}}, {use: shrink}, {use: job}]",
+    )  # fmt: skip
+    before = on_ray.running(5)
+    assert len([rank for rank in before.ranks if rank.role == "work"]) == 1
+    away.have(2)
+    until(lambda: of_kind(on_ray, "resized"), 60, "it has grown")
+    grown = on_ray.running()
+    assert {rank.node for rank in grown.ranks if rank.role == "work"} == set(away.nodes)
+    assert [reserved(node) for node in away.nodes] == [1.0, 1.0]
+    assert of_kind(on_ray, "resize_asked")[0]["data"]["reason"].startswith("scaler backlog: ")
+    others = {name for name in pids(before) if not name.startswith("work/")}
+    assert {pids(grown)[name] for name in others} == {pids(before)[name] for name in others}
+    away.lose(node_of(before, "work"))
+    until(lambda: of_kind(on_ray, "recovered"), 60, "it has shrunk")
+    shrunk = on_ray.running()
+    assert [rank.node for rank in shrunk.ranks if rank.role == "work"] == list(away.nodes)
+    assert shrunk.epoch == before.epoch, "no other master"
+    assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
+    ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
+    levels = {each["level"] for each in on_ray.result()["recoveries"] if each["outcome"] == "recovered"}
+    assert levels - {"resize"} == {"shrink"}
+
+
+@pytest.mark.soak
+def test_what_others_have_taken_is_no_room_to_grow(on_ray: Job, away: AwayNodes) -> None:
+    away.have(2)
+
+    @ray.remote(num_cpus=0, resources={"away": 1})
+    class Neighbour:
+        def node(self) -> str:
+            return ray.get_runtime_context().get_node_id()
+
+    neighbour = Neighbour.remote()
+    taken = ray.get(neighbour.node.remote())
+    process = on_ray.start(*ENDLESS, *GROWS)
+    assert [r.node for r in on_ray.running(5).ranks if r.role == "work"] == [n for n in away.nodes if n != taken]
+    refused = on_ray.cli("scale", on_ray.name, "work=2")
+    assert (refused.returncode, "there is no room" in refused.stderr) == (2, True), refused.stdout + refused.stderr
+    ray.kill(neighbour)
+    until(lambda: of_kind(on_ray, "resized"), 60, "its command sees that there is room")
+    assert [reserved(node) for node in away.nodes] == [1.0, 1.0]
+    assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
+    ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
+
+
+@pytest.mark.soak
+def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
+    on_ray: Job, away: AwayNodes, ray_cluster: Any
+) -> None:
+    away.have(1)
+    large = ray_cluster.add_node(num_cpus=1, resources={"away": 2, "large": 1})
+    ray_cluster.wait_for_nodes()
+    try:
+        needs = ("roles.source.resources.custom.away=1", "roles.source.resources.custom.large=1")
+        process = on_ray.start(
+            *ENDLESS, ON_AWAY, *needs, "snapshots.replicas=0",
+            "placement={use: separation, options: {apart: [[source, sink]]}}",
+        )  # fmt: skip
+        (small,) = away.nodes
+        assert node_of(on_ray.running(5), "sink") == small
+        assert reserved(large.node_id) == 1.0
+        away.lose(small)
+        after = recovered(on_ray)
+        assert node_of(after, "sink") == large.node_id
+        assert reserved(large.node_id) == 2.0
+        assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
+        ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
+    finally:
+        ray_cluster.remove_node(large)
+
+
 # ------------------------------------------------------------------------------------------------- masters and agents
 
 

@@ -8,6 +8,7 @@ from rolemesh.cli._output import error_records, print_error, print_json
 from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
 from rolemesh.errors import RolemeshError
 from rolemesh.job.prepared import instances, prepare
+from rolemesh.job.run import engine_named
 
 
 def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
@@ -17,6 +18,7 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         file, selection, graph = prepared.job, prepared.selection, prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.check_strategies()
+        engine_named(None).check(prepared)
     except RolemeshError as error:
         if as_json:
             print_json({"valid": False, "problems": error_records(error)})

@@ -72,6 +72,10 @@ class Engine(Plugin, ABC):
         """`Options`, with what depends on other choices: `chosen` are the fields that are known already, as text."""
         return cls.Options
 
+    @classmethod
+    def check(cls, job: Prepared) -> None:  # noqa: B027 - most run whatever is valid
+        """Raise `RolemeshError` for what the engine cannot run of `job`: ``rolemesh validate`` tells it, too."""
+
     @abstractmethod
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Start `job` in the folder `run_dir`, which is made, or, if an earlier run left it, set aside first.

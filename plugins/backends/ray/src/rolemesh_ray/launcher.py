@@ -24,7 +24,7 @@ from rolemesh_ray.names import (
     remove_reservations,
     reservation_name,
 )
-from rolemesh_ray.nodes import draining_nodes, kill_actor, living_nodes, node_is_gone
+from rolemesh_ray.nodes import draining_nodes, free_nodes, kill_actor, node_is_gone
 
 __all__ = ["RayLauncher"]
 
@@ -58,7 +58,7 @@ class RayLauncher:
         self._agent = agent
         self._agents: dict[str, _Agent] = {}
         self._gone: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock, self._reserving = threading.Lock(), threading.Lock()
         self._stopped = threading.Event()
         self._received: Received | None = None
         self.turns = 0
@@ -87,7 +87,7 @@ class RayLauncher:
             for (agent, incarnation), handle in others.items():
                 if agent == start.place.agent and incarnation < start.incarnation:
                     _end(handle)
-        self._reserve([start.place for start in here])
+        self.reserve([start.place for start in here])
         for start in here:
             self._start(start)
 
@@ -129,12 +129,7 @@ class RayLauncher:
     def _reserve(self, places: Sequence[AgentPlace]) -> None:
         """Reserve, in one placement group, what these places ask for beyond what the job holds on their nodes."""
         groups = placement_groups(self._job)
-        held: dict[str, dict[str, float]] = {}
-        for table in groups.values():
-            for index, node in table["bundles_to_node_id"].items():
-                sums = held.setdefault(node, {})
-                for key, amount in table["bundles"][index].items():
-                    sums[key] = sums.get(key, 0.0) + amount
+        held = _held(groups)
         bundles, labels = [], []
         for place in places:
             asked = {{"cpu": "CPU", "gpu": "GPU"}.get(key, key): amount for key, amount in place.resources.items()}
@@ -165,7 +160,8 @@ class RayLauncher:
 
     def reserve(self, places: Sequence[AgentPlace]) -> None:
         """See `Launcher`."""
-        self._reserve(places)
+        with self._reserving:
+            self._reserve(places)
 
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
         """See `Launcher`."""
@@ -198,10 +194,10 @@ class RayLauncher:
             threading.Thread(target=_end, args=(known.handle,), name="kill", daemon=True).start()
 
     def cluster(self) -> ClusterView:
-        """See `Launcher`."""
+        """See `Launcher`: with what others have taken left out."""
         with self._lock:
             gone = set(self._gone)
-        return living_nodes(gone)
+        return free_nodes(gone, _held(placement_groups(self._job)))
 
     def leaving(self) -> Mapping[str, float]:
         """See `Launcher`: nodes that are being drained, by the autoscaler or by ``ray drain-node``."""
@@ -274,6 +270,17 @@ class RayLauncher:
             why = f"node {place.node[:12]} is lost ({why})"
         if not self._stopped.is_set():
             self._lost(place.agent, incarnation, why, node_lost)
+
+
+def _held(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """What placement groups hold, by node."""
+    held: dict[str, dict[str, float]] = {}
+    for table in groups.values():
+        for index, node in table["bundles_to_node_id"].items():
+            sums = held.setdefault(node, {})
+            for key, amount in table["bundles"][index].items():
+                sums[key] = sums.get(key, 0.0) + amount
+    return held
 
 
 def _end(handle: Any) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = ["ActorState", "draining_nodes", "free_nodes", "kill_actor", "living_n
 
 PROBE_TIMEOUT_S = 1.0
 SLAY_TIMEOUT_S = 5.0
+NOBODY: Mapping[str, Mapping[str, float]] = {}
 NOT_CUSTOM = ("CPU", "GPU", "memory", "object_store_memory")
 
 
@@ -44,18 +45,21 @@ def living_nodes(gone: Collection[str] = ()) -> ClusterView:
     return ClusterView(tuple(sorted(nodes, key=lambda node: (node.id != here, node.id))))
 
 
-def free_nodes() -> ClusterView:
-    """The living nodes with what nobody has taken or reserved; GPUs that are taken in part do not count."""
+def free_nodes(gone: Collection[str] = (), held: Mapping[str, Mapping[str, float]] = NOBODY) -> ClusterView:
+    """The living nodes, without `gone`, with what nobody has taken or reserved, and what is `held` by a job of which one
+    asks; GPUs that are taken in part do not count."""
     from ray._private import state
 
     left = state.state.available_resources_per_node()
     nodes = []
-    for node in living_nodes().nodes:
-        has = left.get(node.id, {})
-        custom = {name: has.get(name, 0.0) for name in node.custom} | {"memory_gb": has.get("memory", 0.0) / 1e9}
-        nodes.append(
-            msgspec.structs.replace(node, cpu=has.get("CPU", 0.0), gpu=int(has.get("GPU", 0.0)), custom=custom)
-        )
+    for node in living_nodes(gone).nodes:
+        has, own = ({**of.get(node.id, {})} for of in (left, held))
+        for of in (has, own):
+            of["memory_gb"] = of.get("memory", 0.0) / 1e9
+        most = {"CPU": node.cpu, "GPU": node.gpu, **node.custom}  # Ray tells late what has just been reserved
+        free = {name: min(limit, has.get(name, 0.0) + own.get(name, 0.0)) for name, limit in most.items()}
+        custom = {name: free[name] for name in node.custom}
+        nodes.append(msgspec.structs.replace(node, cpu=free["CPU"], gpu=int(free["GPU"] + 1e-9), custom=custom))
     return ClusterView(tuple(nodes))
 
 

@@ -114,7 +114,7 @@ def bundle_job(
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
     places = tuple(AgentPlace.of(agents[node], node, plan) for node in nodes)
     turns = taking_turns(plan)
-    checks, scalers = list(_checks(selection)), _scalers(job, selection, ranges or {})
+    checks, scalers = list(_checks(selection)), list(_scalers(selection))
     several = len(nodes) > 1 or (may_move and bool(spec.failover))
     config = job_config(
         job,
@@ -185,20 +185,10 @@ def _declared(selection: Selection, kind: str) -> Iterator[tuple[str, Selected]]
     return ((name, selected) for (each, name), selected in selection.declared.items() if each == kind)
 
 
-def _scalers(
-    job: JobFile, selection: Selection, ranges: Mapping[str, tuple[int, int]]
-) -> list[tuple[PluginUse, ScalerPlan]]:
-    found = []
+def _scalers(selection: Selection) -> Iterator[tuple[PluginUse, ScalerPlan]]:
     for name, each in _declared(selection, "scalers"):
         options = each.options if isinstance(each.options, ScalerOptions) else ScalerOptions()
-        found.append((plugin_use(each), ScalerPlan(name, options.period_s, options.agree, options.cool_down_s)))
-    if found and not ranges:
-        what, where = (
-            "there are scalers, and no role may have another number of ranks",
-            job.where(("plugins", "scalers")),
-        )
-        raise JobFileError(what, where=where, remedy="give one a range, as in world_size: {min: 1, max: 4}")
-    return found
+        yield plugin_use(each), ScalerPlan(name, options.period_s, options.agree, options.cool_down_s)
 
 
 def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:

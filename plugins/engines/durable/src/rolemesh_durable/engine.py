@@ -61,10 +61,21 @@ class DurableEngine(Engine):
         }
         return create_model("DurableOptions", __base__=DurableOptions, **fields)
 
+    @classmethod
+    def check(cls, job: Prepared) -> None:
+        """Scalers need a role whose number of ranks may change."""
+        if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
+            raise JobFileError(
+                "there are scalers, and no role may have another number of ranks",
+                where=job.job.where(("plugins", "scalers")),
+                remedy="give one a range, as in world_size: {min: 1, max: 4}",
+            )
+
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Start the job's master, and return when it answers."""
         from rolemesh_durable.driver import Driver, in_background
 
+        self.check(job)
         asked = self.options
         if asked.trust_pickles and not asked.resume:
             raise JobFileError("--trust-pickles is about the snapshot to resume from", remedy="add --resume")

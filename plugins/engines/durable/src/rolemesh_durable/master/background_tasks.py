@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.master.placing import find_places, grown, resourced, room_for, sized, why_not_cut
 from rolemesh_durable.protocol.job import JobBundle, agent_config
-from rolemesh_durable.protocol.launcher import AgentStart, Launcher
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
@@ -52,7 +52,7 @@ class BackgroundTasks:
         self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
         self._run_dir = Path(bundle.config.run_dir)
         self._hosts = dict(bundle.hosts)
-        self._completing = threading.Lock()
+        self._completing, self._reserving = threading.Lock(), threading.Lock()
         self._origins = 0
 
     def start(self, agents: tuple[e.Incarnation, ...]) -> None:
@@ -123,8 +123,8 @@ class BackgroundTasks:
                 before = grown(self._request, request, before, resources, cluster.without(lost))
             plan = replan(request, before, lost, cluster, self._strategies)
             found = moves_of(plan, {key: agent for key, agent in homes.items() if key[0] not in resources}, agents)
-            if resources and found.moves is not None:
-                self._launcher.reserve(found.places)  # their agents may run, and hold what their ranks have had
+            if found.moves is not None and not dry and not self._reserved(found.places):
+                return
             self._answer(msgspec.structs.replace(found, lost=lost, dry=dry, resources=resources, plan=plan))
 
         failed = e.Replanned(None, why="", lost=lost, dry=dry, resources=resources)
@@ -147,18 +147,30 @@ class BackgroundTasks:
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             request = sized(self._request, wanted.sizes)
             found = find_places(wanted, request, self.plan, lost, cluster, self._strategies, homes, agents)
-            step = wanted.step
-            if step < 0 < wanted.number:
+            step, step_is_to_come = wanted.step, wanted.step < 0 < wanted.number
+            if step_is_to_come:
                 step = disk.newest_complete(self._run_dir, self._bundle.job_id)
             if not found.why and step >= 0:
                 folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
                 why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
                 found = msgspec.structs.replace(found, folder=str(folder), why=why)
-            if not found.why and wanted.step >= 0:
-                self._launcher.reserve(found.places)
-            self._answer(found)
+            if found.why or step_is_to_come or self._reserved(found.places):
+                self._answer(found)
 
         self._run("find-layout", task, lambda error: e.LayoutFound(wanted.number, wanted.step, why=error))
+
+    def _reserved(self, places: Sequence[AgentPlace]) -> bool:
+        """Reserve what is missing of these places; False while that is being done already, for who has asked before.
+
+        Raises `BackendError`.
+        """
+        if not self._reserving.acquire(blocking=False):
+            return False
+        try:
+            self._launcher.reserve(places)
+        finally:
+            self._reserving.release()
+        return True
 
     def find_origin(self) -> None:
         """Find the newest persisted snapshot that is intact; a checkpoint that is being completed is so before, or
