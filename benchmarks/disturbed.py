@@ -23,7 +23,7 @@ from rolemesh_durable.control.resizing import resize
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.rank.status_page import Position
 
-__all__ = ["AgentKill", "Disturbed", "MasterKill", "RankKill", "Resize", "disturbed"]
+__all__ = ["AgentKill", "Disturbed", "Drain", "MasterKill", "RankKill", "Resize", "disturbed"]
 
 LOOK_S = 0.001
 """Between two looks at the status pages."""
@@ -76,6 +76,19 @@ class Resize:
 
     seconds: float
     paused_s: float
+    restarted: tuple[RankKey, ...]
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Seconds from asking until the node's ranks step elsewhere, and for how long of these nobody stepped at all.
+
+    `lost` steps were run again; `restarted` are ranks of other nodes that have another process than before.
+    """
+
+    seconds: float
+    paused_s: float
+    lost: int
     restarted: tuple[RankKey, ...]
 
 
@@ -219,6 +232,38 @@ class Disturbed:
         self._calm()
         others = tuple(key for key in self._changed(before) if key[0] != role)
         return Resize(seconds, told.data["seconds"], others)
+
+    def drain(self, role: str) -> Drain:
+        """Have the node of a role's rank 0 left, as ``rolemesh drain`` does, and take it back."""
+        since = self._calm()
+        before, status = self.status_pages.look(), self.status()
+        assert status is not None
+        node = next(rank.node for rank in status.ranks if (rank.role, rank.rank) == (role, 0))
+        leaving = [(rank.role, rank.rank) for rank in status.ranks if rank.node == node]
+        began = held_at = time.monotonic()
+        low = -1
+        with ControlClient(self.run.path, 1.0) as client:
+            client.drain(node, f"benchmark, at {began}")
+
+        def stepping() -> bool:
+            nonlocal held_at, low
+            now = self.status_pages.look()
+            if all(now[key].generation == before[key].generation for key in now):
+                slowest = min(position.finished for position in now.values())
+                low, held_at = (slowest, time.monotonic()) if slowest > low else (low, held_at)
+            return all(now[key].generation > before[key].generation and now[key].finished > low for key in leaving)
+
+        self._until(f"the ranks of {node} step elsewhere", stepping)
+        ended = time.monotonic()
+        self._until("it is drained", lambda: "drained" in [event.kind for event in self.store.events(since)])
+        events = self.store.events(since)
+        step = next(event.data["step"] for event in events if event.kind == "drain_at")
+        resumed = [rank["resume"] for event in events if event.kind == "recovery_launched" for rank in event.data["ranks"]]
+        with ControlClient(self.run.path, 1.0) as client:
+            client.drain(node, f"benchmark, back at {ended}", back=True)
+        self._calm()
+        others = tuple(key for key in self._changed(before) if key not in leaving)
+        return Drain(ended - began, ended - held_at, step - min(resumed), others)
 
     def last_event(self) -> int:
         """The number of the journal's last event."""

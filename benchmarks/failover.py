@@ -1,4 +1,4 @@
-"""What a SIGKILL costs: of a rank, of a rank of a group, of an agent, of the master; and what a resize does.
+"""What a SIGKILL costs: of a rank, of a rank of a group, of an agent, of the master; and what a resize and a drain do.
 
 Ours, bare Ray actors, DLRover.
 """
@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.actor_restarts import ActorKill
-from benchmarks.disturbed import AgentKill, MasterKill, RankKill, Resize, disturbed
+from benchmarks.disturbed import AgentKill, Drain, MasterKill, RankKill, Resize, disturbed
 from benchmarks.report import Report, ratios
 from benchmarks.running import JOBS, ROOT, BenchmarkError
 from benchmarks.submit import DLROVER_ENV, ray_head
 
 JOB = JOBS / "failover.yaml"
 RANKS = 5
+NODES = "3x(cpu=0.3)"
+"""For drains: two nodes with ranks, of which the second has two single ones, and a third with room for these."""
 VICTIMS = {"single": "a rank", "heavy": "a rank that imports torch", "trainer": "a rank of an FSDP2 group of 2"}
 """Roles of the job, in words."""
 DLROVER_KINDS = {"simple": "a worker of a simple role", "elastic": "a worker of an elastic role of 2"}
@@ -40,6 +42,7 @@ def measure(quick: bool) -> Report:
     theirs: dict[str, list[dict[str, Any]]] = {"simple": [], "elastic": [], "master": []}
     for number in range(rounds):
         found["local"].disturb(kills, "--backend", "local")
+        found["local"].drain(kills)
         with ray_head(sys.executable) as address:
             for name, actor_kills in bare_kills(address, kills).items():
                 bare[name] += actor_kills
@@ -82,6 +85,7 @@ class Ours:
         self.masters: list[MasterKill] = []
         self.agents: list[AgentKill] = []
         self.resizes: list[Resize] = []
+        self.drains: list[Drain] = []
 
     def disturb(self, kills: int, *backend: str) -> None:
         """Run the job once, kill each kind of thing so often, in turns, and take a rank of the group away and back."""
@@ -92,6 +96,11 @@ class Ours:
                 self.masters.append(job.kill_master())
                 self.agents.append(job.kill_agent())
                 self.resizes += [job.resize("trainer", size) for size in (1, 2)]
+
+    def drain(self, times: int) -> None:
+        """Run the job once on several nodes, and have one left so often."""
+        with disturbed(JOB, backend=("--backend", "local", "--nodes", NODES)) as job:
+            self.drains += [job.drain("single") for _ in range(times)]
 
     def tell(self, report: Report, backend: str) -> None:
         """Rows and claims."""
@@ -126,6 +135,16 @@ class Ours:
         report.row(f"{where}: all are held at one step, part of it", "s", [resize.paused_s for resize in self.resizes])
         restarted = [float(len(resize.restarted)) for resize in self.resizes]
         report.claim(f"{where}: ranks of other roles restarted", restarted, at_most=0, unit="ranks")
+        if self.drains:
+            self._tell_drains(report, f"rolemesh, {backend}, a node that is drained, with 2 ranks")
+
+    def _tell_drains(self, report: Report, where: str) -> None:
+        report.row(f"{where}: until they step elsewhere", "s", [drain.seconds for drain in self.drains])
+        report.row(f"{where}: nobody steps, part of it", "s", [drain.paused_s for drain in self.drains])
+        lost = [float(drain.lost) for drain in self.drains]
+        restarted = [float(len(drain.restarted)) for drain in self.drains]
+        report.claim(f"{where}: steps lost", lost, at_most=0, unit="steps")
+        report.claim(f"{where}: ranks of other nodes restarted", restarted, at_most=0, unit="ranks")
 
 
 def _tell_bare(report: Report, bare: dict[str, list[ActorKill]]) -> None:

@@ -234,6 +234,14 @@ GROWS = (
 )  # fmt: skip
 
 
+@ray.remote(num_cpus=0, resources={"away": 1})
+class Neighbour:
+    """Somebody else who has taken one of `away`."""
+
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
 def reserved(node: str) -> float:
     """How much of `away` is reserved there for jobs."""
     tables = [table for table in ray.util.placement_group_table().values() if table["state"] != "REMOVED"]
@@ -262,7 +270,7 @@ def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it
     others = {name for name in pids(before) if not name.startswith("work/")}
     assert {pids(grown)[name] for name in others} == {pids(before)[name] for name in others}
     away.lose(node_of(before, "work"))
-    until(lambda: of_kind(on_ray, "recovered"), 60, "it has shrunk")
+    until(lambda: "shrink" in [each["data"]["level"] for each in of_kind(on_ray, "recovered")], 60, "it has shrunk")
     shrunk = on_ray.running()
     assert [rank.node for rank in shrunk.ranks if rank.role == "work"] == list(away.nodes)
     assert shrunk.epoch == before.epoch, "no other master"
@@ -275,11 +283,6 @@ def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it
 @pytest.mark.soak
 def test_what_others_have_taken_is_no_room_to_grow(on_ray: Job, away: AwayNodes) -> None:
     away.have(2)
-
-    @ray.remote(num_cpus=0, resources={"away": 1})
-    class Neighbour:
-        def node(self) -> str:
-            return ray.get_runtime_context().get_node_id()
 
     neighbour = Neighbour.remote()
     taken = ray.get(neighbour.node.remote())
@@ -298,18 +301,19 @@ def test_what_others_have_taken_is_no_room_to_grow(on_ray: Job, away: AwayNodes)
 def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
     on_ray: Job, away: AwayNodes, ray_cluster: Any
 ) -> None:
-    away.have(1)
+    away.have(0)
     large = ray_cluster.add_node(num_cpus=1, resources={"away": 2, "large": 1})
     ray_cluster.wait_for_nodes()
     try:
+        neighbour = Neighbour.remote()
+        assert ray.get(neighbour.node.remote()) == large.node_id
+        away.have(1)
         needs = ("roles.source.resources.custom.away=1", "roles.source.resources.custom.large=1")
-        process = on_ray.start(
-            *ENDLESS, ON_AWAY, *needs, "snapshots.replicas=0",
-            "placement={use: separation, options: {apart: [[source, sink]]}}",
-        )  # fmt: skip
+        process = on_ray.start(*ENDLESS, ON_AWAY, *needs, "snapshots.replicas=0")
         (small,) = away.nodes
         assert node_of(on_ray.running(5), "sink") == small
         assert reserved(large.node_id) == 1.0
+        ray.kill(neighbour)
         away.lose(small)
         after = recovered(on_ray)
         assert node_of(after, "sink") == large.node_id
