@@ -258,12 +258,12 @@ class Disturbed:
         self._until("it is drained", lambda: "drained" in [event.kind for event in self.store.events(since)])
         events = self.store.events(since)
         step = next(event.data["step"] for event in events if event.kind == "drain_at")
-        resumed = [rank["resume"] for event in events if event.kind == "recovery_launched" for rank in event.data["ranks"]]
+        launched = next(event.data["ranks"] for event in events if event.kind == "recovery_launched")
         with ControlClient(self.run.path, 1.0) as client:
             client.drain(node, f"benchmark, back at {ended}", back=True)
         self._calm()
         others = tuple(key for key in self._changed(before) if key not in leaving)
-        return Drain(ended - began, ended - held_at, step - min(resumed), others)
+        return Drain(ended - began, ended - held_at, step - min(rank["resume"] for rank in launched), others)
 
     def last_event(self) -> int:
         """The number of the journal's last event."""

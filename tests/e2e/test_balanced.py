@@ -167,7 +167,7 @@ def test_whoever_is_killed_each_row_is_there_once(shared: Job, operator: str, ta
 
 
 @pytest.mark.parametrize(
-    "given", [(), pytest.param(("params.operator=many", "params.first=3"), marks=pytest.mark.soak)], ids=["one", "first"]
+    "given", [(), pytest.param(("params.operator=many", "params.first=3"), marks=pytest.mark.soak)], ids=["", "first"]
 )
 def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed(
     shared: Job, given: tuple[str, ...]

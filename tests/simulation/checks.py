@@ -237,8 +237,7 @@ class Checks:
     def held(self, rank: SimRank, step: int) -> None:
         """A rank has its snapshot of `step`, after which all are held."""
         if step == rank.pause and rank.heard < step:
-            behind = rank.calls.behind(step)
-            self.world.fail("a resize loses no call", f"{rank.name} may be called after its snapshot of {step}: {behind}")
+            self.world.fail("a resize loses no call", f"{rank.name} may be called after its snapshot of {step}")
 
     def leaves(self, rank: SimRank, step: int) -> None:
         """A rank is told before its snapshot of `step` that it is to leave its node."""

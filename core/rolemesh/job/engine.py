@@ -73,7 +73,7 @@ class Engine(Plugin, ABC):
         return cls.Options
 
     @classmethod
-    def check(cls, job: Prepared) -> None:  # noqa: B027 - most run whatever is valid
+    def check(cls, job: Prepared) -> None:
         """Raise `RolemeshError` for what the engine cannot run of `job`: ``rolemesh validate`` tells it, too."""
 
     @abstractmethod

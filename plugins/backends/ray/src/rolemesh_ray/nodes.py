@@ -46,8 +46,10 @@ def living_nodes(gone: Collection[str] = ()) -> ClusterView:
 
 
 def free_nodes(gone: Collection[str] = (), held: Mapping[str, Mapping[str, float]] = NOBODY) -> ClusterView:
-    """The living nodes, without `gone`, with what nobody has taken or reserved, and what is `held` by a job of which one
-    asks; GPUs that are taken in part do not count."""
+    """The living nodes without `gone`: what nobody has taken or reserved, and what the job that asks has `held` itself.
+
+    GPUs that are taken in part do not count.
+    """
     from ray._private import state
 
     left = state.state.available_resources_per_node()

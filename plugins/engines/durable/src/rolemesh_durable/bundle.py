@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.errors import JobFileError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest

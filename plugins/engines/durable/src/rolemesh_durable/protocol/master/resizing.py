@@ -46,7 +46,7 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
     for edge in outline.graph.edges:
         call = outline.graph.ops[edge.dst]
         if edge.first and call.role in changing:
-            return f"{call.label} takes {edge.param!r} as rows are finished, so each rank of {call.role} has taken others"
+            return f"each rank of {call.role} has taken other rows of {edge.param!r}, as they were finished"
     for (role, rank), record in state.ranks.items():
         if record.launch.peers and role in changing:
             return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
