@@ -43,6 +43,14 @@ def test_a_slow_consumer_gets_more_ranks_and_the_result_is_exact(make_job: Make)
     ended_well(job, process, drained(job))
 
 
+def test_scalers_without_a_role_that_may_have_other_sizes_are_refused_before_the_start(make_job: Make) -> None:
+    job, scaler = make_job(), f"plugins={{scalers: [{BACKLOG.format(1)}]}}"
+    refused = job.cli("validate", "job.yaml", scaler)
+    assert (refused.returncode, "there are scalers, and no role" in refused.stderr) == (2, True), refused.stderr
+    found = job.cli("validate", "job.yaml", scaler, RANGE)
+    assert found.returncode == 0, found.stderr
+
+
 SHRINKS = (
     "steps=100000", "grant=20", RANGE, "roles.work.resources.cpu=0.8", "roles.work.options.kwargs.sleep=0.01",
     "failover=[{use: process}, {use: node, options: {when_full: fail}}, {use: shrink}, {use: job}]",
