@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.backend import Backend
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
+from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job
 from rolemesh_durable.runs import Run
 

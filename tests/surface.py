@@ -40,7 +40,7 @@ MODULES = (
     "rolemesh.api.workload",
     "rolemesh.placement",
     "rolemesh.api.observer",
-    "rolemesh.api.transport",
+    "rolemesh_durable.transports",
     "rolemesh_testing",
 )
 """What plugins import besides ``rolemesh`` itself; one that does not exist yet is left out."""

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rolemesh.api.backend import Backend
     from rolemesh.api.batch import Batch, Ragged, Shard, Shards
     from rolemesh.api.cluster import ClusterView, NodeView
     from rolemesh.api.command import Command, RunOption
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
     from rolemesh.api.scheduler import Scheduler
     from rolemesh.api.service import CallError, CallTimeoutError, SessionLostError, service
-    from rolemesh.api.transport import Inbox, Payload, Sender, Site, Stamp, Transport
     from rolemesh.api.workload import RankContext, State, Workload, operator
     from rolemesh.errors import OptionsError, PlacementError, PluginError, RolemeshError
     from rolemesh.graph.flow import flow
@@ -44,8 +42,7 @@ __all__ += ["Assignment", "PlacementPlan", "PlanBuilder", "Slot", "Unplaced"]
 __all__ += ["Attempt", "Diagnoser", "Failure", "JobView", "NodeState", "RankView", "Verdict"]
 __all__ += ["Budget", "FailoverLevel", "Pass", "RecoveryPlan"]
 __all__ += ["Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"]
-__all__ += ["Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
-__all__ += ["Backend", "Command", "Engine", "Kind", "RunHandle", "RunOption", "hookimpl"]
+__all__ += ["Command", "Engine", "Kind", "RunHandle", "RunOption", "hookimpl"]
 __all__ += ["OptionsError", "PlacementError", "PluginError", "RolemeshError"]
 __all__.sort()
 
@@ -61,7 +58,6 @@ _HOMES = {
     "job.engine": ("Engine", "RunHandle"),
     "job.job": ("Job",),
     "kinds": ("Kind",),
-    "api.backend": ("Backend",),
     "api.command": ("Command", "RunOption"),
     "api.import_ref": ("ImportRef",),
     "api.failover": ("Budget", "FailoverLevel"),
@@ -70,7 +66,6 @@ _HOMES = {
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),
     "api.scheduler": ("Scheduler",),
     "api.service": ("CallError", "CallTimeoutError", "SessionLostError", "service"),
-    "api.transport": ("Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"),
     "api.workload": ("RankContext", "State", "Workload", "operator"),
 }
 _HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name in names}

@@ -69,18 +69,6 @@ class JobFailedError(RolemeshError):
     exit_code = EXIT_FAILED
 
 
-class StateError(RolemeshError):
-    """The journal cannot be read or written, or belongs to another epoch."""
-
-    exit_code = EXIT_FAILED
-
-
-class TransportError(RolemeshError):
-    """An edge broke: unknown peer, refused key, malformed frame."""
-
-    exit_code = EXIT_FAILED
-
-
 class Problems(RolemeshError):
     """Several errors found in one pass, printed one after the other."""
 

@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Flows": ("graph/",),
     "Ray, nodes and environments": (
         "durable/agent/",
-        "api/backend.py",
+        "durable/backends.py",
         "local/",
         "ray/",
         "runs/claim.py",
@@ -51,8 +51,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "durable/runs.py", "runs/"),
     "Snapshots and resuming": ("durable/checkpoint/", "durable/rank/origin.py"),
-    "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "api/transport.py", "builtin/"),
-    "The journal": ("durable/journal/", "durable/master/", "sql/"),
+    "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "durable/transports.py", "builtin/"),
+    "The journal": ("durable/journal/", "durable/stores.py", "durable/master/", "sql/"),
     "Elsewhere": ("",),
 }
 """Where on the page the messages of a file stand: the first section that has its path, or the beginning of it."""

@@ -78,12 +78,14 @@ class Message(NamedTuple):
 @cache
 def classes() -> dict[str, str]:
     """The classes of errors, each with the module that defines it, in the order of definition."""
-    found = {"RolemeshError": "rolemesh.errors"}
-    for file, tree in _trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id in found for b in node.bases):
-                module = file.partition("/src/")[2] or file.removeprefix("core/")
-                found[node.name] = module.removesuffix(".py").replace("/", ".")
+    found, known = {"RolemeshError": "rolemesh.errors"}, 0
+    while known < len(found):  # a class may be defined in an earlier file than its base
+        known = len(found)
+        for file, tree in _trees().items():
+            for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+                if any(isinstance(base, ast.Name) and base.id in found for base in node.bases):
+                    module = file.partition("/src/")[2] or file.removeprefix("core/")
+                    found.setdefault(node.name, module.removesuffix(".py").replace("/", "."))
     return found
 
 

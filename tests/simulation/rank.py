@@ -27,7 +27,6 @@ from tests.simulation.sharing import First, Mates, assembled, shared_call
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.api.partition import Balanced
-from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
 from rolemesh.graph.schedule import Period
@@ -39,6 +38,7 @@ from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.owing import may_owe
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.sharing import ItemsIn
+from rolemesh_durable.transports import TransportError
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from rolemesh.errors import TransportError
 from rolemesh_durable.dataplane import mapping
 from rolemesh_durable.dataplane.codec import decode, encode
 from rolemesh_durable.dataplane.mapping import PrivateMap
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
 from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.transports import TransportError
 
 SIZE = 3 << 20
 

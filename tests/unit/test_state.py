@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from rolemesh.api.store import JournalDamagedError
-from rolemesh.errors import RolemeshError, StateError
+from rolemesh.errors import RolemeshError
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
+from rolemesh_durable.stores import JournalDamagedError, StateError
 
 CHANGE_RECORD = "update rolemesh_records set data = replace(data,"
 CHANGE_ROOT = "update rolemesh_roots set data = replace(data,"

@@ -16,9 +16,8 @@ import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
-from rolemesh.api.store import JournalDamagedError
-from rolemesh.errors import StateError
 from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.stores import JournalDamagedError, StateError
 from rolemesh_sql import database
 
 Open = Callable[[], EventLog]

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from rolemesh.errors import PluginError, nearest
-from rolemesh.kinds.kind import BUILTIN, Kind, Place
+from rolemesh.kinds.kind import BUILTIN, OFFERED, Kind, Place
 
 __all__ = ["DECLARED", "KERNEL", "Kind", "Place", "job_keys", "kind_named", "kind_names", "kinds"]
 
@@ -44,12 +44,13 @@ def kinds() -> Mapping[str, Kind]:
     return MappingProxyType(found)
 
 
-def kind_named(name: str) -> Kind:
+def kind_named(name: str, where: str | None = None) -> Kind:
     """The kind `name`. Raises `PluginError` if there is none."""
     if name in KERNEL:
         return KERNEL[name]  # every rank asks, and what is installed takes long to read
     if (found := kinds().get(name)) is None:
-        raise PluginError(f"there is no kind {name!r} of plugins", remedy=nearest(name, kinds()))
+        remedy = f"pip install {OFFERED[name]}" if name in OFFERED else nearest(name, kinds())
+        raise PluginError(f"there is no kind {name!r} of plugins", where=where, remedy=remedy)
     return found
 
 

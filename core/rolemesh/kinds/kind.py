@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["BUILTIN", "Kind", "Place"]
+__all__ = ["BUILTIN", "OFFERED", "Kind", "Place"]
 
 Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
 """A process of a job, or the one that a person has started."""
@@ -32,7 +32,9 @@ class Kind(msgspec.Struct, frozen=True):
     """Hooks that they must implement."""
     job_key: str = ""
     """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they are selected
-    otherwise. Those of declared kinds stand under ``plugins.<name>``."""
+    otherwise."""
+    listed: bool = True
+    """For declared kinds: whether job files list plugins of them, under ``plugins.<name>``."""
     conformance: str = ""
     """The conformance class that checks them, as ``module:Class``."""
     known: dict[str, str] = {}
@@ -50,7 +52,9 @@ class Kind(msgspec.Struct, frozen=True):
         return found
 
 
-_DURABLE, _SQL = "rolemesh-durable", "rolemesh-sql"
+_DURABLE = "rolemesh-durable"
+OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE)
+"""Kinds that need not be installed, and the distributions that declare them: for messages."""
 _GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
 _KNOWN = {
     "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm", "source": _DURABLE} | _GYM,
@@ -58,10 +62,7 @@ _KNOWN = {
     "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
     "diagnosers": {"standard": _DURABLE},
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
-    "transports": {"shm": _DURABLE, "tcp": _DURABLE},
     "engines": {"durable": _DURABLE},
-    "backends": {"local": "rolemesh-local", "ray": "rolemesh-ray"},
-    "stores": {"sqlite": _DURABLE, "postgresql": _SQL, "mysql": _SQL, "mariadb": _SQL},
 }
 """By kind: see `Kind.known`."""
 
@@ -83,9 +84,6 @@ BUILTIN = (
     _own("failover", "failover level", "api.failover:FailoverLevel", "master", job_key="failover", **_RECOVERS),
     _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", job_key="diagnosers", **_JUDGES),
     _own("observers", "observer", "api.observer:Observer", "driver", "master", job_key="observers", **_WATCHES),
-    _own("transports", "transport", "api.transport:Transport", "rank"),
     _own("engines", "engine", "job.engine:Engine", "driver"),
-    _own("backends", "backend", "api.backend:Backend", "driver", "master", "agent"),
-    _own("stores", "store", "api.store:Store", "driver", "master", "command line"),
     Kind("commands", "command", "rolemesh.api.command:Command", ("command line",)),
 )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rolemesh import hookspecs
 from rolemesh.errors import nearest
-from rolemesh.kinds import kind_named
+from rolemesh.kinds import KERNEL, kind_named
 from rolemesh.plugins.discovery import PluginRecord
 
 Breach: TypeAlias = tuple[str, str]
@@ -33,9 +33,8 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
         why = f"needs version {version} of the {record.kind} API; this kernel has {newest}"
         yield why, f"pip install --upgrade rolemesh, or an older {record.distribution}"
     if not issubclass(found, base):
-        name = base.__name__
-        remedy = f"write class {found.__name__}({name}), from rolemesh import {name}"
-        yield f"does not derive from {name}", remedy
+        name, home = base.__name__, "rolemesh" if record.kind in KERNEL else base.__module__
+        yield f"does not derive from {name}", f"write class {found.__name__}({name}), from {home} import {name}"
     if not isinstance(version, int):
         yield f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class"
     options = getattr(found, "Options", None)

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.routes import describe as written
-from rolemesh.kinds import KERNEL, job_keys, kind_names
+from rolemesh.kinds import KERNEL, job_keys, kinds
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
@@ -108,7 +108,7 @@ def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[st
         if key == "placement":
             described = {k: written.pop(k) for k in ("title", "description", "default") if k in written}
             schema["properties"][key] = {"anyOf": [items, written], **described}
-    for kind in [kind for kind in kind_names() if kind not in KERNEL]:
+    for kind in (kind.name for kind in kinds().values() if kind.name not in KERNEL and kind.listed):
         use = definitions[f"Use_{kind}"] = definitions["Use"] | _choices(kind, records, definitions, notes)
         either = {"anyOf": [{"type": "string"}, {"$ref": f"#/$defs/Use_{kind}"}]}
         if "allOf" in use:

@@ -41,7 +41,7 @@ class PluginRecord(msgspec.Struct, frozen=True):
     @property
     def entry_point(self) -> EntryPoint:
         """The entry point that the record was read from."""
-        return EntryPoint(self.name, self.target, kind_named(self.kind).group)
+        return EntryPoint(self.name, self.target, f"rolemesh.{self.kind}")
 
     @property
     def what(self) -> str:
@@ -154,15 +154,15 @@ def find(kind: str, reference: str, records: Sequence[PluginRecord], where: str 
 
 
 def _unknown(kind: str, reference: str, records: Sequence[PluginRecord], where: str | None) -> PluginError:
-    name, singular, known = reference.rpartition(":")[2], kind_named(kind).singular, kind_named(kind).known
+    name, said = reference.rpartition(":")[2], kind_named(kind, where)
     installed = sorted({record.name for record in records if record.kind == kind and record.status != "disabled"})
     if other := next((record for record in records if record.name == name and record.kind != kind), None):
         hint = f"{name!r} is a {kind_named(other.kind).singular}"
-    elif distribution := known.get(name):
+    elif distribution := said.known.get(name):
         hint = f"pip install {distribution}"
     elif offering := [each.distribution for each in records if (each.kind, each.name) == (kind, name)]:
         hint = f"{name!r} is offered by {', '.join(offering)}"
-    elif not (hint := nearest(name, {*installed, *known})).startswith("did"):
+    elif not (hint := nearest(name, {*installed, *said.known})).startswith("did"):
         hint = "pip install the distribution that offers it"
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
-    return PluginError(f"there is no {singular} {reference!r}", where=where, remedy=remedy)
+    return PluginError(f"there is no {said.singular} {reference!r}", where=where, remedy=remedy)

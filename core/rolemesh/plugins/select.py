@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, nearest, raise_all
-from rolemesh.kinds import KERNEL, job_keys, kind_names
+from rolemesh.kinds import KERNEL, job_keys, kinds
 from rolemesh.plugins.discovery import PluginRecord, discover, find, own_class
 from rolemesh.plugins.drivers import load
 from rolemesh.plugins.lock import Lock
@@ -110,7 +110,7 @@ class _Chooser:
 
     def declared(self, kind: str, uses: Sequence[Use]) -> Iterator[tuple[tuple[str, str], Selected]]:
         """What stands under ``plugins.<kind>``, of a kind that some distribution declares."""
-        known = [name for name in kind_names() if name not in KERNEL]
+        known = [name for name, each in kinds().items() if name not in KERNEL and each.listed]
         if kind not in known:
             what, where = f"there is no kind {kind!r} of plugins that jobs list here", self.job.where(("plugins", kind))
             self.errors.append(JobFileError(what, where=where, remedy=nearest(kind, known)))

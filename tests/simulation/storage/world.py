@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 from tests.simulation.storage.filesystem import FileSystem
 
-from rolemesh.errors import TransportError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.checkpoint import disk
@@ -29,6 +28,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.protocol.messages import Persisted
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]
 

@@ -6,8 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.observer import Event
-from rolemesh.api.store import JournalDamagedError
-from rolemesh.errors import StateError
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.master.journal import Claimed, Journal
 from rolemesh_durable.master.publication import Publication
@@ -15,6 +13,7 @@ from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.stores import JournalDamagedError, StateError
 
 if TYPE_CHECKING:
     from tests.simulation.store.world import Masters

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 import zmq
 
-from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig, Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.transports import TransportKeys
 
 PATIENCE_S = 40
 CLONE_NEWNS = 0x20000

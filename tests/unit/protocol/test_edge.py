@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolemesh.api.partition import Split
-from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.edge import SMALL, InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.transports import TransportError
 
 
 def put(out, step, *, consumers=(0,)):

@@ -18,7 +18,6 @@ import pytest
 import zmq
 
 from rolemesh.api.partition import Split
-from rolemesh.api.transport import Site, TransportKeys
 from rolemesh.api.workload import NoOptions, RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
@@ -37,6 +36,7 @@ from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.transports import Site, TransportKeys
 
 PATIENCE_S = 30
 

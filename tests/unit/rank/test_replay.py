@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from rolemesh.api.transport import Site
 from rolemesh.api.workload import NoOptions, RankContext
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
@@ -12,6 +11,7 @@ from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.transports import Site
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 import zmq
 
 from rolemesh.api.partition import Split
-from rolemesh.api.transport import Site, TransportKeys
-from rolemesh.errors import TransportError
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import Inbox
+from rolemesh_durable.transports import Site, TransportError, TransportKeys
 
 
 def make_keys():
@@ -101,7 +100,7 @@ def test_an_endpoint_that_cannot_be_opened_leaves_nothing_that_keeps_the_process
     script = (
         "from rolemesh_durable.dataplane.tcp_transport import TcpTransport\n"
         "from rolemesh_durable.rank.endpoint import Endpoint\n"
-        "from rolemesh.api.transport import Site\n"
+        "from rolemesh_durable.transports import Site\n"
         f"site = Site('a', 0, 'n0', 0, '127.0.0.1', {str(tmp_path)!r}, {str(tmp_path)!r})\n"
         "Endpoint(site, transports={'tcp': TcpTransport(None)}, local='tcp')\n"
     )

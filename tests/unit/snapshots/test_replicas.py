@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zmq
 
-from rolemesh.api.transport import TransportKeys
 from rolemesh.runs.digest import digest
 from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
@@ -26,6 +25,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.protocol.messages import Stored
+from rolemesh_durable.transports import TransportKeys
 
 
 def make_keys() -> TransportKeys:

@@ -20,7 +20,6 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.agent.persister import Persister
@@ -33,6 +32,7 @@ from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.transports import TransportKeys
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40

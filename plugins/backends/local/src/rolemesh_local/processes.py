@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import PluginError
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.master.master import Master
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle
+from rolemesh_durable.stores import JournalDamagedError
 from rolemesh_durable.title import entitle
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import ray
 
-from rolemesh.api.store import JournalDamagedError
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.agent import Agent
@@ -27,6 +26,7 @@ from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.hosting.restarts import Restarts
 from rolemesh_durable.master.master import Master
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle
+from rolemesh_durable.stores import JournalDamagedError
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from rolemesh.api.backend import Backend
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
 from rolemesh.placement.nodes import this_machine
+from rolemesh_durable.backends import Backend
 
 if TYPE_CHECKING:
     from rolemesh_ray.queue import Line

@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rolemesh.api.backend import Backend
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import BackendError, JobFileError
@@ -25,6 +24,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.runs.run import LOGS_DIR, write_job_file
+from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.resume import check_pickles, find_origin, find_source

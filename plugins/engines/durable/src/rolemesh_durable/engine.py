@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from rolemesh.api.backend import Backend
 from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
+from rolemesh_durable.backends import Backend
 
 __all__ = ["DurableEngine", "DurableOptions"]
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolemesh.api.observer import RunInfo
-from rolemesh.api.transport import TransportKeys
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, nearest, raise_all
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
+from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["PLAN_FILE", "Control", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs", "write_json"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
-from rolemesh.errors import StateError
+from rolemesh_durable.stores import StateError
 
 __all__ = ["BUSY_S", "connect", "parse"]
 

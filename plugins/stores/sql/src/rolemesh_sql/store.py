@@ -13,7 +13,7 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DatabaseError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from rolemesh.api.store import JournalDamagedError, Numbered, StateUnavailableError, Store
+from rolemesh_durable.stores import JournalDamagedError, Numbered, StateUnavailableError, Store
 from rolemesh_sql.database import BUSY_S, connect, parse
 
 __all__ = ["SqlStore"]

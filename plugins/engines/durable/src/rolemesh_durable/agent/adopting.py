@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import msgspec
 
-from rolemesh.api.transport import Site
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.status_pages import StatusPages
@@ -21,6 +20,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.rank.said import Said
+from rolemesh_durable.transports import Site
 
 __all__ = ["adopt"]
 

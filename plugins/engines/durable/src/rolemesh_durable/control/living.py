@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.errors import RolemeshError, StateError
+from rolemesh.errors import RolemeshError
 from rolemesh_durable import runs
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.runs import Run
+from rolemesh_durable.stores import StateError
 
 __all__ = ["LivingRun", "answers", "find_run", "list_runs", "statuses"]
 

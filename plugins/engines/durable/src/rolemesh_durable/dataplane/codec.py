@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
-from rolemesh.errors import TransportError
+from rolemesh_durable.transports import TransportError
 
 __all__ = [
     "Buffer",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rolemesh.errors import TransportError
+from rolemesh_durable.transports import TransportError
 
 COPIED = 1 << 20
 """Tensors up to this size are copied on read, so that they can be written to; larger ones are views of bytes that

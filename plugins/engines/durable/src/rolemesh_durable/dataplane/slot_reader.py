@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rolemesh.errors import TransportError
 from rolemesh_durable.dataplane.codec import Buffer, Received
 from rolemesh_durable.dataplane.mapping import Bytes, MapCache, PrivateMap, map_shared
 from rolemesh_durable.dataplane.shm import MAPS, Period, aligned_size, is_short, views_of
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["SlotReader"]
 

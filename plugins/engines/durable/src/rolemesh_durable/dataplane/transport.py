@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import zmq
 
-from rolemesh.api import transport
-from rolemesh.api.transport import Stamp
+from rolemesh_durable import transports
 from rolemesh_durable.dataplane.codec import Buffer, encode, flatten
 from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
+from rolemesh_durable.transports import Stamp
 
 __all__ = ["Inbox", "Payload", "encode_control"]
 
@@ -42,7 +42,7 @@ def encode_control(message: bytes) -> list[bytes]:
     return [bytes([CONTROL]) + message]
 
 
-class Payload(transport.Payload):
+class Payload(transports.Payload):
     """A chunk encoded once for all its consumers, in memory of its own: the value may change afterwards.
 
     Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
@@ -100,7 +100,7 @@ class Payload(transport.Payload):
             self.slot = None
 
 
-class Inbox(transport.Inbox):
+class Inbox(transports.Inbox):
     """Everything that is sent to a rank arrives here, in one queue."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str) -> None:

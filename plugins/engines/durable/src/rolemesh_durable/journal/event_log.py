@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolemesh.api.observer import Event
-from rolemesh.api.store import JournalDamagedError, Numbered, StateUnavailableError, Store, scheme
-from rolemesh.errors import StateError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
+from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, StateUnavailableError, Store, scheme
 
 __all__ = ["EventLog", "JournalFencedError", "Stored", "store_named"]
 

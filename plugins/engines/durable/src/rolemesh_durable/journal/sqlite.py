@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from rolemesh.api.store import JournalDamagedError, Numbered, StateUnavailableError, Store
-from rolemesh.errors import StateError
+from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, StateUnavailableError, Store
 
 __all__ = ["SQLITE_FILE", "SqliteStore"]
 

@@ -16,12 +16,12 @@ import msgspec
 import zmq
 
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
-from rolemesh.api.transport import TransportKeys
 from rolemesh_durable.control import client as client
 from rolemesh_durable.dataplane.curve import Gate, listens_with, new_keys
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.messages import FaultKind
+from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
 

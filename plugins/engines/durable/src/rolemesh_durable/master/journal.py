@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import Event
-from rolemesh.api.store import JournalDamagedError
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.journal.line_file import last_line
@@ -17,6 +16,7 @@ from rolemesh_durable.master.history import History
 from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.runs import Control, Run
+from rolemesh_durable.stores import JournalDamagedError
 
 __all__ = ["Claimed", "Journal", "refuse_damaged"]
 

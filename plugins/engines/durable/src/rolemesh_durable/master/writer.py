@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from rolemesh.api.store import StateUnavailableError
+from rolemesh_durable.stores import StateUnavailableError
 
 __all__ = ["Writer", "Writes", "may_pass"]
 

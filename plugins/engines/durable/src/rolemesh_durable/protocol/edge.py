@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from rolemesh.errors import TransportError
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.schedule import Activity
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["InEdgeState", "Kept", "LogLost", "OutEdgeState", "first_needed", "hold_of", "last_call"]
 

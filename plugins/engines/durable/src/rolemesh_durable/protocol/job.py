@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.transport import TransportKeys
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.transports import TransportKeys
 
 __all__ = [
     "AgentConfig",

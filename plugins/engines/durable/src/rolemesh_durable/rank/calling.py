@@ -11,7 +11,7 @@ from time import monotonic, monotonic_ns
 from typing import Any, Final
 
 from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
-from rolemesh.errors import RolemeshError, TransportError, nearest
+from rolemesh.errors import RolemeshError, nearest
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
@@ -26,6 +26,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import EventLoop, Line
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["Calling"]
 

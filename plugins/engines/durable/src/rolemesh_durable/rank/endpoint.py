@@ -7,8 +7,6 @@ from contextlib import suppress
 
 import zmq
 
-from rolemesh.api.transport import Payload, Sender, Site, Stamp, Transport
-from rolemesh.errors import TransportError
 from rolemesh_durable.dataplane import transport as frames
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
@@ -17,6 +15,7 @@ from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer, SharePort
+from rolemesh_durable.transports import Payload, Sender, Site, Stamp, Transport, TransportError
 
 __all__ = ["Endpoint"]
 

@@ -16,7 +16,6 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.import_ref import import_paths
-from rolemesh.api.transport import Site, Transport
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import check_before_forks, load_exact
@@ -38,6 +37,7 @@ from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import GENERATION, LAYOUT, PID, REFUSED, STOPPING, StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.title import entitle
+from rolemesh_durable.transports import Site, Transport
 
 __all__ = ["main", "prepare"]
 

@@ -9,7 +9,6 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from rolemesh.api.workload import Workload
-from rolemesh.errors import TransportError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.operator_failure import summarize, user_traceback
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
@@ -22,6 +21,7 @@ from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import EventLoop
 from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["Serving"]
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from pydantic import BaseModel
 
-from rolemesh.api.backend import Backend
 from rolemesh.api.observer import JobStatus
+from rolemesh_durable.backends import Backend
 from rolemesh_durable.engine import DurableEngine
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.engines.job import summing

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel
 
-from rolemesh.api.store import StateUnavailableError, Store
+from rolemesh_durable.stores import StateUnavailableError, Store
 from rolemesh_testing.conformance import PluginConformance
 
 __all__ = ["StoreConformance"]

@@ -1,4 +1,7 @@
-"""The API of a store: where a job's journal is kept, so that the next master of the job finds it."""
+"""The API of a store: where a job's journal is kept, so that the next master of the job finds it.
+
+A kind of plugin of this engine's. A job file names a store by its URL, under ``state``.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,29 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rolemesh.api.plugin import Plugin
-from rolemesh.errors import StateError
+from rolemesh.errors import EXIT_FAILED, RolemeshError
+from rolemesh.kinds import Kind
 
-__all__ = ["JournalDamagedError", "Numbered", "StateUnavailableError", "Store", "scheme"]
+__all__ = ["KIND", "JournalDamagedError", "Numbered", "StateError", "StateUnavailableError", "Store", "scheme"]
+
+KIND = Kind(
+    "stores",
+    "store",
+    "rolemesh_durable.stores:Store",
+    ("driver", "master", "command line"),
+    listed=False,
+    conformance="rolemesh_testing:StoreConformance",
+    known={"sqlite": "rolemesh-durable"} | dict.fromkeys(("postgresql", "mysql", "mariadb"), "rolemesh-sql"),
+)
 
 Numbered: TypeAlias = tuple[int, str]
 """A record with its number, from 1."""
+
+
+class StateError(RolemeshError):
+    """The journal cannot be read or written, or belongs to another epoch."""
+
+    exit_code = EXIT_FAILED
 
 
 class JournalDamagedError(StateError):

@@ -1,4 +1,4 @@
-"""The API of a backend: where an engine's processes live."""
+"""The API of a backend: where master, agents and ranks live. A kind of plugin of this engine's: ``--backend``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from typing import Any, ClassVar
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import Plugin
+from rolemesh.kinds import Kind
 
-__all__ = ["Backend"]
+__all__ = ["KIND", "Backend"]
+
+KIND = Kind(
+    "backends",
+    "backend",
+    "rolemesh_durable.backends:Backend",
+    ("driver", "master", "agent"),
+    listed=False,
+    conformance="rolemesh_testing:BackendConformance",
+    known={"local": "rolemesh-local", "ray": "rolemesh-ray"},
+)
 
 
 class Backend(Plugin, ABC):

@@ -1,4 +1,6 @@
-"""The API of a transport: how what one rank sends gets to another. What the frames say is the engine's matter.
+"""The API of a transport: how what one rank sends gets to another. A kind of plugin of this engine's.
+
+A job file names transports under ``edges``. What the frames say is not theirs to know.
 
 A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and gives a `Sender` per peer; what
 it receives it delivers into the inbox, so a rank waits in one place whatever the transports.
@@ -15,14 +17,32 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.plugin import Plugin
-from rolemesh.errors import TransportError
+from rolemesh.errors import EXIT_FAILED, RolemeshError
+from rolemesh.kinds import Kind
 
-__all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport", "TransportKeys"]
+__all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
+__all__ += ["TransportError", "TransportKeys"]
+
+KIND = Kind(
+    "transports",
+    "transport",
+    "rolemesh_durable.transports:Transport",
+    ("rank",),
+    listed=False,
+    conformance="rolemesh_testing:TransportConformance",
+    known=dict.fromkeys(("shm", "tcp"), "rolemesh-durable"),
+)
 
 TRANSPORT_API_VERSION = 1
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]
 """What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
+
+
+class TransportError(RolemeshError):
+    """An edge broke: unknown peer, refused key, malformed frame."""
+
+    exit_code = EXIT_FAILED
 
 
 class TransportKeys(msgspec.Struct, frozen=True):
