@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Plugins": (
         *(f"plugins/{file}.py" for file in ROOM),
         "kinds/",
+        "durable/resolved.py",
         "cli/plugins.py",
         "cli/verbs.py",
         "cli/new.py",

@@ -37,7 +37,7 @@ def picture(example: str, overrides: tuple[str, ...] = ()) -> str:
         )
         options = validate_options(job, workload, role.options, ("roles", name, "options"))
         roles[name] = SimpleNamespace(cls=workload, options=options)
-    graph = trace_job(job, SimpleNamespace(roles=roles))
+    graph = trace_job(job, roles)
     return _mermaid(graph, {name: role.world_size for name, role in job.spec.roles.items()})
 
 

@@ -17,8 +17,6 @@ from pydantic_core import CoreSchema, core_schema
 
 from rolemesh.errors import nearest
 
-__all__ = ["ImportRef", "find_module", "import_paths", "parsed", "source_file", "top_level_names"]
-
 
 def find_module(name: str) -> ModuleSpec | None:
     """`importlib.util.find_spec` without importing the parents."""

@@ -8,10 +8,8 @@ import msgspec
 
 from rolemesh.api.plugin import Plugin
 
-__all__ = ["OBSERVER_API_VERSION", "AgentStatus", "JobStatus", "Observer", "RankStatus"]
+__all__ = ["AgentStatus", "JobStatus", "Observer", "RankStatus"]
 __all__ += ["Event", "Missed", "RoleTimes", "RunInfo", "StepMetrics"]
-
-OBSERVER_API_VERSION = 1
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -146,6 +144,5 @@ class Missed(msgspec.Struct, frozen=True):
 class Observer(Plugin):
     """Base class of observers. One instance per job and side; hooks are marked with `rolemesh.hookimpl`."""
 
-    api_version: ClassVar[int] = OBSERVER_API_VERSION
     side: ClassVar[Literal["master", "driver"]] = "master"
     """master: sees everything exactly once, also detached. driver: lives where a person watches, may come and go."""

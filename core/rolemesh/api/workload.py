@@ -23,10 +23,8 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Stream
 from rolemesh.api.service import Caller, ServiceSpec, services_of
 from rolemesh.errors import RolemeshError
 
-__all__ = ["WORKLOAD_API_VERSION", "RankContext", "Rendezvous", "State", "Workload", "stable_seed"]
+__all__ = ["RankContext", "Rendezvous", "State", "Workload", "stable_seed"]
 __all__ += ["NoOptions", "OperatorSpec", "operator", "operator_spec"]
-
-WORKLOAD_API_VERSION = 1
 
 State: TypeAlias = Mapping[str, Any]
 """A rank's state by name: numpy arrays, torch tensors (DTensors give their local block), bytes, JSON values."""
@@ -313,7 +311,7 @@ class Workload:
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
-    api_version: ClassVar[int] = WORKLOAD_API_VERSION
+    api_version: ClassVar[int] = 1
     group: ClassVar[Literal["independent", "collective"]] = "independent"
     """collective: ranks talk to each other inside operators, so they get a rendezvous and live and die together."""
     deterministic: ClassVar[bool] = False

@@ -20,17 +20,8 @@ from rolemesh.graph.flow import place_of_error
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
 _BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?\))?")
 _LIFE = {"setup", "snapshot", "restore", "offload", "onload", "drain", "committed", "persisted", "teardown"}
-_TAKEN = _LIFE | {
-    "check",
-    "operators",
-    "services",
-    "preload",
-    "env",
-    "group",
-    "deterministic",
-    "api_version",
-    "Options",
-}
+_SAYS = {"preload", "env", "group", "deterministic", "api_version", "Options"}
+_TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
 
 
 def parse_partition(text: str) -> Partition:
@@ -90,11 +81,8 @@ class FunctionWorkload(Workload):
         fixed = {"ctx"} if isinstance(target, type) else {"ctx", *options.kwargs}
         specs = {name: _spec(member, fixed, options) for name, member in _members(target, options).items()}
         if not specs and not cls.services(options):
-            raise OptionsError(
-                f"the class {options.target} has no public method that could be an operator",
-                where="target",
-                remedy="add a method without a leading underscore",
-            )
+            what = f"the class {options.target} has no public method that could be an operator"
+            raise OptionsError(what, where="target", remedy="add a method without a leading underscore")
         parameters = {name for spec in specs.values() for name in spec.inputs}
         for name in options.inputs.keys() - parameters:
             what = f"{options.target} has no parameter {name!r}"

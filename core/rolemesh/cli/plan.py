@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
+from pydantic import ByteSize
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -120,12 +121,8 @@ def _traffic(traffic: Mapping[str, Any]) -> str:
 
 
 def _size(amount: float) -> str:
-    """Bytes with three digits: ``12.3 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 999.5:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.3g} TB"
+    """``12.3 MB``."""
+    return ByteSize(amount).human_readable(decimal=True, separator=" ")
 
 
 def _runs(op: Mapping[str, Any]) -> str:

@@ -27,10 +27,8 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         raise typer.Exit(error.exit_code) from None
     ranks = sum(role.world_size for role in file.spec.roles.values())
     if as_json:
-        plugins = [
-            {key: getattr(record, key) for key in ("kind", "name", "distribution", "version")}
-            for record in selection.records
-        ]
+        keys = ("kind", "name", "distribution", "version")
+        plugins = [{key: getattr(record, key) for key in keys} for record in selection.records]
         print_json({"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "problems": []})
         return
     counted = {"role": len(file.spec.roles), "rank": ranks, "operator call": len(graph.ops), "edge": len(graph.edges)}

@@ -5,45 +5,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from rolemesh.api.partition import Balanced, Split
+from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow, Value
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity, shortest_cycle, zero_lag_cycle
 
-__all__ = [
-    "check_cycles",
-    "check_first",
-    "check_initial",
-    "check_params",
-    "check_runs",
-    "check_shared",
-    "constant",
-    "count",
-]
 
+class RoleShape(msgspec.Struct, frozen=True):
+    """What tracing needs to know of a role. `together`: its ranks must all take the same values. `stateful`: they keep
+    state from step to step; `repeats`: calls are repeated all the same."""
 
-class Shape(Protocol):
-    """What is asked of a role's shape here."""
-
-    @property
-    def together(self) -> bool:
-        """Its ranks are a collective group."""
-
-    @property
-    def stateful(self) -> bool:
-        """Its ranks keep state from step to step."""
-
-    @property
-    def repeats(self) -> bool:
-        """Calls are repeated all the same."""
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks it has."""
+    world_size: int
+    operators: Mapping[str, OperatorSpec]
+    together: bool = False
+    stateful: bool = False
+    repeats: bool = False
+    services: Mapping[str, ServiceSpec] = {}
 
 
 def check_params(target: Flow, params: Mapping[str, Any]) -> list[RolemeshError]:
@@ -128,7 +112,7 @@ def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
 
 
 def check_shared(
-    name: str, spec: OperatorSpec, role: Shape, edges: Collection[str], newest: Collection[str], where: str | None
+    name: str, spec: OperatorSpec, role: RoleShape, edges: Collection[str], newest: Collection[str], where: str | None
 ) -> list[RolemeshError]:
     """Whether a call of `spec` may share the rows of an input out by demand, if it does; `edges` are the parameters
     that take values of other calls, `newest` those with a bounded lag."""
@@ -146,7 +130,7 @@ def check_shared(
 
 
 def check_first(
-    edge: Edge, src: OpCall, dst: OpCall, roles: Mapping[str, Shape], where: str | None
+    edge: Edge, src: OpCall, dst: OpCall, roles: Mapping[str, RoleShape], where: str | None
 ) -> list[RolemeshError]:
     """Whether a call may take what is finished first, of rows that were shared out by demand, if it does."""
     if not edge.first:

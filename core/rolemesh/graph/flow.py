@@ -16,9 +16,6 @@ from typing import Any, Protocol
 from rolemesh.errors import FlowError
 from rolemesh.graph.logical import AtMost
 
-__all__ = ["Flow", "flow", "place_of", "place_of_error"]
-__all__ += ["Feedback", "JobHandle", "OperatorHandle", "RoleHandle", "Value"]
-
 
 class Flow:
     """A traced function: ``flow.function(job, **params)`` runs once, in the driver, and records its operator calls."""

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from rolemesh.api.batch import Batch, Ragged, concat
 from rolemesh.graph.routes import Share
 
-__all__ = ["Item", "apart", "assembled", "cut", "item_of", "joined", "run_item", "run_items"]
-
 
 class Item(NamedTuple):
     """The rows that an operator has made of item `number` of `items`, which begins at row `start` of `total` rows.

@@ -13,8 +13,6 @@ import msgspec
 from rolemesh.api.partition import Balanced, Partition, Streaming
 from rolemesh.api.service import ServiceSpec
 
-__all__ = ["AtMost", "Edge", "LogicalGraph", "OpCall"]
-
 
 class AtMost(msgspec.Struct, frozen=True):
     """``lag=AtMost(k)``: the newest value there is when the call begins, at most `steps` steps old."""

@@ -12,10 +12,6 @@ import msgspec
 
 from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
 
-__all__ = ["Route", "RouteError", "Send", "chunk_bounds", "describe", "route"]
-__all__ += ["Block", "Part", "Selection", "Share", "Whole"]
-__all__ += ["Assemble", "Collate", "Combine", "Concat", "Reduce", "Reshard", "Take"]
-
 
 class Whole(msgspec.Struct, frozen=True, tag=True):
     """The producer rank's whole value."""

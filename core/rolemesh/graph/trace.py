@@ -6,28 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.import_ref import ImportRef
 from rolemesh.api.workload import Workload
 from rolemesh.errors import FlowError, RolemeshError, raise_all
-from rolemesh.graph.checks import check_params
-from rolemesh.graph.flow import Flow, JobHandle, flow, place_of_error
+from rolemesh.graph.checks import RoleShape, check_params
+from rolemesh.graph.flow import Flow, JobHandle, place_of_error
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.graph.tracer import GraphTracer, RoleShape
+from rolemesh.graph.tracer import GraphTracer
 
 if TYPE_CHECKING:
     from rolemesh.spec import JobFile
 
-__all__ = ["Flow", "RoleShape", "flow", "trace", "trace_job"]
 
 RESERVED_ROLES = ("name", "steps", "seed", "feedback")
-
-
-class _Selection(Protocol):
-    @property
-    def roles(self) -> Mapping[str, Any]:
-        """By role what it runs: `cls`, a class of workloads, and its validated `options`."""
 
 
 def trace(
@@ -62,8 +55,8 @@ def trace(
     return tracer.finish(target)
 
 
-def trace_job(job: JobFile, selection: _Selection, flow: Flow | None = None) -> LogicalGraph:
-    """The logical graph of a job file, with the workloads of `selection.roles` (``.cls``, ``.options`` by role).
+def trace_job(job: JobFile, workloads: Mapping[str, Any], flow: Flow | None = None) -> LogicalGraph:
+    """The logical graph of a job file. `workloads` has by role what it runs: a class `cls`, and its checked `options`.
 
     `flow`: the one that it names, where it need not be imported.
     """
@@ -71,15 +64,16 @@ def trace_job(job: JobFile, selection: _Selection, flow: Flow | None = None) -> 
     shapes: dict[str, RoleShape] = {}
     errors: list[RolemeshError] = []
     for name, role in spec.roles.items():
-        workload: type[Workload] = selection.roles[name].cls
+        workload: type[Workload] = workloads[name].cls
+        options = workloads[name].options
         try:
             shapes[name] = RoleShape(
                 role.world_size,
-                dict(workload.operators(selection.roles[name].options)),
-                services=dict(workload.services(selection.roles[name].options)),
+                dict(workload.operators(options)),
+                services=dict(workload.services(options)),
                 together=workload.group == "collective" and role.world_size > 1,
-                stateful=workload.stateful(selection.roles[name].options),
-                repeats=workload.repeats(selection.roles[name].options),
+                stateful=workload.stateful(options),
+                repeats=workload.repeats(options),
             )
         except RolemeshError as error:
             errors.append(error)

@@ -6,32 +6,24 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
 from rolemesh.api.partition import Balanced
-from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
-from rolemesh.graph.checks import check_cycles, check_first, check_initial, check_runs, check_shared, constant, count
+from rolemesh.graph.checks import (
+    RoleShape,
+    check_cycles,
+    check_first,
+    check_initial,
+    check_runs,
+    check_shared,
+    constant,
+    count,
+)
 from rolemesh.graph.flow import Feedback, Flow, JobHandle, OperatorHandle, RoleHandle, Value, place_of
 from rolemesh.graph.logical import AtMost, Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import RouteError, route
 
-__all__ = ["GraphTracer", "RoleShape"]
-
 SETTINGS = ("lag", "initial", "every", "at", "credits", "calls")
-
-
-class RoleShape(msgspec.Struct, frozen=True):
-    """What tracing needs to know of a role. `together`: its ranks must all take the same values. `stateful`: they keep
-    state from step to step; `repeats`: calls are repeated all the same."""
-
-    world_size: int
-    operators: Mapping[str, OperatorSpec]
-    together: bool = False
-    stateful: bool = False
-    repeats: bool = False
-    services: Mapping[str, ServiceSpec] = {}
 
 
 class _Pending(NamedTuple):
@@ -124,21 +116,8 @@ class GraphTracer:
             _Pending(value, op, param, *lags[param], initial.get(param, ()), credits, where)
             for param, value in edges.items()
         ]
-        self.ops.append(
-            OpCall(
-                op,
-                role,
-                operator,
-                label,
-                spec.returns,
-                spec.streaming,
-                constants,
-                every,
-                at,
-                where or "",
-                self._calls(name, role, settings["calls"], where),
-            )
-        )
+        runs = every, at, where or "", self._calls(name, role, settings["calls"], where)
+        self.ops.append(OpCall(op, role, operator, label, spec.returns, spec.streaming, constants, *runs))
         self.specs.append(spec)
         return Value(self, op, label)
 

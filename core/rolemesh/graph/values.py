@@ -5,7 +5,7 @@ Everything here is a view where it can be. Arrays may be numpy's or torch's; tor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
@@ -14,9 +14,6 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.graph import items, routes
-from rolemesh.graph.chunks import join_chunks
-
-__all__ = ["combine", "gather", "select"]
 
 Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Offsets and sizes of a block."""
@@ -71,6 +68,33 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
             return Shards({name: _reshard(name, shards, dim, count) for name, shards in named.items()})
         case routes.Collate():
             return gather([parts], how)
+
+
+# ------------------------------------------------------------------------------------------------------------ chunks
+
+
+def check_returned(values: Iterable[Any]) -> None:
+    """Raise `TypeError` for None among what an operator returned, or yielded, for somebody who waits for it."""
+    if any(value is None for value in values):
+        raise TypeError("it returned None, but another operator takes its value; return it, or leave the call out")
+
+
+def join_chunks(chunks: Sequence[Any]) -> Any:
+    """The value that was yielded in `chunks`: rows one after the other, named tensors side by side.
+
+    Raises `TypeError` for values without parts, `ValueError` for none at all or for a tensor that comes twice.
+    """
+    if len(chunks) == 1:
+        return chunks[0]
+    first = chunks[0] if chunks else None
+    if isinstance(first, dict):
+        joined: dict[str, Any] = Shards() if isinstance(first, Shards) else {}
+        for chunk in chunks:
+            if twice := joined.keys() & chunk.keys():
+                raise ValueError(f"{sorted(twice)} came in two chunks of one value")
+            joined.update(chunk)
+        return joined
+    return concat(chunks)
 
 
 # ------------------------------------------------------------------------------------------------------ rows and axes
@@ -146,11 +170,8 @@ def _block(value: Any, block: routes.Block) -> Shards:
         low, high = routes.chunk_bounds(shard.shape[dim], block.index, block.count)
         own = shard.offsets[dim]
         start, stop = max(low, own), min(high, own + int(shard.data.shape[dim]))
-        if stop <= start:
-            start = stop = low
-            data = shard.data[(slice(None),) * dim + (slice(0, 0),)]
-        else:
-            data = shard.data[(slice(None),) * dim + (slice(start - own, stop - own),)]
+        start, inside = (start, slice(start - own, stop - own)) if stop > start else (low, slice(0, 0))
+        data = shard.data[(slice(None),) * dim + (inside,)]
         found[name] = Shard(data, shard.shape, (*shard.offsets[:dim], start, *shard.offsets[dim + 1 :]))
     return found
 

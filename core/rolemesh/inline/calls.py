@@ -15,8 +15,6 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.inline.isolation import Isolated
 from rolemesh.runs.operator_failure import summarize, user_traceback
 
-__all__ = ["InlineCalls"]
-
 
 class InlineCalls:
     """The `Caller` of one rank. Nobody dies here, so sessions last, and no call is repeated."""

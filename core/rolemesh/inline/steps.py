@@ -18,18 +18,15 @@ from msgspec.structs import replace
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.chunks import check_returned, join_chunks
 from rolemesh.graph.items import apart, run_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Concat, Part, Route, Take, route
 from rolemesh.graph.schedule import Activity, flow_order
-from rolemesh.graph.values import combine, gather, select
+from rolemesh.graph.values import check_returned, combine, gather, join_chunks, select
 from rolemesh.inline.calls import InlineCalls
 from rolemesh.inline.isolation import Isolated
 from rolemesh.runs.metrics import Metrics, collect
 from rolemesh.runs.operator_failure import OperatorFailed
-
-__all__ = ["InlineSteps"]
 
 
 class InlineSteps:

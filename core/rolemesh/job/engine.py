@@ -15,7 +15,6 @@ from rolemesh.api.plugin import Plugin
 if TYPE_CHECKING:
     from rolemesh.job.prepared import Prepared
 
-__all__ = ["Engine", "RunHandle", "Say"]
 
 Say: TypeAlias = Callable[[str], None]
 """Takes what a person should know, a line at a time. An engine prints nothing itself."""

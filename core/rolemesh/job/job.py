@@ -20,8 +20,6 @@ from rolemesh.runs.run import runs_folder
 from rolemesh.spec.job_file import Written
 from rolemesh.spec.places import dump_yaml
 
-__all__ = ["Job"]
-
 
 def _silent(text: str) -> None:
     """Nobody watches."""

@@ -1,4 +1,7 @@
-"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to `pack`. Pure."""
+"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to `pack`.
+
+And how many ranks elastic roles get. Pure.
+"""
 
 from __future__ import annotations
 
@@ -97,3 +100,25 @@ def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
 def _ranks(ranks: Sequence[Unplaced]) -> str:
     numbers = ", ".join(str(unplaced.rank) for unplaced in ranks[:8]) + (", …" if len(ranks) > 8 else "")
     return f"rank {numbers}" if len(ranks) == 1 else f"{len(ranks)} ranks ({numbers})"
+
+
+def largest(ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
+    """World sizes within `ranges` (role → least, most) for which `fits` is true.
+
+    All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next size that fits, until
+    none can. If even the least do not fit, they are the answer.
+    """
+    most = {role: high for role, (_, high) in ranges.items()}
+    if fits(most):
+        return most
+    sizes = {role: low for role, (low, _) in ranges.items()}
+    growing = list(ranges) if fits(sizes) else []
+    while growing:
+        for role in list(growing):
+            larger = range(sizes[role] + 1, ranges[role][1] + 1)
+            found = next((size for size in larger if fits({**sizes, role: size})), None)
+            if found is None:
+                growing.remove(role)
+            else:
+                sizes[role] = found
+    return sizes

@@ -13,8 +13,7 @@ from rolemesh.errors import JobFileError, PlacementError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.job.elastic import largest
-from rolemesh.job.planning import flows_of, plan_job
+from rolemesh.job.planning import flows_of, largest, plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.lock import lock_file, read_lock
 from rolemesh.plugins.manager import JobPlugins
@@ -143,7 +142,7 @@ def prepare(
     job = load(source, overrides)
     selection = select(job, lock=lock)
     try:
-        graph = trace_job(job, selection, flow)
+        graph = trace_job(job, selection.roles, flow)
     except RolemeshError as error:
         raise job.placed(error) from error
     return Prepared(job, selection, graph, source, tuple(overrides), locked, flow)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
-from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
@@ -47,14 +44,6 @@ class JobRun:
     def run_dir(self) -> Path:
         """The run's folder."""
         return (self.runs / self.job.job.spec.name).resolve()
-
-    def asked(self, overrides: Sequence[str] = (), **options: Any) -> JobRun:
-        """The same with other `overrides` and engine's `options`. Raises `JobFileError` if it has no such option."""
-        unknown = [name for name in options if name not in type(self.options).model_fields]
-        if unknown:
-            raise JobFileError(f"the engine has no option {', '.join(unknown)}", remedy="choose another engine")
-        job = self.job.again(overrides) if overrides else self.job
-        return dataclasses.replace(self, job=job, options=self.options.model_copy(update=options))
 
     def start(self) -> RunHandle:
         """Start the job."""

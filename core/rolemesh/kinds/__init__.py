@@ -5,18 +5,97 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from rolemesh.errors import PluginError, nearest
-from rolemesh.kinds.kind import BUILTIN, OFFERED, Kind, Place
-
-__all__ = ["DECLARED", "KERNEL", "Kind", "Place", "job_keys", "kind_named", "kind_names", "kinds"]
 
 DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
 
 log = logging.getLogger("rolemesh.plugins")
+Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
+"""A process of a job, or the one that a person has started."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of plugin: how it is found, what its classes are, and where they run.
+
+    Plugins of the kind `name` are the entry points of the group ``rolemesh.<name>``. A distribution declares a kind of
+    its own with an entry point of the group ``rolemesh.kinds`` that names such a record.
+    """
+
+    name: str
+    singular: str
+    """What one of them is called in messages."""
+    base: str
+    """The class that they derive from, as ``module:Class``; its `api_version` is the newest that is understood."""
+    runs_in: tuple[Place, ...]
+    hooks: tuple[str, ...] = ()
+    """Hooks of `rolemesh.hookspecs` that plugins of the kind may implement."""
+    required: tuple[str, ...] = ()
+    """Hooks that they must implement."""
+    job_key: str = ""
+    """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they are selected
+    otherwise."""
+    listed: bool = True
+    """For declared kinds: whether job files list plugins of them, under ``plugins.<name>``."""
+    conformance: str = ""
+    """The conformance class that checks them, as ``module:Class``."""
+    known: dict[str, str] = {}
+    """Plugins that need not be installed, and the distributions that offer them: for messages."""
+
+    @property
+    def group(self) -> str:
+        """The entry-point group."""
+        return f"rolemesh.{self.name}"
+
+    def base_class(self) -> type[Any]:
+        """The class that plugins of the kind derive from."""
+        module, _, name = self.base.partition(":")
+        found: type[Any] = getattr(import_module(module), name)
+        return found
+
+
+_DURABLE = "rolemesh-durable"
+OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE)
+"""Kinds that need not be installed, and the distributions that declare them: for messages."""
+_GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
+_KNOWN = {
+    "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm", "source": _DURABLE} | _GYM,
+    "schedulers": {"collocation": "rolemesh-collocation"},
+    "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
+    "diagnosers": {"standard": _DURABLE},
+    "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
+    "engines": {"durable": _DURABLE},
+}
+"""By kind: see `Kind.known`."""
+
+
+def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
+    """A kind of the kernel's: the conformance kit has a class for it, which is named as its base class."""
+    kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
+    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, known=_KNOWN[name], **more)
+
+
+_PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
+_RECOVERS = {"hooks": ("diagnose", "recover"), "required": ("recover",)}
+_JUDGES = {"hooks": ("diagnose",), "required": ("diagnose",)}
+_WATCHES = {"hooks": ("job_started", "event", "steps_finished", "status", "missed", "job_ended")}
+
+BUILTIN = (
+    _own("workloads", "workload", "api.workload:Workload", "rank"),
+    _own("schedulers", "scheduler", "api.scheduler:Scheduler", "driver", "master", job_key="placement", **_PLACES),
+    _own("failover", "failover level", "api.failover:FailoverLevel", "master", job_key="failover", **_RECOVERS),
+    _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", job_key="diagnosers", **_JUDGES),
+    _own("observers", "observer", "api.observer:Observer", "driver", "master", job_key="observers", **_WATCHES),
+    _own("engines", "engine", "job.engine:Engine", "driver"),
+    Kind("commands", "command", "rolemesh.api.command:Command", ("command line",)),
+)
 KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 """The kernel's own kinds by name."""
 

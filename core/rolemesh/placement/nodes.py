@@ -9,8 +9,6 @@ from pathlib import Path
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.errors import PlacementError, nearest
 
-__all__ = ["parse_nodes", "this_machine"]
-
 GROUP = re.compile(r"(?:(\d+)\s*[xX]\s*)?\(([^()]*)\)")
 EXAMPLE = "write e.g. '4x(cpu=32,gpu=8),2x(cpu=16,custom.ssd=1,label.rack=a)'"
 

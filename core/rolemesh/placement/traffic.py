@@ -18,11 +18,6 @@ class Traffic(msgspec.Struct, frozen=True):
     crossing: float
     unknown: int
 
-    @property
-    def share(self) -> float:
-        """The part that crosses nodes, 0 to 1."""
-        return self.crossing / self.total if self.total else 0.0
-
 
 def pairs(flow: Flow, producers: int, consumers: int) -> Iterator[tuple[int, int]]:
     """The ranks that give to each other in an aligned flow: max(m, n) pairs, which share it evenly."""

@@ -19,6 +19,7 @@ from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Use
 from rolemesh.spec.places import Path
+from rolemesh.spec.problems import problems
 
 VERSION = ("kind", "distribution", "version")
 
@@ -170,7 +171,7 @@ def validate_options(job: JobFile, cls: type[Any], options: Mapping[str, Any], p
     try:
         checked: BaseModel = cls.Options.model_validate(options, context={"base": str(job.base)})
     except ValidationError as error:
-        raise_all(job.problems(error, cls.Options, path, OptionsError))
+        raise_all(problems(error, cls.Options, job, path, OptionsError))
         raise
     except RolemeshError as error:
         raise OptionsError(error.what, where=job.where(path), remedy=error.remedy) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.spec.environment import Expansion
@@ -25,15 +25,13 @@ class JobFile:
     """A loaded job file.
 
     `base` is its folder, to which relative paths refer. `spec` has the variables filled in; `raw` is the same with the
-    defaults but with ``${VAR}`` as written, so that it can be kept without the secrets. `env_used` are the variables
-    and their values.
+    defaults but with ``${VAR}`` as written, so that it can be kept without the secrets.
     """
 
     path: Path
     base: Path
     spec: JobSpec
     raw: dict[str, Any]
-    env_used: dict[str, str]
     places: Places = field(repr=False)
     from_env: frozenset[Keys] = field(default=frozenset(), repr=False)
 
@@ -45,12 +43,6 @@ class JobFile:
         """Whether the value at `path`, or one around it, came out of the environment."""
         known, _ = self.places.resolve(tuple(path))
         return any(known[: len(expanded)] == expanded for expanded in self.from_env)
-
-    def problems(
-        self, error: ValidationError, model: type[BaseModel], base: Sequence[str | int], kind: type[RolemeshError]
-    ) -> list[RolemeshError]:
-        """pydantic's errors about the value at `base` as errors of `kind`, with their places in this file."""
-        return problems(error, model, self, tuple(base), kind)
 
     def placed(self, error: RolemeshError) -> RolemeshError:
         """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``)."""
@@ -101,11 +93,11 @@ def load(
     try:
         spec = JobSpec.model_validate(expanded, context={"base": base})
     except ValidationError as error:
-        hidden = JobFile(path, base, JobSpec.model_construct(), {}, {}, places, from_env)
-        raise_all(hidden.problems(error, JobSpec, (), JobFileError))
+        hidden = JobFile(path, base, JobSpec.model_construct(), {}, places, from_env)
+        raise_all(problems(error, JobSpec, hidden, (), JobFileError))
         raise
     raw = _with_defaults(data, spec.model_dump(mode="json"))
-    return JobFile(path, base, spec, raw, expansion.used, places, from_env)
+    return JobFile(path, base, spec, raw, places, from_env)
 
 
 def _read(path: Path) -> str:

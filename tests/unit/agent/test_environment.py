@@ -105,7 +105,7 @@ def test_another_version_of_a_plugin_than_the_drivers_is_refused_in_it(tmp_path:
 import msgspec
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import load_exact
+from rolemesh_durable.resolved import load_exact
 try:
     load_exact(msgspec.convert({msgspec.to_builtins(record)!r}, PluginRecord))
 except PluginError as error:

@@ -12,8 +12,9 @@ from rolemesh.api.partition import Split
 from rolemesh.api.service import ServiceSpec, services_of
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError
+from rolemesh.graph.checks import RoleShape
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.graph.trace import RoleShape, trace
+from rolemesh.graph.trace import trace
 from rolemesh.job.planning import flows_of
 from rolemesh.placement import Flow
 

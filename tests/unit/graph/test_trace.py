@@ -13,8 +13,10 @@ import pytest
 from rolemesh.api.partition import Broadcast, Partial, Partition, Sharded, Split
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, Problems, RolemeshError
+from rolemesh.graph.checks import RoleShape
+from rolemesh.graph.flow import flow
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.graph.trace import RoleShape, flow, trace
+from rolemesh.graph.trace import trace
 
 HERE = Path(__file__).name
 

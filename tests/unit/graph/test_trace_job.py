@@ -31,7 +31,7 @@ def traced(folder: Path, flow: str = FLOW, name: str = "flow.py:go") -> LogicalG
     (folder / "flow.py").write_text(flow)
     (folder / "job.yaml").write_text(JOB.format(flow=name))
     job = load(folder / "job.yaml")
-    return trace_job(job, select(job))
+    return trace_job(job, select(job).roles)
 
 
 def test_credits_and_params_come_from_the_job_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh.job.elastic import largest
+from rolemesh.job.planning import largest
 
 RANGES = {"a": (1, 4), "b": (2, 6)}
 

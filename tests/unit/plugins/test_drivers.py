@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.api.workload import WORKLOAD_API_VERSION
+from rolemesh.api.workload import Workload
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
-from rolemesh.plugins.drivers import load, load_exact
+from rolemesh.plugins.drivers import load
+from rolemesh_durable.resolved import load_exact
 
 Install = Callable[..., Path]
 
@@ -84,7 +85,7 @@ def test_a_newer_api_is_refused_with_both_numbers(install: Install, toy_source: 
     install("newer", "9.0", {"workloads": {"newer": "newer_plugin:Toy"}}, newer_plugin=newer)
     error = refused("newer")
     assert error.what == (
-        f"the workload 'newer' (newer 9.0) needs version 7 of the workloads API; this kernel has {WORKLOAD_API_VERSION}"
+        f"the workload 'newer' (newer 9.0) needs version 7 of the workloads API; this kernel has {Workload.api_version}"
     )
     assert error.remedy == "pip install --upgrade rolemesh, or an older newer"
 

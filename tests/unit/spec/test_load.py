@@ -209,7 +209,6 @@ def test_a_malformed_variable_is_refused(job: Load, tmp_path: Path) -> None:
 def test_a_variables_value_is_neither_dumped_nor_shown_in_errors(job: Load, tmp_path: Path) -> None:
     loaded = job(JOB, env=ENV | {"TOKEN": "s3cret"})
     assert "s3cret" not in loaded.dump()
-    assert loaded.env_used == {"MODEL": "/models/a", "TOKEN": "s3cret"}
     [error] = errors_of(job, JOB.replace("steps: 3", "steps: ${TOKEN}"), env=ENV | {"TOKEN": "s3cret"})
     assert "s3cret" not in str(error)
     assert (error.where or "").endswith("job.yaml:3: steps")

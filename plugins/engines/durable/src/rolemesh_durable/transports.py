@@ -20,7 +20,7 @@ from rolemesh.api.plugin import Plugin
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.kinds import Kind
 
-__all__ = ["TRANSPORT_API_VERSION", "Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
+__all__ = ["Inbox", "Payload", "Sender", "Site", "Stamp", "Transport"]
 __all__ += ["TransportError", "TransportKeys"]
 
 KIND = Kind(
@@ -32,8 +32,6 @@ KIND = Kind(
     conformance="rolemesh_testing:TransportConformance",
     known=dict.fromkeys(("shm", "tcp"), "rolemesh-durable"),
 )
-
-TRANSPORT_API_VERSION = 1
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]
 """What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
@@ -130,7 +128,6 @@ class Sender(ABC):
 class Transport(Plugin, ABC):
     """Base class of transports (entry-point group ``rolemesh.transports``). One instance per rank."""
 
-    api_version: ClassVar[int] = TRANSPORT_API_VERSION
     reach: ClassVar[Literal["node", "network"]] = "network"
     """node: it works between ranks of one node only, so it is refused as `edges.remote`."""
 

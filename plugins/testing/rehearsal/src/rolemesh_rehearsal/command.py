@@ -62,11 +62,12 @@ class Chaos(RunOption):
                 injector.check()
             return code
 
-        code = dataclasses.replace(run.asked(rehearsed=True), finish=with_failures).run()
+        options = run.options.model_copy(update={"rehearsed": True})
+        code = dataclasses.replace(run, options=options, finish=with_failures).run()
         result = Run(run.run_dir).result()
         if not self.options.chaos_compare or code != EXIT_DONE or result is None:
             return code
-        calm = run.asked([f"name={run.job.job.spec.name}-undisturbed"])
+        calm = dataclasses.replace(run, job=run.job.again([f"name={run.job.job.spec.name}-undisturbed"]))
         code = calm.run()
         other = Run(calm.run_dir).result()
         if code != EXIT_DONE or other is None:

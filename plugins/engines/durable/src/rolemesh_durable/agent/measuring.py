@@ -19,11 +19,11 @@ import msgspec
 
 from rolemesh.api.import_ref import import_paths
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import load_exact
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.checks import Check, CheckedNode
 from rolemesh_durable.protocol.fitness import Measured, Measurements
 from rolemesh_durable.protocol.job import AgentConfig, CheckUse
+from rolemesh_durable.resolved import load_exact
 
 __all__ = ["Measuring"]
 

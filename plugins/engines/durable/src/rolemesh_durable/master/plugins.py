@@ -14,10 +14,10 @@ from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import load_exact
 from rolemesh.plugins.manager import JobPlugins, misbehaved
 from rolemesh_durable.protocol.job import JobBundle, PluginUse
 from rolemesh_durable.protocol.master.ladder import Diagnose, LadderLevel
+from rolemesh_durable.resolved import load_exact
 from rolemesh_durable.scalers import Load, Wanted
 
 __all__ = ["MasterPlugins", "asked", "created", "exact"]

@@ -18,7 +18,6 @@ from rolemesh.api.failures import Failure
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import check_before_forks, load_exact
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
@@ -36,6 +35,7 @@ from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import GENERATION, LAYOUT, PID, REFUSED, STOPPING, StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
+from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_durable.title import entitle
 from rolemesh_durable.transports import Site, Transport
 

@@ -7,11 +7,10 @@ from itertools import groupby
 from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol
 
-from rolemesh.graph.chunks import check_returned, join_chunks
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
-from rolemesh.graph.values import select
+from rolemesh.graph.values import check_returned, join_chunks, select
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import LogLost, OutEdgeState

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
-from rolemesh.graph.chunks import join_chunks
+from rolemesh.graph.values import join_chunks
 from rolemesh.runs.digest import digest
 from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.wire import (
