@@ -80,7 +80,7 @@ def top(folder: Path) -> list[Path]:
 
 def test_the_kernels_wheel_does_not_grow_unnoticed(dist: Dist) -> None:
     size = dist.wheel("rolemesh").stat().st_size
-    assert size < 214_500, f"{size:,} bytes, of which 200,000 are the goal: what made it larger is a plugin"
+    assert size < 206_700, f"{size:,} bytes, of which 200,000 are the goal: what made it larger is a plugin"
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)

@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Column", "Ragged", "Shard", "Shards", "concat"]
-
 Column: TypeAlias = Any
 """A numpy array or torch tensor of shape (rows, ...), a list of `rows` objects, or a `Ragged` of `rows` rows."""
 

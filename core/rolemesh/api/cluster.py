@@ -6,8 +6,6 @@ from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["ClusterView", "NodeView"]
-
 
 class NodeView(msgspec.Struct, frozen=True):
     """A node with what is free on it. `id` is the backend's name for it, `host` an address that other nodes reach."""

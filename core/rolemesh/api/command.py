@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from rolemesh.api.plugin import Plugin
 
-__all__ = ["Command", "RunOption"]
-
 
 class Command(Plugin):
     """Base of commands (entry-point group ``rolemesh.commands``).

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rolemesh.api.plugin import Plugin
 
-__all__ = ["Diagnoser"]
-
 
 class Diagnoser(Plugin):
     """Base class of diagnosers (entry-point group ``rolemesh.diagnosers``): implement the hook `diagnose`.

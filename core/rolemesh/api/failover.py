@@ -9,8 +9,6 @@ from pydantic import BaseModel, Field
 from rolemesh.api.failures import Scope
 from rolemesh.api.plugin import Plugin
 
-__all__ = ["Budget", "FailoverLevel"]
-
 
 class Budget(BaseModel, extra="forbid", frozen=True):
     """How often a level may be tried for one rank or group before the next level's turn comes."""

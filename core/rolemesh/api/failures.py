@@ -12,9 +12,6 @@ import msgspec
 
 from rolemesh.errors import EXIT_FAILED, JobFailedError
 
-__all__ = ["Attempt", "Failure", "JobView", "NodeState", "Pass", "RankView", "RecoveryPlan", "Verdict"]
-__all__ += ["Cause", "Scope", "describe", "job_failed"]
-
 MAX_OTHERS = 8
 
 Cause: TypeAlias = Literal[

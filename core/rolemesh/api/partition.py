@@ -11,8 +11,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Balanced", "Broadcast", "Partial", "Partition", "Sharded", "Split", "Streaming"]
-
 
 class Split(msgspec.Struct, frozen=True, tag=True):
     """Each rank holds a contiguous part along `axis` (0: the rows of a `Batch`), in rank order; parts may be uneven."""

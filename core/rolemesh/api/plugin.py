@@ -8,8 +8,6 @@ from pydantic import BaseModel
 
 from rolemesh.api.workload import NoOptions
 
-__all__ = ["Plugin"]
-
 
 class Plugin:
     """Made with its options, which have been checked against `Options`."""

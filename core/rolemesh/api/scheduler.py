@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rolemesh.api.plugin import Plugin
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler(Plugin):
     """Base class of placement strategies: implement the hook `place`, and `replace` to survive the loss of nodes.

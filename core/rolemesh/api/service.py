@@ -10,8 +10,6 @@ import msgspec
 
 from rolemesh.errors import RolemeshError
 
-__all__ = ["CallError", "CallTimeoutError", "Caller", "ServiceSpec", "SessionLostError", "service", "services_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -16,8 +16,6 @@ from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
 from rolemesh.plugins.discovery import discover
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130 interrupted."""
