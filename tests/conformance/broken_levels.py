@@ -213,6 +213,13 @@ class Halves(Tampered):
         return replaced(plan, restart=tuple((r.role, r.rank) for r in view.ranks), source="disk", resize=sizes)
 
 
+class Spends(Tampered):
+    """Gives the role that has failed a thousand cores more, whatever it may have."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return replaced(plan, resources={role: {"cpu": 1000.0} for role, _ in plan.restart})
+
+
 class Silent(Tampered):
     """Gives no reason."""
 
@@ -269,6 +276,7 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     RestartsAll: {"test_its_plans_are_within_its_scope"},
     HalfFromDisk: {"test_from_disk_everybody_restarts"},
     Halves: {"test_it_resizes_within_limits"},
+    Spends: {"test_it_gives_no_more_than_a_role_may_have"},
     WaitsForever: {"test_it_waits_for_a_finite_time"},
     Silent: {"test_plans_have_a_reason"},
     Throws: {

@@ -227,7 +227,7 @@ def test_a_dump_loads_to_the_same_job(job: Load, tmp_path: Path) -> None:
 def test_raw_has_the_defaults(job: Load) -> None:
     raw = job().raw
     assert raw["grant"] == JobSpec.model_fields["grant"].default
-    assert raw["roles"]["data"]["resources"] == {"cpu": 1.0, "gpu": 0.0, "custom": {}}
+    assert raw["roles"]["data"]["resources"] == {"cpu": 1.0, "gpu": 0.0, "memory_gb": 0.0, "custom": {}, "most": {}}
     assert raw["placement"] == [{"use": "pack", "options": {"depth": 1}}]
 
 
