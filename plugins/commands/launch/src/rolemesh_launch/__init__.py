@@ -1,1 +1,5 @@
-"""``rolemesh launch``: a training script as it is, run by rolemesh."""
+"""``rolemesh launch``: a training script as it is, run by rolemesh; and `track`, with which its state is kept."""
+
+from rolemesh_launch.tracking import Run, track
+
+__all__ = ["Run", "track"]

@@ -46,6 +46,11 @@ class Program:
         self._greenlet.switch()
 
     @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self._signal is not None
+
+    @property
     def here(self) -> bool:
         """Whether the caller is the script, in the thread that may `pause`."""
         return getcurrent() is self._greenlet and self._signal is None

@@ -45,6 +45,18 @@ class Rounds:
         amount, self._arrived = int(not self._arrived), True
         return self._counter.add(f"round {self._round}", amount) >= self._size
 
+    def meet(self) -> None:
+        """This rank looks at rounds no more until all do the same."""
+        self._counter.add("met", 1)
+
+    def all_met(self) -> bool:
+        """Whether every rank has: then no count changes any more until `full` is false in all."""
+        return self._counter.add("met", 0) >= self._size
+
+    def full(self) -> bool:
+        """Whether all ranks have come by in this one's round, so that some may have ended it."""
+        return self._counter.add(f"round {self._round}", 0) >= self._size
+
     def next(self) -> None:
         """This rank has ended its round."""
         self._round, self._arrived = self._round + 1, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +13,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from rolemesh import OptionsError, RankContext, State, Workload, operator
+from rolemesh_durable.sources import Gathered
+from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
 from rolemesh_launch.program import Program
-from rolemesh_launch.rounds import Rounds
+from rolemesh_launch.rounds import LOOK_S, Rounds
+from rolemesh_launch.states import Blocks, generators, set_generators
 
 __all__ = ["Script", "ScriptOptions"]
 
@@ -38,7 +42,11 @@ class ScriptOptions(BaseModel, extra="forbid"):
 
 
 class Script(Workload):
-    """Runs a training script as torchrun does. A step of the job is some steps of the script's optimizers."""
+    """Runs a training script as torchrun does.
+
+    A step of the job is some steps of the script's optimizers; once it has called `track`, what it does between two
+    `Run.done`.
+    """
 
     Options = ScriptOptions
     api_version = 1
@@ -66,6 +74,9 @@ class Script(Workload):
 
         options, at = ctx.options, ctx.rendezvous
         self._ctx, self._steps, self._counted = ctx, 0, 0
+        self._objects: Mapping[str, tracking.Stateful] | None = None
+        self._left: State = Gathered()
+        self._done, self._blocks = 0, Blocks()
         os.chdir(Path(ctx.base, options.folder or "."))
         address, port = ("127.0.0.1", 0) if at is None else (at.address, at.port)
         self._store = TCPStore(
@@ -98,6 +109,7 @@ class Script(Workload):
         """Go on with the script, for some of its steps."""
         program, rounds, ctx = self._program, self._rounds, self._ctx
         if not program.ended:
+            tracking.current = self
             program.go()
             if program.ended:
                 rounds.end()
@@ -118,12 +130,57 @@ class Script(Workload):
         if over:
             self._ctx.finish("the script has ended")
 
+    def begin(self, objects: Mapping[str, tracking.Stateful]) -> int:
+        """See `tracking.Host.begin`: from here all ranks end their steps together."""
+        program, rounds = self._program, self._rounds
+        if self._objects is not None:
+            raise RuntimeError("track() was called before; give it everything at once")
+        if not program.here:
+            raise RuntimeError("track() belongs into the script's main thread")
+        rounds.meet()
+        while not rounds.all_met():
+            time.sleep(LOOK_S)
+        while rounds.full():
+            program.pause()
+        if left := self._left:
+            if left["tracked"].keys() != objects.keys():
+                names = f"{sorted(left['tracked'])}, not of {sorted(objects)}"
+                raise ValueError(f"the snapshot is of {names}: track() needs the same names in every life")
+            for name, found in objects.items():
+                self._blocks.load(found, left["tracked"][name])
+            set_generators(left["random"], self._ctx.rank)
+            self._done = int(left["step"])
+        self._objects, self._left = dict(objects), {}
+        return self._done
+
+    def done(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """See `tracking.Host.done`: the job's step ends here, in all ranks."""
+        program = self._program
+        if program.ending:
+            return
+        if not program.here:
+            raise RuntimeError("done() belongs into the script's main thread")
+        self._done = step
+        self._ctx.metric(
+            **{name: float(value.item() if hasattr(value, "item") else value) for name, value in metrics.items()}
+        )
+        self._rounds.all_here()  # for ranks whose script has ended already
+        program.pause()
+
     def snapshot(self) -> State:
-        """See `Workload.snapshot`: a script keeps its own, if any."""
-        return {}
+        """See `Workload.snapshot`: what is tracked; before, what an earlier life has left."""
+        if self._objects is None:
+            return self._left
+        ctx, store = self._ctx, self._blocks.store
+        return {
+            "step": self._done,
+            "random": generators(ctx.rank, ctx.world_size),
+            "tracked": {name: store(found.state_dict()) for name, found in self._objects.items()},
+        }
 
     def restore(self, state: State) -> None:
-        """See `Workload.restore`: the script begins again."""
+        """See `Workload.restore`: the script begins again, and finds this when it calls `track`."""
+        self._left = state
 
     def teardown(self) -> None:
         """See `Workload.teardown`: a script that handles SIGTERM hears of the end, and comes to its own."""
@@ -134,5 +191,5 @@ class Script(Workload):
         """An optimizer has made a step."""
         self._steps += 1
         self._ctx.progress(self._steps)
-        if self._program.here and self._rounds.may_end():
+        if self._objects is None and self._program.here and self._rounds.may_end():
             self._program.pause()
