@@ -61,3 +61,33 @@ def test_a_round_takes_a_while_and_a_look_costs_nothing_before(monkeypatch: pyte
     assert rounds.may_end()
     rounds.next()
     assert not rounds.may_end()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_ranks_that_have_met_have_ended_the_same_rounds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rolemesh_launch.rounds, "ROUND_S", 0.0)
+    monkeypatch.setattr(rolemesh_launch.rounds, "LOOK_S", 0.0)
+    rng = random.Random(seed)
+    size = rng.randint(1, 5)
+    shared = Shared()
+    ranks = [Rounds(shared, size) for _ in range(size)]
+    left = [rng.randint(0, 20) for _ in ranks]
+    done, met, over = [0] * size, set[int](), set[int]()
+    while len(over) < size:
+        n = rng.randrange(size)
+        if left[n]:
+            left[n] -= 1
+            ends = ranks[n].may_end()
+        elif n not in met:
+            met.add(n)
+            ranks[n].meet()
+            continue
+        elif not ranks[n].all_met():
+            continue
+        else:
+            ends = ranks[n].full()
+            over |= set() if ends else {n}
+        if ends:
+            ranks[n].next()
+            done[n] += 1
+    assert len(set(done)) == 1
