@@ -197,7 +197,7 @@ def many(scale: int) -> dict[str, float]:
     cluster.sent.clear()
     cluster.cpu_s = 0.0
     home = cluster.master.state.ranks[lost].agent
-    cluster.soon[home].append(cluster.ae.RankExited(*lost, 0, signal=9))
+    cluster.soon[home].append(ae.RankExited(*lost, 0, signal=9))
     cluster.settle(1, lost)
     agents = sum(1 for size in cluster.sent.values() if size)
     return start | {"lost_cpu_s": cluster.cpu_s, "lost_kb": cluster.sent.total() / KB, "lost_agents": agents}
