@@ -88,10 +88,12 @@ def _gives_up_its_thread(original: Any) -> Any:
 
 
 def _no_sync(original: Any) -> Any:
-    def leave(self: Any, kind: Any, *rest: Any) -> None:
-        part.os.close(self._fd)
+    def sync(self: Any, synced: Any) -> None:
+        while self._open:
+            part.os.close(self._open.pop())
+        original(self, synced)
 
-    return leave
+    return sync
 
 
 def _unfenced_message(original: Any) -> Any:
@@ -121,7 +123,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
              method(Persister, "_give_up", _gives_up_its_thread)),
     Mutation("parts are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
-             method(part._Writer, "__exit__", _no_sync)),
+             method(part.Part, "sync", _no_sync)),
     Mutation("folders are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              lambda: patch.object(disk, "sync_folder", lambda folder: None)),
     Mutation("parts are reported as of another generation", ("nothing wedges",),

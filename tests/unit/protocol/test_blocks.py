@@ -6,8 +6,8 @@ import random
 
 import msgspec
 
-from rolemesh.runs.metrics import Metrics
-from rolemesh_durable.protocol.blocks import Block, Tracks, lines_of, packed
+from rolemesh.runs.metrics import Metrics, joined
+from rolemesh_durable.protocol.blocks import Block, Tracks, lines_of, merged, packed
 
 
 def line(step: int, steps: int = 1, ranks: int = 1, seed: int = 0) -> Metrics:
@@ -35,6 +35,14 @@ def test_lines_come_out_as_they_went_in_also_over_the_wire_and_cut_anywhere() ->
             cut = sent.between(after, upto)
             found = [bare(each) for each in lines_of(cut)] if cut is not None else []
             assert found == [each for each in lines if after < each.step <= upto]
+
+
+def test_blocks_of_several_ranks_merge_as_their_lines_would_one_by_one() -> None:
+    ranks = [[line(step, seed=rank) for step in range(20)] for rank in range(3)]
+    blocks = [packed(lines)[0] for lines in ranks]
+    found = [bare(each) for each in lines_of(merged(blocks))]
+    assert found == [joined(parts) for parts in zip(*ranks, strict=True)]
+    assert [bare(each) for block in blocks for each in lines_of(block)] == [each for lines in ranks for each in lines]
 
 
 def test_a_block_ends_where_lines_do_not_follow_each_other() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rolemesh.api.batch import Shard
 from rolemesh.runs.digest import digest
-from rolemesh_durable.agent.persister import Persister
+from rolemesh_durable.agent.persister import TOGETHER, Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
@@ -169,6 +169,44 @@ def test_what_keeps_failing_is_said_once(shm, run_dir, persister, until):
     persister.look("trainer", 0)
     assert [done.step for done in until(persister.results)] == [39]
     assert persister.warning == ""
+
+
+def test_many_small_ones_of_a_step_are_made_durable_together_and_another_step_for_itself(shm, run_dir):
+    made = Persister(shm, run_dir, {"trainer": TOGETHER + 1})
+    for rank in range(TOGETHER + 1):
+        memory = MemorySnapshots(shm, "trainer", rank)
+        memory.write(9, {"rank": rank}, log=0, persist=True)
+        memory.write(19, {"rank": rank}, log=0, persist=True)
+    for step in (9, 19):
+        for rank in range(TOGETHER + 1):
+            made.want("trainer", rank, step)
+    for known in (TOGETHER, TOGETHER + 1, 2 * TOGETHER + 1, 2 * TOGETHER + 2):
+        assert made.work()
+        assert len(made.results()) == known
+    assert not made.work()
+    for part in made.results():
+        for name, (size, _) in part.files.items():
+            path = disk.step_folder(run_dir, part.step) / disk.attempt_file(name, part.attempt)
+            assert path.stat().st_size == size
+
+
+def test_one_that_fails_takes_those_of_its_step_with_it_also_those_that_are_not_durable_yet(shm, run_dir):
+    made = Persister(shm, run_dir, {"trainer": 3})
+    for rank in range(3):
+        MemorySnapshots(shm, "trainer", rank).write(9, {"rank": rank}, log=0, persist=True)
+    made.look("trainer", 0)
+    made.look("trainer", 1)
+    SendLog(shm, "trainer", 1).close()
+    (shm / "log-trainer-1-0").unlink()
+    (shm / "log-trainer-1-0").mkdir()
+    made.look("trainer", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    assert made.work()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert made.given_up == 9
+    assert made.results() == []
+    assert not [files for _, _, files in os.walk(run_dir) if files]
+    assert not made.work()
 
 
 class GoesBackMeanwhile(Persister):

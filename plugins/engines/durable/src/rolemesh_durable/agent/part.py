@@ -13,7 +13,6 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
@@ -43,9 +42,16 @@ class Part:
         self.files: dict[str, tuple[int, str]] = {}
         """The final name of each file that is written: its bytes and sha256."""
         self._paths: list[Path] = []
+        self._open: list[int] = []
+        """Descriptors of files that are written, and not durable yet."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(size for size, _ in self.files.values())
 
     def write(self, shm: Path, check: Callable[[int], None]) -> bool:
-        """Write all files and make them durable; False, and none is left, if the snapshot is gone from memory.
+        """Write all files; False, and none is left, if the snapshot is gone from memory. They are durable after `sync`.
 
         Raises `Removed`, `OSError`, `RolemeshError`; then, too, no file is left.
         """
@@ -66,8 +72,31 @@ class Part:
             self.remove()
         return whole
 
+    def sync(self, synced: set[Path]) -> None:
+        """Make all files durable. Folders in `synced` are so since the last file was made; this adds what it syncs.
+
+        Raises `Removed`, `OSError`.
+        """
+        while self._open:
+            fd = self._open.pop()
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        try:
+            for folder in (self._folder / self._role, self._folder, self._folder.parent) if self._paths else ():
+                if folder not in synced:
+                    disk.sync_folder(folder)
+                    synced.add(folder)
+        except FileNotFoundError as error:
+            raise Removed from error
+        if not all(path.exists() for path in self._paths):
+            raise Removed
+
     def remove(self) -> None:
         """Remove the files that still have the attempt's names."""
+        while self._open:
+            os.close(self._open.pop())
         for path in self._paths:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -80,36 +109,24 @@ class Part:
         image = memory.image(self._step)
         if image is None:
             return False
+        who = self._role, self._rank, self._size
         sent = in_flight.after(SendLog.read(shm, self._role, self._rank, image.log), self._step)
-        writers = []
         if image.path is not None:
-            name = disk.state_file(self._role, self._rank, self._size)
-            writers.append((name, self._one(name, lambda writer: writer.copy(image), check)))
+            self._one(disk.state_file(*who), lambda writer: writer.copy(image), check)
         if sent:
-            name = disk.edges_file(self._role, self._rank, self._size)
-            writers.append((name, self._one(name, lambda writer: _write_records(writer, sent, shm), check)))
+            self._one(disk.edges_file(*who), lambda writer: _write_records(writer, sent, shm), check)
         now = memory.image(self._step)
-        if now is None or now.serial != image.serial:
-            return False
-        if writers:
-            try:
-                for each in (self._folder / self._role, self._folder, self._folder.parent):
-                    disk.sync_folder(each)
-            except FileNotFoundError as error:
-                raise Removed from error
-        for (name, writer), path in zip(writers, self._paths, strict=True):
-            if not path.exists():
-                raise Removed
-            self.files[name] = writer.size, writer.sha.hexdigest()
-        return True
+        return now is not None and now.serial == image.serial
 
-    def _one(self, name: str, fill: Callable[[_Writer], None], check: Callable[[int], None]) -> _Writer:
+    def _one(self, name: str, fill: Callable[[_Writer], None], check: Callable[[int], None]) -> None:
         path = self._folder / disk.attempt_file(name, self.attempt)
         self._paths.append(path)
-        writer = _Writer(_create(path), check)
-        with writer:
-            fill(writer)
-        return writer
+        self._open.append(fd := _create(path))
+        fill(writer := _Writer(fd, check))
+        check(writer.size)
+        # The disk begins at once: it is the many small files of many ranks that are made durable together.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.files[name] = writer.size, writer.sha.hexdigest()
 
 
 def _create(path: Path) -> int:
@@ -132,17 +149,6 @@ class _Writer:
         self.size = 0
         self.sha = hashlib.sha256()
         self._fd, self._check = fd, check
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        try:
-            if kind is None:
-                self._check(self.size)
-                os.fsync(self._fd)
-        finally:
-            os.close(self._fd)
 
     def write(self, data: Buffer) -> None:
         view = memoryview(data).cast("B")

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +29,10 @@ STALL_S = 30.0
 """A disk that has taken nothing for so long is said to stand still."""
 _NICENESS = 10
 _PAUSE_S = 1.0
+TOGETHER = 32
+"""So many snapshots are made durable together at most: each has up to two files open until then."""
+_SMALL = 16 << 20
+"""Of no more than so many bytes, but for the last."""
 
 _Key: TypeAlias = tuple[str, int, int]
 """Role, rank, step."""
@@ -226,48 +230,75 @@ class Persister:
                 time.sleep(_PAUSE_S)
 
     def work(self) -> bool:
-        """Persist one snapshot that is wanted; False if there is none."""
+        """Persist snapshots that are wanted, as many small ones of a step together as follow each other; False if there
+        are none."""
         with self._changed:
             over, self._over = self._over, []
-            job = self._wanted.popleft() if self._wanted else None
-            if job is not None:
-                self._step, self._progress = job.key[2], time.monotonic()
+        for part in over:
+            part.remove()
+        written: dict[_Job, Part] = {}
         try:
-            for part in over:
-                part.remove()
-            if job is not None:
-                self._attempt(job)
+            while job := self._next(written):
+                try:
+                    self._write(job, written)
+                except Exception as error:
+                    self._not_written(job, error, written)
+                    return True
+            self._sync(written)
+            return self._step >= 0
         finally:
+            for part in written.values():
+                part.remove()
             self._step = -1
-        return job is not None
 
-    def _attempt(self, job: _Job) -> None:
+    def _next(self, written: Mapping[_Job, Part]) -> _Job | None:
+        """The next to be written before all of `written` are made durable."""
+        with self._changed:
+            if not self._wanted or len(written) >= TOGETHER or sum(part.size for part in written.values()) > _SMALL:
+                return None
+            step = self._wanted[0].key[2]
+            if self._step not in (-1, step):
+                return None
+            self._step, self._progress = step, time.monotonic()
+            return self._wanted.popleft()
+
+    def _write(self, job: _Job, written: dict[_Job, Part]) -> None:
         role, rank, step = job.key
         part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
-        try:
+        if part.write(self._directory, self._check):
+            written[job] = part
+        else:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
+            with self._changed:
+                if self._known.get(job.key) is job:
+                    del self._known[job.key]
+
+    def _sync(self, written: dict[_Job, Part]) -> None:
+        synced: set[Path] = set()
+        for job, part in list(written.items()):
             try:
-                whole = part.write(self._directory, self._check)
-            except Removed as error:
-                if disk.newest_complete(self._run_dir) < step:
-                    raise SnapshotError("its folder was removed while it was being written") from error
-                with self._changed:
-                    self._failed.append(job)  # a newer checkpoint is complete: nobody needs this one any more
+                self._check(0)
+                part.sync(synced)
+            except Exception as error:
+                self._not_written(job, error, written)
                 return
-        except Exception as error:
-            if not self._stop:
-                self._give_up(job, _reason(error))
-            return
-        with self._changed:
-            valid = self._known.get(job.key) is job
-            if valid and whole:
-                job.part = part
+            with self._changed:
+                if self._known.get(job.key) is not job:
+                    continue
+                job.part = written.pop(job)
                 self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
-                if step > self._failed_at:
+                if job.key[2] > self._failed_at:
                     self._warning = ""
-            elif valid:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
-                del self._known[job.key]
-        if not valid:
-            part.remove()
+
+    def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
+        """Nor will `written` be, which are of the same step."""
+        if isinstance(error, Removed):
+            if disk.newest_complete(self._run_dir) >= job.key[2]:
+                with self._changed:  # a newer checkpoint is complete: nobody needs these any more
+                    self._failed += [each for each in {job, *written} if self._known.get(each.key) is each]
+                return
+            error = SnapshotError("its folder was removed while it was being written")
+        if not self._stop:
+            self._give_up(job, _reason(error))
 
     def _give_up(self, job: _Job, why: str) -> None:
         role, rank, step = job.key

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import add, attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from rolemesh.runs.metrics import Metrics
 
-__all__ = ["Block", "Tracks", "lines_of", "packed", "rows_of"]
+__all__ = ["Block", "Tracks", "lines_of", "merged", "packed", "rows_of"]
 
 S = TypeVar("S")
 LAST: Final = 1 << 62
@@ -142,6 +143,41 @@ def rows_of(blocks: Sequence[Block]) -> Iterable[Sequence[Metrics]]:
     return [rows[step] for step in sorted(rows)]
 
 
+def merged(blocks: Sequence[Block]) -> Block:
+    """The same lines as several sources have them, as theirs together: `rolemesh.runs.metrics.joined`, by columns."""
+    first = blocks[0]
+    times: tuple[list[float], list[float], list[float]] = ([], [], [])
+    means: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    sums: dict[str, dict[str, list[float | None]]] = {}
+    records: dict[int, dict[str, Any]] = {}
+    for block in blocks:
+        for total, column in zip(times, block.times, strict=True):
+            _add(total, column)
+        for label, names in block.means.items():
+            for name, columns in names.items():
+                for total, column in zip(means.setdefault(label, {}).setdefault(name, ([], [])), columns, strict=True):
+                    _add(total, column)
+        for label, sums_of in block.sums.items():
+            for name, values in sums_of.items():
+                known = sums.setdefault(label, {}).setdefault(name, [])
+                known += [None] * (len(values) - len(known))
+                known[: len(values)] = map(_plus, known, values)
+        for step, said in block.records.items():
+            records[step] = said | records.get(step, {})
+    ranks = sum(block.ranks for block in blocks)
+    return Block(first.role, ranks, first.begin, first.ends, times, means, sums, records)
+
+
+def _add(total: list[float], column: list[float]) -> None:
+    """Entry by entry; the shorter has zeros at its end."""
+    total += [0.0] * (len(column) - len(total))
+    total[: len(column)] = map(add, total, column)
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else a + b
+
+
 def _at(column: list[float | None], at: int) -> float | None:
     return column[at] if at < len(column) else None
 
@@ -159,6 +195,11 @@ class Tracks(Generic[S]):
     def last(self) -> int:
         """The step at which the last line ends of which something is known; -1 if nothing is."""
         return max((track[-1].last for track in self._tracks.values()), default=-1)
+
+    def known(self, sources: Collection[S]) -> int:
+        """Up to this step each of `sources` has said something, of some line or other; -1 if one has said nothing."""
+        tracks = self._tracks
+        return min((tracks[source][-1].last if source in tracks else -1 for source in sources), default=-1)
 
     def add(self, source: S, block: Block) -> None:
         """Take a block. Where `source` has said these lines already, the newer ones count, unless they are of fewer
@@ -188,7 +229,9 @@ class Tracks(Generic[S]):
     def stretches(self, after: int = -1) -> Iterator[dict[S, Block]]:
         """What is known of the lines that end after step `after`, in their order: as many at a time as the same
         sources have."""
-        rest = {source: track[::-1] for source, track in self._tracks.items()}
+        last = attrgetter("last")
+        new = ((source, track[bisect_right(track, after, key=last) :]) for source, track in self._tracks.items())
+        rest = {source: blocks[::-1] for source, blocks in new if blocks}
         while rest:
             first = min(blocks[-1].first for blocks in rest.values())
             upto = min(b[-1].last if b[-1].first == first else b[-1].first - 1 for b in rest.values())

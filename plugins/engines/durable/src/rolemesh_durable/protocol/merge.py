@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from rolemesh.api.observer import StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import LineBuilder, Metrics, joined
-from rolemesh_durable.protocol.blocks import Block, Tracks, packed, rows_of
+from rolemesh_durable.protocol.blocks import LAST, Block, Tracks, merged, packed, rows_of
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 
@@ -23,7 +23,8 @@ class MetricsMerger:
     def __init__(self) -> None:
         self._ranks: dict[str, set[int]] = {}
         self._tracks: dict[str, Tracks[int]] = {}
-        self._sent: dict[str, int] = {}
+        self._whole: dict[str, list[Block]] = {}
+        """What has been taken and is not known to be durable, joined once: there may be many ranks, and a slow disk."""
         self._forgotten = -1
         self.pending = False
         """Something has come that has not been taken yet."""
@@ -31,13 +32,13 @@ class MetricsMerger:
     def expect(self, role: str, rank: int) -> None:
         """Lines of `role` need this rank too, also those that were complete without it."""
         self._ranks.setdefault(role, set()).add(rank)
-        self._sent.pop(role, None)
+        self._whole.pop(role, None)
 
     def leave(self, role: str, rank: int) -> None:
         """This rank's process is over: what it has told will be told by its successor, maybe elsewhere."""
         self._ranks.get(role, set()).discard(rank)
         if role in self._tracks and self._tracks[role].drop({rank}):
-            self._sent.pop(role, None)
+            self._whole.pop(role, None)
             self.pending = True
 
     def add(self, rank: int, blocks: Iterable[Block]) -> None:
@@ -48,27 +49,34 @@ class MetricsMerger:
                 and (new := block.between(self._forgotten, block.last)) is not None
             ):
                 self._tracks.setdefault(new.role, Tracks()).add(rank, new)
-                self._sent[new.role] = min(self._sent.get(new.role, -1), new.first - 1)
+                if self._sent(new.role) >= new.first:
+                    self._whole[new.role] = _between(self._whole[new.role], -1, new.first - 1)
                 self.pending = True
 
     def take(self) -> tuple[Block, ...]:
         """The complete lines since the last call."""
-        return self._complete(self._sent)
+        self.pending = False
+        return tuple(block for role in self._tracks for block in self._complete(role))
 
     def lines(self) -> tuple[Block, ...]:
         """All complete lines that are not known to be durable."""
-        return self._complete({})
+        self.take()
+        return tuple(block for blocks in self._whole.values() for block in blocks)
 
-    def _complete(self, sent: Mapping[str, int]) -> tuple[Block, ...]:
-        self.pending = False
-        whole: list[Block] = []
-        for role, tracks in self._tracks.items():
-            for found in tracks.stretches(sent.get(role, -1)):
-                if found.keys() >= self._ranks.get(role, set()):
-                    whole += _joined([found[rank] for rank in sorted(found)])
-        for block in whole:
-            self._sent[block.role] = block.last
-        return tuple(whole)
+    def _sent(self, role: str) -> int:
+        """The step of the last line of `role` that has been taken."""
+        return whole[-1].last if (whole := self._whole.get(role)) else -1
+
+    def _complete(self, role: str) -> list[Block]:
+        """The lines of `role` that are complete, and have not been taken."""
+        ranks, tracks, sent = self._ranks.get(role, set()), self._tracks[role], self._sent(role)
+        if ranks and tracks.known(ranks) <= sent:
+            return []
+        found = [found for found in tracks.stretches(sent) if found.keys() >= ranks]
+        new = [block for parts in found for block in _joined([parts[rank] for rank in sorted(parts)])]
+        if new:
+            self._whole.setdefault(role, []).extend(new)
+        return new
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are durable."""
@@ -76,12 +84,17 @@ class MetricsMerger:
             self._forgotten = step
             for tracks in self._tracks.values():
                 tracks.keep(step)
+            self._whole = {role: _between(blocks, step, LAST) for role, blocks in self._whole.items()}
+
+
+def _between(blocks: Iterable[Block], after: int, upto: int) -> list[Block]:
+    return [left for block in blocks if (left := block.between(after, upto)) is not None]
 
 
 def _joined(blocks: list[Block]) -> list[Block]:
     """The lines of several ranks, which end alike, as theirs together."""
-    if len(blocks) == 1:
-        return blocks
+    if all(block.ends == blocks[0].ends for block in blocks):
+        return [merged(blocks)] if len(blocks) > 1 else blocks
     return packed(joined(parts) for parts in rows_of(blocks) if len(parts) == len(blocks))
 
 

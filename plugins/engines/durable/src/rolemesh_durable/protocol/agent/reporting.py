@@ -53,11 +53,12 @@ class Reporting:
 
     def due(self, ranks: Mapping[RankKey, AgentRank], now: float) -> bool:
         """Whether it is time for a report, which is sent then."""
-        progress = tuple(
-            (rank.sample.finished, rank.sample.durable) for rank in ranks.values() if rank.sample is not None
-        )
-        soon = now >= self._sent_at + PROMPT_S and (progress != self._sent or self.metrics.pending)
-        if not soon and now < min(self._sent_at + REPORT_S, self.news_due(len(ranks))):
+        if now < min(self._sent_at + max(PROMPT_S, PER_RANK_S * len(ranks)), self.news_due(len(ranks))):
+            return False
+        samples = (rank.sample for rank in ranks.values())
+        progress = tuple((sample.finished, sample.durable) for sample in samples if sample is not None)
+        news = self.urgent or self.metrics.pending or progress != self._sent
+        if not news and now < self._sent_at + REPORT_S:
             return False
         self._sent_at, self._sent, self.urgent = now, progress, False
         return True
