@@ -62,7 +62,7 @@ def test_a_new_plugin_can_be_checked(fresh: tuple[Installed, Path]) -> None:
     assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-workload", True, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k == "workload" else pytest.param(k, marks=pytest.mark.soak) for k in KINDS])
 def test_a_new_plugin_is_certified_where_its_wheel_is_installed(kind: str, fresh: tuple[Installed, Path]) -> None:
     told = succeeds(fresh[0], "rolemesh", "plugins", "check", f"my-{kind}", "--json", cwd=fresh[1])
     [certificate] = json.loads(told)

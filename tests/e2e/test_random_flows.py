@@ -97,7 +97,7 @@ def random_flow(seed: int) -> tuple[str, dict[str, int]]:
     return f"from rolemesh import flow\n\n\n@flow\ndef squares(job):\n{body}", sizes
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12))])
 def test_a_random_flow_ends_alike_in_one_process_in_many_and_on_three_nodes(
     make_job: Callable[..., Job], seed: int
 ) -> None:

@@ -201,7 +201,11 @@ def test_where_no_place_is_left_the_job_says_so_within_five_seconds_and_goes_on_
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [("when_full: fail", "there is no place"), ("node_wait_s: 2", "waited 2 s for one")]
+    ("options", "says"),
+    [
+        ("when_full: fail", "there is no place"),
+        pytest.param("node_wait_s: 2", "waited 2 s for one", marks=pytest.mark.soak),
+    ],
 )
 def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
     on_ray: Job, away: AwayNodes, options: str, says: str
