@@ -61,6 +61,14 @@ def test_sets_of_all_ranks_are_loaded_again(shm, run_dir, persister, manifest, u
     assert disk.load(folder, "reward", 0, 1, dict).state is None
 
 
+def test_a_checkpoint_of_ranks_that_keep_nothing_is_complete_too(shm, run_dir, persister, manifest, until):
+    MemorySnapshots(shm, "reward", 0).write(9, None, log=0, persist=True)
+    persister.look("reward", 0)
+    folder = manifest(9, {"reward": 1}, until(persister.results))
+    assert disk.verify(folder) == []
+    assert disk.newest_complete(run_dir) == 9
+
+
 def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm, run_dir, persister, until):
     memory = MemorySnapshots(shm, "trainer", 0)
     memory.write(9, state(9), log=0, persist=True)

@@ -169,6 +169,7 @@ def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[st
     for each in sorted({(folder / name).parent for name in manifest.files} - {folder}):
         sync_folder(each)
     data = msgspec.json.format(msgspec.json.encode(_sealed(manifest)), indent=1) + b"\n"
+    folder.mkdir(parents=True, exist_ok=True)  # nobody has made it where no rank had anything to write
     temporary = folder / f".{MANIFEST}"
     with open(temporary, "wb") as file:
         file.write(data)
