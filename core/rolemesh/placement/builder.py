@@ -6,8 +6,8 @@ constraints of all strategies before, and gives reasons; it leaves to the strate
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple, TypeVar
@@ -16,7 +16,7 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
-from rolemesh.placement.constraints import Apart, Constraint, Spread, Within, describe, domain_of
+from rolemesh.placement.constraints import Constraint, Placed, Ranks, describe
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
 
 Member = tuple[str, int]
@@ -34,71 +34,6 @@ class Wish(NamedTuple):
     turns: bool = False
 
 
-class Occupancy:
-    """Which roles are where: on each node, with each label, on each device; and what has to hold of that."""
-
-    def __init__(self, cluster: ClusterView, constraints: Iterable[Constraint] = ()) -> None:
-        self.constraints: list[Constraint] = []
-        self._nodes = {node.id: node for node in cluster.nodes}
-        self._in: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._on: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-        for constraint in constraints:
-            self.constrain(constraint)
-
-    def constrain(self, constraint: Constraint) -> None:
-        """One more constraint holds from now on. Raises `TypeError` for anything else, which a plan may have in it."""
-        if not isinstance(constraint, Constraint):
-            raise TypeError(f"{constraint!r} is no constraint")
-        if constraint not in self.constraints:
-            self.constraints.append(constraint)
-
-    def add(self, role: str, slot: Slot, count: int = 1) -> None:
-        """A rank of `role` is on `slot`; with a `count` of -1 it is not after all."""
-        self._in["node", slot.node][role] += count
-        for label, value in self._nodes[slot.node].labels.items():
-            self._in[f"label.{label}", value][role] += count
-        for index, _ in slot.gpus:
-            self._on[slot.node, index][role] += count
-
-    def forbidden(self, roles: Mapping[str, int], node: str) -> list[Constraint]:
-        """The constraints that keep so many ranks of `roles` from being together on `node`."""
-        return [constraint for constraint in self.constraints if self._forbids(constraint, roles, node)]
-
-    def _forbids(self, constraint: Constraint, roles: Mapping[str, int], node: str) -> bool:
-        match constraint:
-            case Within(_, role, labels):
-                has = self._nodes[node].labels
-                return role in roles and any(has.get(name) != value for name, value in labels)
-            case Spread(_, role, most, domain):
-                here = self._here("node" if domain == "device" else domain, node)
-                return role in roles and (here is None or here[role] + roles[role] > most)
-            case Apart(_, left, right, domain):
-                ours, theirs = roles.keys() & left, roles.keys() & right
-                if ours and theirs:
-                    return True
-                if not (ours or theirs) or domain == "device":
-                    return False
-                here = self._here(domain, node)
-                return here is None or any(here[role] for role in (right if ours else left))
-
-    def _here(self, domain: str, node: str) -> Counter[str] | None:
-        """Who is in the domain that `node` is in; None if it is in none."""
-        where = domain_of(self._nodes[node], domain)
-        return None if where is None else self._in[domain, where]
-
-    def foreign_devices(self, roles: Iterable[str], node: str) -> frozenset[int]:
-        """The GPUs of `node` that a constraint keeps `roles` from."""
-        mine, enemies = set(roles), set[str]()
-        for constraint in self.constraints:
-            if isinstance(constraint, Apart) and constraint.domain == "device":
-                for ours, theirs in ((constraint.left, constraint.right), (constraint.right, constraint.left)):
-                    enemies.update(theirs if mine.intersection(ours) else ())
-        if not enemies:
-            return frozenset()
-        here = ((index, there) for (where, index), there in self._on.items() if where == node)
-        return frozenset(index for index, there in here if any(there[role] for role in enemies))
-
-
 class PlanBuilder:
     """A plan in the making. `plan` is what earlier strategies decided, which stays as it is."""
 
@@ -107,7 +42,11 @@ class PlanBuilder:
         self.nodes = tuple(node.id for node in cluster.nodes)
         self.known = frozenset(self.nodes)
         self._capacity = Capacity(cluster, plan.slots)
-        self._occupancy = Occupancy(cluster, plan.constraints)
+        self._placed = Placed(cluster, {role.role: role.world_size for role in request.roles})
+        self._placed.left.subtract(unplaced.role for unplaced in plan.unplaced)
+        self._constraints = list[Constraint]()
+        for constraint in plan.constraints:
+            self.constrain(constraint)
         self._slots, self._assignments = list(plan.slots), list(plan.assignments)
         self._unplaced = list(plan.unplaced)
         self._refused: dict[object, _Refusal] = {}
@@ -122,7 +61,7 @@ class PlanBuilder:
         self._node_of[assignment.role, assignment.rank] = slot.node
         self._decided.add((assignment.role, assignment.rank))
         if slot.node in self.known:
-            self._occupancy.add(assignment.role, slot)
+            self._placed.add(assignment.role, assignment.rank, slot)
 
     # ----------------------------------------------------------------------------------------------- what is known
 
@@ -142,7 +81,7 @@ class PlanBuilder:
     def room(self, role: str, needs: Mapping[str, float], node: str, most: int) -> int:
         """How many ranks of `role` with `needs` each would fit on `node`, counted up to `most`."""
         fits = self._capacity.room(node, needs, most)
-        while fits and self._occupancy.forbidden({role: fits}, node):
+        while fits and self._forbidden({role: range(fits)}, node):
             fits -= 1
         return fits
 
@@ -150,7 +89,20 @@ class PlanBuilder:
 
     def constrain(self, constraint: Constraint) -> None:
         """Demand something of what is decided from now on, here and by the strategies that follow."""
-        self._occupancy.constrain(constraint)
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"{constraint!r} is no constraint")
+        if constraint not in self._constraints:
+            self._constraints.append(constraint)
+
+    def _forbidden(self, ranks: Ranks, node: str) -> list[Constraint]:
+        """The constraints that keep these ranks from being together on `node`."""
+        at = self._placed.nodes[node]
+        return [constraint for constraint in self._constraints if constraint.forbids(ranks, at, self._placed)]
+
+    def _foreign(self, ranks: Ranks, node: str) -> set[int]:
+        """The GPUs of `node` that a constraint keeps them from."""
+        at = self._placed.nodes[node]
+        return {index for constraint in self._constraints for index in constraint.devices(ranks, at, self._placed)}
 
     def put(
         self,
@@ -185,12 +137,11 @@ class PlanBuilder:
         return True
 
     def _put(self, wish: Wish, nodes: Iterable[str] | None) -> Slot | None:
-        counts = Counter(role for role, _ in wish.members)
+        ranks = _by_role(wish.members)
         for node in self._candidates(_kind(wish)) if nodes is None else nodes:
-            if self._occupancy.forbidden(counts, node):
+            if self._forbidden(ranks, node):
                 continue
-            foreign = self._occupancy.foreign_devices(counts, node)
-            slot = self._capacity.take(len(self._slots), node, wish.needs, foreign)
+            slot = self._capacity.take(len(self._slots), node, wish.needs, self._foreign(ranks, node))
             if slot is None:
                 continue
             slot = msgspec.structs.replace(slot, turns=wish.turns)
@@ -208,11 +159,12 @@ class PlanBuilder:
         `rule` is the one that could not be followed, as for `put`. No later strategy will place them.
         """
         self._decided.update(members)
+        self._placed.left.subtract(role for role, _ in members)
         if why:
             self._unplaced += [Unplaced(*member, why) for member in members]
             return
         if (key := _kind(Wish(members, needs, rule))) not in self._refused:
-            conflict = self._conflict(Counter(role for role, _ in members), needs)
+            conflict = self._conflict(_by_role(members), needs)
             self._refused[key] = _Refusal(needs, conflict, rule)
         self._refused[key].members.extend(members)
         self._refused[key].slots += 1
@@ -230,9 +182,7 @@ class PlanBuilder:
         for refusal in self._refused.values():
             reason = self._reason(refusal)
             unplaced += [Unplaced(*member, reason) for member in refusal.members]
-        return PlacementPlan(
-            tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._occupancy.constraints)
-        )
+        return PlacementPlan(tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints))
 
     def _undo(self, members: int) -> None:
         """Take the last slot back, on which there are so many."""
@@ -240,12 +190,15 @@ class PlanBuilder:
         self._capacity.give_back(slot)
         for _ in range(members):
             assignment = self._assignments.pop()
-            self._occupancy.add(assignment.role, slot, -1)
+            self._placed.add(assignment.role, assignment.rank, slot, -1)
             del self._node_of[assignment.role, assignment.rank]
             self._decided.discard((assignment.role, assignment.rank))
 
     def _candidates(self, key: object) -> Iterable[str]:
-        """All nodes but those at the beginning that were full for `key` before: what does not fit now never will."""
+        """All nodes but those at the beginning that were full for `key` before, if what does not fit now never will."""
+        if not all(constraint.lasting for constraint in self._constraints):
+            yield from self.nodes
+            return
         for index in range(self._full.get(key, 0), len(self.nodes)):
             self._full[key] = index
             yield self.nodes[index]
@@ -253,7 +206,7 @@ class PlanBuilder:
 
     # ----------------------------------------------------------------------------------------------------- reasons
 
-    def _conflict(self, counts: Mapping[str, int], needs: Mapping[str, float]) -> dict[str, str]:
+    def _conflict(self, ranks: Ranks, needs: Mapping[str, float]) -> dict[str, str]:
         """What keeps a slot with `needs` for so many ranks of each role from every node: the smallest set of demands.
 
         By demand what it says; resources by their names.
@@ -262,9 +215,8 @@ class PlanBuilder:
             return {"nodes": "the cluster has no nodes"}
         violated: list[frozenset[str]] = []
         for node in self.nodes:
-            foreign = self._occupancy.foreign_devices(counts, node)
-            forbidden = map(describe, self._occupancy.forbidden(counts, node))
-            violated.append(frozenset({*self._capacity.short(node, needs, foreign), *forbidden}))
+            forbidden = map(describe, self._forbidden(ranks, node))
+            violated.append(frozenset({*self._capacity.short(node, needs, self._foreign(ranks, node)), *forbidden}))
         if not all(violated):
             return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {
@@ -312,26 +264,40 @@ def _kind(wish: Wish) -> object:
     return tuple(Counter(role for role, _ in wish.members).items()), tuple(wish.needs.items())
 
 
+def _by_role(members: Sequence[Member]) -> dict[str, list[int]]:
+    return {role: [number for each, number in members if each == role] for role, _ in members}
+
+
+def violations(
+    plan: PlacementPlan, cluster: ClusterView, sizes: Mapping[str, int] | None = None
+) -> Iterator[tuple[Constraint, Assignment]]:
+    """The assignments that constraints of `plan` forbid, the newest first, each with those constraints.
+
+    `sizes`: how many ranks roles have, where more of them are to be placed.
+    """
+    placed, on = Placed(cluster, {}), dict[int, list[Assignment]]()
+    for a in plan.assignments:
+        if (slot := plan.slots[a.slot]).node in placed.nodes:
+            on.setdefault(a.slot, []).append(a)
+            placed.add(a.role, a.rank, slot)
+    decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
+    placed.left = Counter({role: size - decided[role] for role, size in (sizes or {}).items()})
+    for number in sorted(on, reverse=True) if plan.constraints else ():
+        slot, ranks = plan.slots[number], _by_role([(a.role, a.rank) for a in on[number]])
+        for a in on[number]:
+            placed.add(a.role, a.rank, slot, -1)
+        node = placed.nodes[slot.node]
+        for each in plan.constraints:
+            used = {index for index, _ in slot.gpus}
+            if each.forbids(ranks, node, placed) or not used.isdisjoint(each.devices(ranks, node, placed)):
+                yield each, on[number][-1]
+        for a in on[number]:
+            placed.add(a.role, a.rank, slot)
+
+
 def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assignment] | None:
-    """The first assignment that a constraint of `plan` forbids, with that constraint; None if all of them hold."""
-    occupancy = Occupancy(cluster, plan.constraints)
-    known = {node.id for node in cluster.nodes}
-    together: dict[int, Counter[str]] = {}
-    for assignment in plan.assignments:
-        slot = plan.slots[assignment.slot]
-        if slot.node not in known:
-            continue
-        mates = together.setdefault(slot.id, Counter())
-        found = occupancy.forbidden({assignment.role: 1}, slot.node)
-        found += [c for c in occupancy.forbidden({**mates, assignment.role: 1}, slot.node) if isinstance(c, Apart)]
-        foreign = occupancy.foreign_devices([assignment.role], slot.node)
-        if any(index in foreign for index, _ in slot.gpus):
-            found += [c for c in plan.constraints if isinstance(c, Apart) and c.domain == "device"]
-        if found:
-            return found[0], assignment
-        mates[assignment.role] += 1
-        occupancy.add(assignment.role, slot)
-    return None
+    """An assignment that a constraint of `plan` forbids, with that constraint; None if all of them hold."""
+    return next(violations(plan, cluster), None)
 
 
 T = TypeVar("T", bound=Hashable)

@@ -1,4 +1,7 @@
-"""What strategies demand of one another: which ranks may not be near, or where a role may be. Plain data.
+"""What strategies demand of one another: which ranks may not be near, or where a role may be.
+
+A strategy may bring constraints of its own: a class that derives from `Constraint`, data and two pure methods. The
+three that are here are written the same way.
 
 A *domain* is a part of the cluster: ``node``, ``device`` (one GPU), or ``label.NAME``, which is all nodes with the same
 value of that label. A node without the label is in no such domain, so a rank bound to one cannot be there.
@@ -6,40 +9,168 @@ value of that label. A node without the label is in no such domain, so a rank bo
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
-from rolemesh.api.cluster import NodeView
+from rolemesh.api.cluster import ClusterView, NodeView
+
+if TYPE_CHECKING:
+    from rolemesh.placement.plan import Slot
+
+Ranks: TypeAlias = Mapping[str, Collection[int]]
+"""Ranks by role."""
 
 
-class Apart(msgspec.Struct, frozen=True, tag=True):
-    """No rank of the roles `left` is in the same domain as a rank of the roles `right`. `by` is the strategy's name."""
+class Placed:
+    """What is placed so far: which ranks are where, and how many of each role there are in each domain.
+
+    `nodes` are those of the cluster by id, `left` is how many ranks of a role have no place yet, and may get one.
+    """
+
+    def __init__(self, cluster: ClusterView, sizes: Mapping[str, int]) -> None:
+        self.nodes = {node.id: node for node in cluster.nodes}
+        self.left = Counter(sizes)
+        self._ranks: defaultdict[str, dict[int, NodeView]] = defaultdict(dict)
+        self._in: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._on: defaultdict[str, defaultdict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+
+    def ranks(self, role: str) -> Mapping[int, NodeView]:
+        """Where the ranks of a role are that have a place."""
+        return self._ranks[role]
+
+    def domains(self, domain: str) -> dict[str, Counter[str]]:
+        """The cluster's domains of this sort by name, and in each how many ranks of which role there are."""
+        found = (domain_of(node, domain) for node in self.nodes.values())
+        return {where: self._in[domain, where] for where in found if where is not None}
+
+    def here(self, domain: str, node: NodeView) -> Counter[str] | None:
+        """How many ranks of which role are in the domain of `node`; None if it is in none."""
+        where = domain_of(node, domain)
+        return None if where is None else self._in[domain, where]
+
+    def on_devices(self, node: NodeView) -> Mapping[int, Counter[str]]:
+        """How many ranks of which role are on each GPU of `node`."""
+        return self._on[node.id]
+
+    def add(self, role: str, rank: int, slot: Slot, count: int = 1) -> None:
+        """A rank is on `slot`; with a `count` of -1 it is not after all."""
+        self._ranks[role].pop(rank, None)
+        if count > 0:
+            self._ranks[role][rank] = self.nodes[slot.node]
+        self.left[role] -= count
+        self._in["node", slot.node][role] += count
+        for label, value in self.nodes[slot.node].labels.items():
+            self._in[f"label.{label}", value][role] += count
+        for index, _ in slot.gpus:
+            self._on[slot.node][index][role] += count
+
+
+class Constraint(msgspec.Struct, frozen=True, tag=True):
+    """Base of constraints. `by` is the strategy's name.
+
+    Fields are plain data: a constraint travels with its plan, to the master and into its journal, by its `tag`, which
+    is the name of its class unless it gives another (``class Skew(Constraint, tag="my-plugin.Skew")``).
+    """
 
     by: str
+    lasting: ClassVar[bool] = False
+    """What is forbidden now stays so whatever else is placed; then a node that was full is not looked at again."""
+
+    def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
+        """Whether these ranks, which are to share a slot, must not be on `node`, beside what is `placed`.
+
+        Of a finished plan it is asked for each slot as if its ranks were placed last.
+        """
+        raise NotImplementedError
+
+    def told(self) -> str:
+        """What it demands, in words that name the strategy."""
+        raise NotImplementedError
+
+    def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
+        """The GPUs of `node` that these ranks must not use."""
+        return ()
+
+
+class Apart(Constraint, frozen=True):
+    """No rank of the roles `left` is in the same domain as a rank of the roles `right`."""
+
     left: tuple[str, ...]
     right: tuple[str, ...]
     domain: str = "node"
+    lasting = True
+
+    def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
+        """See `Constraint`."""
+        ours, theirs = ranks.keys() & self.left, ranks.keys() & self.right
+        if ours and theirs:
+            return True
+        if not (ours or theirs) or self.domain == "device":
+            return False
+        here = placed.here(self.domain, node)
+        return here is None or any(here[role] for role in (self.right if ours else self.left))
+
+    def told(self) -> str:
+        """See `Constraint`."""
+        return (
+            f"{self.by} keeps {' and '.join(self.left)} apart from {' and '.join(self.right)} (by {_word(self.domain)})"
+        )
+
+    def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
+        """See `Constraint`."""
+        if self.domain != "device":
+            return ()
+        pairs = (self.left, self.right), (self.right, self.left)
+        enemies = {role for ours, theirs in pairs if not ranks.keys().isdisjoint(ours) for role in theirs}
+        return [index for index, there in placed.on_devices(node).items() if any(there[role] for role in enemies)]
 
 
-class Spread(msgspec.Struct, frozen=True, tag=True):
+class Spread(Constraint, frozen=True):
     """At most `most` ranks of `role` are in one domain."""
 
-    by: str
     role: str
     most: int = 1
     domain: str = "node"
+    lasting = True
+
+    def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
+        """See `Constraint`."""
+        here = placed.here("node" if self.domain == "device" else self.domain, node)
+        count = len(ranks.get(self.role, ()))
+        return bool(count) and (here is None or here[self.role] + count > self.most)
+
+    def told(self) -> str:
+        """See `Constraint`."""
+        return f"{self.by} allows {self.most} rank{'s' * (self.most > 1)} of {self.role} per {_word(self.domain)}"
 
 
-class Within(msgspec.Struct, frozen=True, tag=True):
+class Within(Constraint, frozen=True):
     """The ranks of `role` are on nodes that have all of these labels."""
 
-    by: str
     role: str
     labels: tuple[tuple[str, str], ...]
+    lasting = True
+
+    def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
+        """See `Constraint`."""
+        return self.role in ranks and any(node.labels.get(name) != value for name, value in self.labels)
+
+    def told(self) -> str:
+        """See `Constraint`."""
+        return f"{self.by} wants {self.role} on nodes with {', '.join(f'{k}={v}' for k, v in self.labels)}"
 
 
-Constraint: TypeAlias = Apart | Spread | Within
+def revived(data: Any) -> Any:
+    """A constraint that has travelled, as what it was, if its class is known here; anything else as it is."""
+    classes = list[type[Constraint]](Constraint.__subclasses__() if isinstance(data, dict) else ())
+    for cls in classes:
+        classes += cls.__subclasses__()
+        if cls.__struct_config__.tag == data.get("type"):
+            return msgspec.convert(data, cls)
+    return data
 
 
 def domain_of(node: NodeView, domain: str) -> str | None:
@@ -51,13 +182,7 @@ def domain_of(node: NodeView, domain: str) -> str | None:
 
 def describe(constraint: Constraint) -> str:
     """What it demands, in words that name the strategy."""
-    match constraint:
-        case Apart(by, left, right, domain):
-            return f"{by} keeps {' and '.join(left)} apart from {' and '.join(right)} (by {_word(domain)})"
-        case Spread(by, role, most, domain):
-            return f"{by} allows {most} rank{'s' if most > 1 else ''} of {role} per {_word(domain)}"
-        case Within(by, role, labels):
-            return f"{by} wants {role} on nodes with {', '.join(f'{name}={value}' for name, value in labels)}"
+    return constraint.told()
 
 
 def _word(domain: str) -> str:

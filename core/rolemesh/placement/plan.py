@@ -7,12 +7,12 @@ share a slot share its resources, which is what collocation means. A node's *bun
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.placement.constraints import Constraint
+from rolemesh.placement.constraints import revived
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -103,7 +103,11 @@ class PlacementPlan(msgspec.Struct, frozen=True):
     slots: tuple[Slot, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[Any, ...] = ()
+    """Each a `Constraint`; or its data, as long as nothing has imported its class here."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "constraints", tuple(map(revived, self.constraints)))
 
     def slot(self, slot_id: int) -> Slot:
         """The slot with this id (ids are positions)."""

@@ -9,7 +9,7 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PlacementError
-from rolemesh.placement.builder import broken
+from rolemesh.placement.builder import violations
 from rolemesh.placement.constraints import describe
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
 
@@ -26,7 +26,7 @@ def problems(
     yield from undone(before, after)
     yield from misplaced(request, after)
     yield from overcommitted(cluster, after)
-    yield from forbidden(cluster, before, after)
+    yield from forbidden(request, cluster, before, after)
 
 
 def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
@@ -86,16 +86,18 @@ def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
                 yield f"took {-amount:g} {name} more than {node} has"
 
 
-def forbidden(cluster: ClusterView, before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
-    """The first assignment of `after` that one of its constraints forbids."""
-    if (found := broken(after, cluster)) is not None:
-        constraint, a = found
+def forbidden(
+    request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
+) -> Iterator[str]:
+    """What constraints of `after` forbid in it, but for what was so in `before`: a lost node may leave that behind."""
+    held = set(before.assignments)
+    for constraint, a in violations(after, cluster, {role.role: role.world_size for role in request.roles}):
         node = after.slots[a.slot].node
-        if a in set(before.assignments):
+        if a not in held:
+            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
+        elif constraint not in before.constraints:
             where = f"{_rank(a)} is on {node} ({a.rule})"
             yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
-        else:
-            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
 
 
 def _rank(a: Assignment) -> str:

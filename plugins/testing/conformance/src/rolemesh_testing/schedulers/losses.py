@@ -68,7 +68,7 @@ class LossConformance(PlacementConformance):
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
             settled = moved.without(loss.lost)
             if not any(undone(loss.survivors, settled)):
-                yield from forbidden(loss.alive, loss.survivors, settled)
+                yield from forbidden(loss.request, loss.alive, loss.survivors, settled)
 
         self._find_moved(planner, problems)
 
