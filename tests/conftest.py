@@ -111,7 +111,14 @@ def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> In
 def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment as ``pip install 'rolemesh[local]'`` makes it."""
     folder = tmp_path_factory.mktemp("local") / "venv"
-    names = ("rolemesh", "rolemesh-durable", "rolemesh-local", "rolemesh-console", "rolemesh-rehearsal")
+    names = (
+        "rolemesh",
+        "rolemesh-durable",
+        "rolemesh-local",
+        "rolemesh-console",
+        "rolemesh-rehearsal",
+        "rolemesh-lock",
+    )
     return make_environment(folder, dist.wheels(*names), base=kernel_installed)
 
 

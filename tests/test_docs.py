@@ -25,7 +25,9 @@ import rolemesh
 from rolemesh import Batch, ClusterView, NodeView, PlacementPlan, PlacementRequest, RankContext, RoleRequest, hookspecs
 from rolemesh.api import observer
 from rolemesh.api.batch import Shard
+from rolemesh.job.planning import plan_job
 from rolemesh.kinds import kind_named
+from rolemesh.placement.nodes import parse_nodes
 from rolemesh.plugins.manager import LIMITS_S
 from rolemesh.spec import load
 from rolemesh.spec.model import JobSpec, Use
@@ -104,6 +106,17 @@ def test_the_strategy_in_the_document_about_placement_does_what_it_says() -> Non
     assert sorted(plan.node_of("a", rank) for rank in (0, 1)) == ["x", "y"]
     assert len(plan.assignments) == 3
     assert cls(cls.Options()).place(request=request, cluster=cluster.without("y"), plan=PlacementPlan()).unplaced
+
+
+def test_the_constraint_on_the_page_about_strategies_holds_for_who_places_after_it() -> None:
+    block = next(each for each in blocks("docs/write-a-scheduler.md", "python") if "class Skew(" in each)
+    even = defined("from rolemesh import *\n" + block, "Even")
+    racks = parse_nodes("2x(cpu=4,label.rack=a),1x(cpu=4,label.rack=b)")
+    request = PlacementRequest((RoleRequest("work", 5),))
+    plan = plan_job(request, racks, [("even", lambda *given: even(even.Options()).place(*given))])
+    found = [racks.node(plan.node_of("work", rank)).labels["rack"] for rank in range(5)]
+    assert sorted(found) == ["a", "a", "a", "b", "b"]
+    assert plan.constraints[0].told() == "even lets label.rack differ by 1 ranks of work"
 
 
 # --------------------------------------------------------------------------------------------------- kinds of plugins

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
+LIBRARIES = ("torch",)
+"""What plugins are written with, and nobody selects."""
 
 
 def pyproject(folder: Path) -> Any:
@@ -48,8 +50,8 @@ def entry_points(wheel: Path) -> dict[str, dict[str, str]]:
     """Group → name → target."""
     parser = ConfigParser(delimiters=("=",))
     with zipfile.ZipFile(wheel) as opened:
-        (path,) = [name for name in opened.namelist() if name.endswith(".dist-info/entry_points.txt")]
-        parser.read_string(opened.read(path).decode())
+        for path in (name for name in opened.namelist() if name.endswith(".dist-info/entry_points.txt")):
+            parser.read_string(opened.read(path).decode())
     return {group: dict(parser[group]) for group in parser.sections()}
 
 
@@ -64,7 +66,8 @@ def test_there_are_a_wheel_and_an_sdist_of_everything_and_nothing_else_anywhere(
 def test_a_wheel_has_the_sources_types_license_and_nothing_else(folder: Path, dist: Dist) -> None:
     wheel = dist.wheel(named(folder))
     info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
-    about = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+    about = {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt"}
+    about |= {"entry_points.txt"} if "entry-points" in pyproject(folder) else set()
     with zipfile.ZipFile(wheel) as opened:
         found = set(opened.namelist())
         assert opened.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
@@ -80,7 +83,7 @@ def top(folder: Path) -> list[Path]:
 
 def test_the_kernels_wheel_does_not_grow_unnoticed(dist: Dist) -> None:
     size = dist.wheel("rolemesh").stat().st_size
-    assert size < 206_700, f"{size:,} bytes, of which 200,000 are the goal: what made it larger is a plugin"
+    assert size < 200_000, f"{size:,} bytes: what made it larger is a plugin"
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=named)
@@ -107,7 +110,7 @@ def test_the_metadata_are_valid_and_those_of_the_pyproject(folder: Path, dist: D
     required = {str(each) for each in found.requires_dist or () if each.marker is None}
     assert required == {str(Requirement(each)) for each in project["dependencies"]}
     scripts = {"console_scripts": project["scripts"]} if "scripts" in project else {}
-    assert entry_points(wheel) == project["entry-points"] | scripts
+    assert entry_points(wheel) == project.get("entry-points", {}) | scripts
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=named)
@@ -117,7 +120,8 @@ def test_a_plugin_asks_for_the_kernels_that_it_fits(folder: Path, dist: Dist) ->
     assert "rolemesh" in {each.name for each in asked}
     assert {str(each.specifier) for each in asked} == {str(Requirement("rolemesh>=0.1,<0.2").specifier)}
     assert asked[0].specifier.contains(pyproject(ROOT)["version"])
-    assert any(group.startswith("rolemesh.") for group in entry_points(dist.wheel(named(folder))))
+    offers = entry_points(dist.wheel(named(folder)))
+    assert any(group.startswith("rolemesh.") for group in offers) or folder.name in LIBRARIES
 
 
 def test_the_wheel_from_the_sdist_has_the_files_of_one_from_the_checkout(dist: Dist, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolemesh.api.batch import Batch, Ragged, Shard, Shards
     from rolemesh.api.cluster import ClusterView, NodeView
-    from rolemesh.api.command import Command, RunOption
+    from rolemesh.api.command import Command, PlanOption, RunOption
     from rolemesh.api.diagnoser import Diagnoser
     from rolemesh.api.failover import Budget, FailoverLevel
     from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, Pass, RankView, RecoveryPlan, Verdict
@@ -42,7 +42,7 @@ __all__ += ["Assignment", "PlacementPlan", "PlanBuilder", "Slot", "Unplaced"]
 __all__ += ["Attempt", "Diagnoser", "Failure", "JobView", "NodeState", "RankView", "Verdict"]
 __all__ += ["Budget", "FailoverLevel", "Pass", "RecoveryPlan"]
 __all__ += ["Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"]
-__all__ += ["Command", "Engine", "Kind", "RunHandle", "RunOption", "hookimpl"]
+__all__ += ["Command", "Engine", "Kind", "PlanOption", "RunHandle", "RunOption", "hookimpl"]
 __all__ += ["OptionsError", "PlacementError", "PluginError", "RolemeshError"]
 __all__.sort()
 
@@ -58,7 +58,7 @@ _HOMES = {
     "job.engine": ("Engine", "RunHandle"),
     "job.job": ("Job",),
     "kinds": ("Kind",),
-    "api.command": ("Command", "RunOption"),
+    "api.command": ("Command", "PlanOption", "RunOption"),
     "api.import_ref": ("ImportRef",),
     "api.failover": ("Budget", "FailoverLevel"),
     "api.observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),

@@ -11,6 +11,7 @@ import msgspec
 from rolemesh import Assignment, ClusterView, PlacementPlan, PlacementRequest, Scheduler, Slot, Unplaced, hookimpl
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
+from rolemesh.placement import Capacity, Constraint
 
 __all__ = ["BROKEN"]
 
@@ -307,8 +308,8 @@ class Hoards(PackScheduler):
     @hookimpl
     def replace(self, plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
         kept = plan.without(lost)
-        free = kept.free(cluster)
-        hoard = (Slot(len(kept.slots) + n, node.id, free[node.id]["cpu"]) for n, node in enumerate(cluster.nodes))
+        left = Capacity(cluster, kept.slots)
+        hoard = (Slot(len(kept.slots) + n, node.id, left.free(node.id)["cpu"]) for n, node in enumerate(cluster.nodes))
         return replaced(kept, slots=kept.slots + tuple(hoard))
 
 
@@ -400,6 +401,44 @@ class ScribblesAfterALoss(PackScheduler):
         return super().replace(plan, lost, cluster)
 
 
+class Unsaid(Constraint, frozen=True, tag="broken.Unsaid"):
+    """Demands nothing, and says nothing of it."""
+
+    def forbids(self, ranks: Any, node: Any, placed: Any) -> bool:
+        return False
+
+    def told(self) -> str:
+        return ""
+
+
+class Named(Unsaid, frozen=True, tag="broken.Named"):
+    """Says what it demands."""
+
+    def told(self) -> str:
+        return f"{self.by} demands nothing"
+
+
+class Namesake(Named, frozen=True, tag="broken.Named"):
+    """Has the tag of another."""
+
+
+class Mute(PackScheduler):
+    """Its constraint says nothing."""
+
+    demands: Constraint = Unsaid("mute")
+
+    @hookimpl
+    def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        made = super().place(request, cluster, plan)
+        return replaced(made, constraints=(*made.constraints, self.demands))
+
+
+class Confusable(Mute):
+    """Its constraint would be taken for another where the plan is read."""
+
+    demands = Namesake("confusable")
+
+
 BROKEN: dict[type[Scheduler], set[str]] = {
     Unmarked: {"test_it_has_the_hook_that_places"},
     Raises: {"test_it_answers_with_a_plan_or_refuses"},
@@ -420,6 +459,8 @@ BROKEN: dict[type[Scheduler], set[str]] = {
     WrongPeers: {"test_peers_are_ranks_of_the_job"},
     StartsOver: {"test_what_was_decided_before_stays"},
     Disobeys: {"test_constraints_hold"},
+    Mute: {"test_constraints_of_its_own_can_be_told_and_travel"},
+    Confusable: {"test_constraints_of_its_own_can_be_told_and_travel", "test_plans_survive_json"},
     Lists: {"test_plans_survive_json"},
     Throws: {
         "test_the_same_question_has_the_same_answer",

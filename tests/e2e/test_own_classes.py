@@ -47,10 +47,10 @@ class Group(Workload):
     preload = ("torch.distributed",)
 
     def setup(self, ctx):
-        import rolemesh.torch
+        import rolemesh_torch
 
         self.ctx, self.total = ctx, 0
-        rolemesh.torch.join(ctx)
+        rolemesh_torch.join(ctx)
 
     @operator(rows=Split())
     def add(self, rows):
@@ -183,6 +183,73 @@ def test_a_strategy_of_the_jobs_own_places(own: Callable[..., Job]) -> None:
     planned = job.cli("plan", "job.yaml", "--json")
     assert planned.returncode == 0, planned.stderr
     assert {rank["rule"] for rank in json.loads(planned.stdout)["ranks"]} == {"own: anywhere"}
+
+
+EVEN = """
+from rolemesh import PlanBuilder, Scheduler, hookimpl
+from rolemesh.placement import Constraint
+
+
+class Skew(Constraint, frozen=True, tag="own.Skew"):
+    role: str
+
+    def forbids(self, ranks, node, placed):
+        here, more = placed.here("label.rack", node), len(ranks.get(self.role, ()))
+        least = min(each[self.role] for each in placed.domains("label.rack").values())
+        return bool(more) and here[self.role] + more - least > 1
+
+    def told(self):
+        return f"racks differ by one rank of {self.role}"
+
+
+class Even(Scheduler):
+    @hookimpl
+    def place(self, request, cluster, plan):
+        builder = PlanBuilder(request, cluster, plan)
+        builder.constrain(Skew("even", "work"))
+        return builder.build()
+"""
+EVEN_JOB = """
+name: own
+flow: even_flow.py:even
+steps: 60
+roles:
+  work: {use: function, world_size: 4, options: {target: even_flow.py:Work}, resources: {cpu: 1}}
+placement: [{use: "even.py:Even"}]
+failover: [{use: node, options: {node_wait_s: 0.1}}]
+snapshots: {replicas: 1}
+observers: []
+lease_s: 2
+"""
+EVEN_FLOW = """
+import time
+from rolemesh import flow
+
+
+class Work:
+    def step(self):
+        time.sleep(0.05)
+
+
+@flow
+def even(job):
+    job.work.step()
+"""
+RACKS = "3x(cpu=2,label.rack=a),2x(cpu=2,label.rack=b)"
+
+
+def test_a_constraint_of_the_jobs_own_holds_in_the_plan_and_after_a_node_is_lost(own: Callable[..., Job]) -> None:
+    job = own(EVEN_JOB)
+    (job.folder / "even.py").write_text(EVEN)
+    (job.folder / "even_flow.py").write_text(EVEN_FLOW)
+    planned = job.cli("plan", "job.yaml", "--nodes", RACKS)
+    assert "held to: racks differ by one rank of work" in planned.stdout, planned.stderr
+    done = job.run("--nodes", RACKS, "--chaos", "kills=1,seed=1,targets=node")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [moved] = [event["data"] for event in job.events() if event["kind"] == "replanned"]
+    racks = {f"node-{n}": "a" if n < 3 else "b" for n in range(5)}
+    homes = [racks[moved["plan"]["slots"][a["slot"]]["node"]] for a in moved["plan"]["assignments"]]
+    assert sorted(homes) == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ class Group(Workload):
     preload = ("torch.distributed",)
 
     def setup(self, ctx):
-        import rolemesh.torch
+        import rolemesh_torch
 
         self.work_s = 0.15 if ctx.rank == 1 else 0.02
-        rolemesh.torch.join(ctx)
+        rolemesh_torch.join(ctx)
 
     @operator(one=Broadcast())
     def train(self, one):

@@ -11,7 +11,8 @@ from rolemesh.errors import JobFileError, Problems
 from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.prepared import prepare
 from rolemesh.spec import JobFile, load
-from rolemesh_durable.bundle import environment_of
+from rolemesh_durable.engine import DurableEngine
+from rolemesh_durable.environments import environment_of, wrong_environments
 from rolemesh_durable.protocol.job import Environment
 
 HELLO = Path(__file__).parents[2] / "examples/hello/job.yaml"
@@ -34,9 +35,7 @@ def job(folder: Path, environment: str, **environ: str) -> JobFile:
 
 def errors(folder: Path, environment: str) -> list[tuple[str, str]]:
     """Place and cause of each."""
-    with pytest.raises((JobFileError, Problems)) as caught:
-        job(folder, environment)
-    found = list(getattr(caught.value, "errors", [caught.value]))
+    found = list(wrong_environments(job(folder, environment)))
     assert all(error.remedy for error in found)
     return [((error.where or "").removeprefix(f"{folder}/"), error.what) for error in found]
 
@@ -76,6 +75,11 @@ def test_what_pip_is_not_given_is_refused_with_its_line(tmp_path: Path, line: st
 def test_a_folder_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
     [(where, what)] = errors(tmp_path, "{working_dir: gone}")
     assert (where, what) == ("job.yaml:7: roles.a.runtime_env.working_dir", f"there is no folder {tmp_path / 'gone'}")
+
+
+def test_the_engine_says_so_before_anything_starts() -> None:
+    with pytest.raises(JobFileError, match=r"roles\.source\.runtime_env.*: there is no folder /gone"):
+        DurableEngine.check(prepare(HELLO, ["roles.source.runtime_env.working_dir=/gone"]))
 
 
 def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path) -> None:

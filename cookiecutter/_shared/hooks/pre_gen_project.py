@@ -11,11 +11,11 @@ import sys
 KERNEL_NAMES = (
     "attach", "backends", "backlog", "checkpoint", "checks", "collocation", "console", "disk", "drain", "durable",
     "events", "failover-job", "failover-more-memory", "failover-node", "failover-process", "failover-shrink",
-    "files", "fsdp", "function", "inline", "job", "launch", "local", "logs", "mariadb", "matmul", "memory",
+    "files", "fsdp", "function", "inline", "job", "launch", "local", "lock", "logs", "mariadb", "matmul", "memory",
     "more-memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray",
     "reasoning-gym", "reasoning-gym-reward", "rehearsal", "scale", "scaler-backlog", "scalers", "script",
     "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "standard", "status", "stop", "stores",
-    "subgraph", "tcp", "testing", "transports", "vllm", "vllm-decode", "vllm-prefill",
+    "subgraph", "tcp", "testing", "torch", "transports", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")

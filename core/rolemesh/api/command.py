@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
+from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import Plugin
 
 
@@ -12,7 +14,8 @@ class Command(Plugin):
     """Base of commands (entry-point group ``rolemesh.commands``).
 
     A command named ``stop`` is the verb ``rolemesh stop``, one named ``plugins.check`` is ``rolemesh plugins check``,
-    and one named ``run.chaos``, a `RunOption`, adds its options to ``rolemesh run``.
+    and one named ``run.chaos``, a `RunOption`, adds its options to ``rolemesh run``; ``plan.traffic``, a `PlanOption`,
+    to ``rolemesh plan``.
     """
 
     help: ClassVar[str] = ""
@@ -27,10 +30,26 @@ class Command(Plugin):
 class RunOption(Command):
     """Options of ``rolemesh run``: the fields of `Options`. It does the run if `wanted`."""
 
+    def admission(self, job: Path) -> Any:
+        """Who looks at each plugin of the job file `job` before it is imported, a `rolemesh.plugins.select.Admission`;
+        or None."""
+
     def wanted(self) -> bool:
         """Whether one of its options has been given."""
         return bool(self.options != type(self.options)())
 
     def run(self, run: Any) -> int:
         """Do the run, a `rolemesh.job.run.JobRun`, and return the exit code."""
+        raise NotImplementedError
+
+
+class PlanOption(Command):
+    """Options of ``rolemesh plan``: the fields of `Options`. It tells more of a plan."""
+
+    def overrides(self, job: Path, given: Sequence[str]) -> Sequence[str]:
+        """What it overrides of the job file `job`, beside those `given`, before the job is planned."""
+        return ()
+
+    def tell(self, job: Any, cluster: ClusterView, plan: Any) -> tuple[Mapping[str, Any], str]:
+        """What it adds to the plan of a `rolemesh.job.prepared.Prepared`: to its JSON, and as text, "" for nothing."""
         raise NotImplementedError

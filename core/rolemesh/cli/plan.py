@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,16 +9,16 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from pydantic import ByteSize
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rolemesh.api.command import PlanOption
 from rolemesh.cli._output import print_json
-from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
-from rolemesh.inline.engine import profile
+from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides, chosen, with_options
+from rolemesh.cli.verbs import options_of
 from rolemesh.job.explain import explain
-from rolemesh.job.planning import check_placed, plan_job
+from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
 from rolemesh.placement.nodes import parse_nodes, this_machine
 
@@ -27,41 +26,44 @@ WIDTH = 100
 NUMBERS = ("lag", "credits", "window", "cpu")
 
 
-def command(
+def verb(given: Sequence[str]) -> Any:
+    """The verb, with the options of those who tell more of a plan."""
+    extra = options_of("plan")
+    return with_options(lambda **values: _plan(chosen(extra, values), values), _fixed, [e.Options for e in extra])
+
+
+def _fixed(
     job: JobArgument,
     overrides: Overrides = None,
     nodes: Annotated[
         str | None,
         typer.Option(help="Plan for these nodes, e.g. '4x(cpu=32,gpu=8)'; default: this machine.", metavar="SPEC"),
     ] = None,
-    measure: Annotated[
-        bool, typer.Option("--profile", help="Run some steps in this process to measure what edges carry, first.")
-    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the graph, and ranks on nodes and slots with who decided it, without starting anything.
 
-    With --profile the job's first steps are run in this process, and the sizes of what operators return are shown as
-    `edges.sizes`, to be put into the job file: strategies such as `subgraph` keep on one node what moves most.
-
     Exit code 2 if something does not fit; the reasons are told role by role.
     """
+
+
+def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
+    job, nodes, given = values["job"], values["nodes"], list(values["overrides"] or ())
     cluster = parse_nodes(nodes) if nodes else this_machine()
-    given = list(overrides or ())
-    measured: dict[str, int] = {}
-    if measure:
-        measured = profile(job, given)
-        given.append(f"edges.sizes={json.dumps(measured)}")
+    for option in extra:
+        given += option.overrides(job, given)
     prepared = prepare(job, given).fitted(cluster)
     plan = prepared.plan(cluster)
-    told = explain(prepared, plan, cluster, plan_job(prepared.request, cluster, []))
-    if as_json:
+    told, texts = explain(prepared, plan, cluster), list[str]()
+    for option in extra:
+        more, text = option.tell(prepared, cluster, plan)
+        told |= more
+        texts += [text] if text else []
+    if values["as_json"]:
         print_json(told)
     else:
         _show(told, Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
-        if measured:
-            print("\nmeasured; put it into the job file:\n\nedges:\n  sizes:")
-            print("\n".join(f"    {label}: {amount}" for label, amount in measured.items()))
+        print(*texts, sep="\n", end="\n" if texts else "")
     check_placed(plan, prepared.job)
 
 
@@ -85,8 +87,6 @@ def _show(told: Mapping[str, Any], console: Console) -> None:
             console.print()
     for constraint in told["constraints"]:
         console.print(f"held to: {constraint}", markup=False)
-    if told["traffic"]["total"]:
-        console.print(_traffic(told["traffic"]))
 
 
 def _tables(told: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
@@ -110,19 +110,6 @@ def _edge(edge: Mapping[str, Any]) -> Sequence[object]:
     ends = f"{edge['from']} → {edge['to']}({edge['param']})", f"{edge['from_partition']} → {edge['to_partition']}"
     lag, window = f"≤ {edge['lag']}" if edge["newest"] else edge["lag"], edge["window"]
     return *ends, edge["route"], lag, edge["credits"] or "auto", window if edge["credits"] else f"{window}+"
-
-
-def _traffic(traffic: Mapping[str, Any]) -> str:
-    total, cross, by_role = traffic["total"], traffic["crossing"], traffic["crossing_by_role"]
-    told = f"crosses nodes: {_size(cross)} of {_size(total)} a step ({cross / total:.0%})"
-    told += f"; packed role by role: {_size(by_role)} ({by_role / total:.0%})"
-    unknown = traffic["unknown_flows"]
-    return told + (f"; {unknown} flows of unknown size do not count (edges.sizes)" if unknown else "")
-
-
-def _size(amount: float) -> str:
-    """``12.3 MB``."""
-    return ByteSize(amount).human_readable(decimal=True, separator=" ")
 
 
 def _runs(op: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""``rolemesh plugins``: ``list``, ``show``, ``check`` and ``lock``."""
+"""``rolemesh plugins``: ``list`` and ``show``. Others add verbs below it: ``check``, ``lock``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from rolemesh.cli._output import print_json, print_table
-from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
+from rolemesh.cli.arguments import JsonFlag
 from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
 from rolemesh.kinds import kind_named, kind_names
 from rolemesh.plugins.discovery import PluginRecord, discover
@@ -56,23 +56,6 @@ def show_plugin(
         print("\n\n".join(_text(plugin) for plugin in described))
     if any(plugin["status"] in ("broken", "incompatible") for plugin in described):
         raise typer.Exit(EXIT_NOT_STARTED)
-
-
-@command.command("lock")
-def lock_plugins(job: JobArgument, overrides: Overrides = None) -> None:
-    """Write down name, distribution, version and hash of every plugin that a job uses, for `rolemesh run --locked`.
-
-    The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
-    changed in the plugins.
-    """
-    from rolemesh.plugins.lock import lock_file, locked
-    from rolemesh.plugins.select import select
-    from rolemesh.spec import load
-
-    records = select(load(job, overrides or ())).records
-    path = lock_file(job)
-    path.write_text(locked(job.name, records), encoding="utf-8")
-    print(f"{path}: {len(records)} plugins")
 
 
 def named(name: str, kind: str | None) -> list[PluginRecord]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Annotated, Any
@@ -16,8 +15,8 @@ from pydantic import BaseModel
 
 from rolemesh.api.command import RunOption
 from rolemesh.api.failures import job_failed
-from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir
-from rolemesh.cli.verbs import run_options
+from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir, chosen, with_options
+from rolemesh.cli.verbs import options_of
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.job.prepared import prepare
@@ -27,21 +26,14 @@ from rolemesh.runs.run import runs_folder
 
 def verb(given: Sequence[str]) -> Any:
     """The verb, with the options of the engine that the arguments `given` choose."""
-    chosen = _chosen(given)
-    engine = engine_named("inline" if "inline" in chosen else chosen.get("engine"))
-    options = engine.options_for(chosen)
-    extra = run_options()
+    known = _known(given)
+    engine = engine_named("inline" if "inline" in known else known.get("engine"))
+    options, extra = engine.options_for(known), options_of("run")
 
-    def command(**values: Any) -> None:
-        raise typer.Exit(_run(engine, options, extra, values))
+    def do(**values: Any) -> None:
+        raise typer.Exit(_run(engine, options, chosen(extra, values), values))
 
-    fixed = inspect.signature(_fixed, eval_str=True)
-    added = [*_parameters(options), *(option for each in extra for option in _parameters(each.Options))]
-    parameters = [*fixed.parameters.values(), *added]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = _fixed.__doc__
-    return command
+    return with_options(do, _fixed, [options, *(each.Options for each in extra)])
 
 
 def _fixed(
@@ -55,9 +47,6 @@ def _fixed(
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when the job is running; its master goes on alone.")
-    ] = False,
-    locked: Annotated[
-        bool, typer.Option("--locked", help="Refuse plugins other than those of the job's lock (`plugins lock`).")
     ] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -81,7 +70,7 @@ def _fixed(
     """
 
 
-def _chosen(given: Sequence[str]) -> dict[str, str]:
+def _known(given: Sequence[str]) -> dict[str, str]:
     """The options in `given` with their values, as far as they can be told before it is known which there are."""
     found: dict[str, str] = {}
     for argument, after in pairwise((*given, "")):
@@ -91,35 +80,19 @@ def _chosen(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
-    """The fields of a model as options of a command."""
-    for name, field in options.model_fields.items():
-        if not field.exclude:
-            extra: Any = field.json_schema_extra
-            metavar = extra.get("metavar") if isinstance(extra, dict) else None
-            # Spelled out, a switch has no --no- counterpart.
-            option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=metavar)
-            typed, keyword = Annotated[field.annotation, option], inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(name, keyword, default=field.get_default(), annotation=typed)
-
-
-def _run(
-    engine: type[Engine], options: type[BaseModel], extra: Sequence[type[RunOption]], values: Mapping[str, Any]
-) -> int:
+def _run(engine: type[Engine], options: type[BaseModel], extra: Sequence[RunOption], values: Mapping[str, Any]) -> int:
     if values["detach"] and not engine.outlives:
         raise JobFileError("this engine runs the job in this process, so it cannot be detached", remedy="leave one out")
     of_engine = options(**{name: values[name] for name in options.model_fields if name in values})
-    job = prepare(values["job"], values["overrides"] or (), locked=values["locked"])
+    admission = next(filter(None, (option.admission(values["job"]) for option in extra)), None)
+    job = prepare(values["job"], values["overrides"] or (), admit=admission)
     folder = runs_folder(values["runs_dir"])
     run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
     with ExitStack() as after:
         for number in (signal.SIGTERM, signal.SIGHUP):  # they end a job as Ctrl-C does
             after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
-        for cls in extra:
-            option = cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields}))
-            if option.wanted():
-                return option.run(run)
-        return run.run()
+        wanted = next((option for option in extra if option.wanted()), None)
+        return run.run() if wanted is None else wanted.run(run)
 
 
 def _say(text: str) -> None:

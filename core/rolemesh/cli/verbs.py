@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh.plugins.static import attribute
-
-if TYPE_CHECKING:
-    from rolemesh.api.command import RunOption
-
 
 OWN = {
     "run": "Run a job.",
@@ -46,14 +42,14 @@ def verbs() -> dict[str, Verb]:
     """All verbs by name; one below another is ``plugins.check``."""
     found = {name: Verb(name) for name in OWN}
     for record in _installed():
-        if not record.name.startswith("run."):
+        if not record.name.startswith(("run.", "plan.")):
             found.setdefault(record.name, Verb(record.name, record))
     return found
 
 
-def run_options() -> list[type[RunOption]]:
-    """What adds options to ``rolemesh run``."""
-    return [_load(record) for record in _installed() if record.name.startswith("run.")]
+def options_of(verb: str) -> list[Any]:
+    """What adds options to ``rolemesh run``, or to ``rolemesh plan``: classes of their commands."""
+    return [_load(record) for record in _installed() if record.name.startswith(f"{verb}.")]
 
 
 def _load(record: PluginRecord) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.batch import Batch, Ragged, concat
@@ -45,18 +45,11 @@ def run_items(
     """
     for index in chosen:
         given = {**arguments, param: item_of(arguments[param], size, index)}
-        yield _made(arguments[param], size, index, given[param], method(**given))
+        yield item_made(arguments[param], size, index, given[param], method(**given))
 
 
-async def run_item(
-    method: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any], param: str, size: int, index: int
-) -> tuple[Any, ...]:
-    """As `run_items`, of an ``async def`` and one item."""
-    given = {**arguments, param: item_of(arguments[param], size, index)}
-    return _made(arguments[param], size, index, given[param], await method(**given))
-
-
-def _made(value: Any, size: int, index: int, given: Any, made: Any) -> tuple[Any, ...]:
+def item_made(value: Any, size: int, index: int, given: Any, made: Any) -> tuple[Any, ...]:
+    """The rows `made` of item `index` of `value`, which was `given`. Raises `ValueError` unless they are as many."""
     total, count = apart(value, size)
     before, after = _rows(given), _rows(made)
     if before != after:

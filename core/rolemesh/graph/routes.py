@@ -132,17 +132,6 @@ class Route(msgspec.Struct, frozen=True):
         """What `producer` sends to `consumer`, or None."""
         return self._selection(producer, consumer) if consumer in self.targets(producer) else None
 
-    @property
-    def whole(self) -> bool:
-        """Every payload is its producer's whole value, so chunks can be passed on one by one in order."""
-        match self.cut:
-            case "part":
-                return self.consumers == 1
-            case "overlap":
-                return self.producers % self.consumers == 0
-            case cut:
-                return cut == "whole"
-
     def _selection(self, producer: int, consumer: int) -> Selection:
         m, n = self.producers, self.consumers
         match self.cut:

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
@@ -24,11 +24,10 @@ from rolemesh.api.failures import Failure, describe
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.errors import EXIT_CODES, JobFailedError, JobFileError, RolemeshError, raise_all
-from rolemesh.graph.schedule import Activity
+from rolemesh.errors import EXIT_CODES, JobFileError, RolemeshError, raise_all
 from rolemesh.inline.steps import InlineSteps
 from rolemesh.job.engine import Engine, RunHandle, Say
-from rolemesh.job.prepared import Prepared, instances, prepare
+from rolemesh.job.prepared import Prepared, instances
 from rolemesh.runs.claim import claim
 from rolemesh.runs.digest import digest
 from rolemesh.runs.jsonl import event_line, metrics_line
@@ -231,26 +230,3 @@ class InlineRun(RunHandle):
         self._observers.broadcast("job_ended", result=result)
         write_json(self.run_dir / RESULT_FILE, result)
         return result
-
-
-PROFILE_STEPS = 3
-
-
-def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
-    """Run the first steps of a job inline and return the bytes that a step's call returns, by label.
-
-    Raises `RolemeshError`, and `JobFailedError` if the job fails in these steps.
-    """
-    known = prepare(path, overrides)
-    steps = PROFILE_STEPS + max((edge.lag for edge in known.graph.edges), default=0)
-    steps = min(steps, known.job.spec.steps or steps)
-    few = prepare(path, [*overrides, f"steps={steps}", "until={}", "observers=[]"])
-    with TemporaryDirectory(prefix="rolemesh-profile-") as folder:
-        engine = InlineEngine(InlineEngine.Options())
-        result = engine.start(few, Path(folder, few.job.spec.name), say=print).wait()
-    if result is None or result["status"] != "done":
-        message = result["message"] if result else "it has no result"
-        raise JobFailedError(f"the job failed while it was measured: {message}", where=str(path))
-    activity = Activity(few.graph)
-    calls = {op.label: sum(activity.active(op.id, step) for step in range(steps)) for op in few.graph.ops}
-    return {label: round(size / calls[label]) for label, size in result["produced_bytes"].items() if calls[label]}

@@ -12,24 +12,18 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import describe, route
 from rolemesh.graph.schedule import Activity
 from rolemesh.job.prepared import Prepared
-from rolemesh.placement import PlacementPlan, crossing
-from rolemesh.placement import describe as describe_constraint
+from rolemesh.placement import PlacementPlan
 from rolemesh.spec import JobFile, RoleSpec
 
 OPERATOR = ("label", "role", "operator", "every", "at", "constants", "streaming", "where")
 EDGE = ("param", "lag", "newest", "credits", "window")
 
 
-def explain(
-    prepared: Prepared, plan: PlacementPlan, cluster: ClusterView, by_role: PlacementPlan | None = None
-) -> dict[str, Any]:
-    """The graph, the routes, where each rank goes and why, and what crosses nodes, as JSON values.
-
-    `by_role` is a plan to compare with: what crosses nodes if the roles are packed one after the other.
-    """
+def explain(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView) -> dict[str, Any]:
+    """The graph, the routes, where each rank goes and why, as JSON values."""
     job, graph = prepared.job, prepared.graph
     roles = {name: _role(job, name, role) for name, role in job.spec.roles.items()}
-    activity, order, moved = Activity(graph), list(roles), crossing(prepared.request, plan)
+    activity, order = Activity(graph), list(roles)
     placed: list[dict[str, Any]] = []
     for assignment in sorted(plan.assignments, key=lambda a: (order.index(a.role), a.rank)):
         slot = plan.slots[assignment.slot]
@@ -46,11 +40,8 @@ def explain(
         "nodes": cluster.nodes,
         "bundles": plan.bundles(),
         "unplaced": plan.unplaced,
-        "constraints": [describe_constraint(constraint) for constraint in plan.constraints],
-        "traffic": {"total": moved.total, "crossing": moved.crossing, "unknown_flows": moved.unknown},
+        "constraints": [constraint.told() for constraint in plan.constraints],
     }
-    if by_role is not None:
-        result["traffic"]["crossing_by_role"] = crossing(prepared.request, by_role).crossing
     plain: dict[str, Any] = msgspec.to_builtins(result, enc_hook=str)
     return plain
 

@@ -15,9 +15,8 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.job.planning import flows_of, largest, plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
-from rolemesh.plugins.lock import lock_file, read_lock
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import Selected, Selection, select
+from rolemesh.plugins.select import Admission, Selected, Selection, select
 from rolemesh.spec import JobFile, WorldSize, load
 from rolemesh.spec.job_file import Written
 
@@ -29,7 +28,7 @@ NO_SIZES: Mapping[str, int] = {}
 class Prepared:
     """A checked job: its file, the plugins that it uses, its graph.
 
-    `source`, `overrides`, `locked` and `flow` are what it was prepared from.
+    `source`, `overrides`, `admit` and `flow` are what it was prepared from.
     """
 
     job: JobFile
@@ -37,12 +36,12 @@ class Prepared:
     graph: LogicalGraph
     source: Path | Written
     overrides: tuple[str, ...] = ()
-    locked: bool = False
+    admit: Admission | None = None
     flow: Flow | None = None
 
     def again(self, overrides: Sequence[str]) -> Prepared:
         """The same job with more overrides, prepared from scratch."""
-        return prepare(self.source, (*self.overrides, *overrides), locked=self.locked, flow=self.flow)
+        return prepare(self.source, (*self.overrides, *overrides), admit=self.admit, flow=self.flow)
 
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
@@ -127,25 +126,21 @@ class Prepared:
 
 
 def prepare(
-    source: Path | Written, overrides: Sequence[str] = (), *, locked: bool = False, flow: Flow | None = None
+    source: Path | Written, overrides: Sequence[str] = (), *, admit: Admission | None = None, flow: Flow | None = None
 ) -> Prepared:
-    """Load, select plugins, trace. With `locked`, plugins must be those of the lock beside the file.
+    """Load, select plugins, trace. With `admit`, plugins must be those that it lets in.
 
     `flow`: the flow itself, where it need not be imported.
 
     Raises `RolemeshError` with every problem that was found.
     """
-    lock = None
-    if locked and isinstance(source, Path):
-        lock = read_lock(lock_file(source))
-        lock.check_kernel(str(lock_file(source)))
     job = load(source, overrides)
-    selection = select(job, lock=lock)
+    selection = select(job, admit=admit)
     try:
         graph = trace_job(job, selection.roles, flow)
     except RolemeshError as error:
         raise job.placed(error) from error
-    return Prepared(job, selection, graph, source, tuple(overrides), locked, flow)
+    return Prepared(job, selection, graph, source, tuple(overrides), admit, flow)
 
 
 def instances(chosen: Iterable[Selected]) -> JobPlugins:

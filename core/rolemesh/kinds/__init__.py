@@ -128,8 +128,11 @@ def kind_named(name: str, where: str | None = None) -> Kind:
     if name in KERNEL:
         return KERNEL[name]  # every rank asks, and what is installed takes long to read
     if (found := kinds().get(name)) is None:
-        remedy = f"pip install {OFFERED[name]}" if name in OFFERED else nearest(name, kinds())
-        raise PluginError(f"there is no kind {name!r} of plugins", where=where, remedy=remedy)
+        what, remedy = f"there is no kind {name!r} of plugins", nearest(name, kinds())
+        if owner := OFFERED.get(name):
+            what += f": {owner}, which declares it, is not installed, or an older one is, whatever its code says"
+            remedy = f"pip install --force-reinstall {owner}; of a checkout, once more with --editable"
+        raise PluginError(what, where=where, remedy=remedy)
     return found
 
 

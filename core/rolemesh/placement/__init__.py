@@ -2,7 +2,7 @@
 
 from rolemesh.placement.builder import PlanBuilder, Wish, broken, smallest_conflict
 from rolemesh.placement.capacity import Capacity
-from rolemesh.placement.constraints import Apart, Constraint, Placed, Spread, Within, describe
+from rolemesh.placement.constraints import Apart, Constraint, Placed, Spread, Within
 from rolemesh.placement.plan import (
     Assignment,
     Flow,
@@ -13,10 +13,8 @@ from rolemesh.placement.plan import (
     Strategy,
     Unplaced,
 )
-from rolemesh.placement.traffic import Traffic, crossing, pairs
 from rolemesh.placement.validation import problems
 
 __all__ = ["Assignment", "Flow", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Strategy", "Unplaced"]
 __all__ += ["Capacity", "PlanBuilder", "Wish", "broken", "problems", "smallest_conflict"]
-__all__ += ["Apart", "Constraint", "Placed", "Spread", "Within", "describe"]
-__all__ += ["Traffic", "crossing", "pairs"]
+__all__ += ["Apart", "Constraint", "Placed", "Spread", "Within"]

@@ -16,7 +16,7 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.capacity import Capacity
-from rolemesh.placement.constraints import Constraint, Placed, Ranks, describe
+from rolemesh.placement.constraints import Constraint, Placed, Ranks, faulty, judged, revived
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
 
 Member = tuple[str, int]
@@ -61,7 +61,7 @@ class PlanBuilder:
         self._node_of[assignment.role, assignment.rank] = slot.node
         self._decided.add((assignment.role, assignment.rank))
         if slot.node in self.known:
-            self._placed.add(assignment.role, assignment.rank, slot)
+            self._placed.add(assignment.role, slot)
 
     # ----------------------------------------------------------------------------------------------- what is known
 
@@ -81,7 +81,7 @@ class PlanBuilder:
     def room(self, role: str, needs: Mapping[str, float], node: str, most: int) -> int:
         """How many ranks of `role` with `needs` each would fit on `node`, counted up to `most`."""
         fits = self._capacity.room(node, needs, most)
-        while fits and self._forbidden({role: range(fits)}, node):
+        while fits and self._judged({role: range(fits)}, node)[0]:
             fits -= 1
         return fits
 
@@ -89,20 +89,16 @@ class PlanBuilder:
 
     def constrain(self, constraint: Constraint) -> None:
         """Demand something of what is decided from now on, here and by the strategies that follow."""
-        if not isinstance(constraint, Constraint):
+        if not isinstance(constraint := revived(constraint), Constraint):
             raise TypeError(f"{constraint!r} is no constraint")
         if constraint not in self._constraints:
             self._constraints.append(constraint)
 
-    def _forbidden(self, ranks: Ranks, node: str) -> list[Constraint]:
-        """The constraints that keep these ranks from being together on `node`."""
+    def _judged(self, ranks: Ranks, node: str) -> tuple[list[Constraint], set[int]]:
+        """The constraints that keep these ranks from `node`, and the GPUs there that they must not use."""
         at = self._placed.nodes[node]
-        return [constraint for constraint in self._constraints if constraint.forbids(ranks, at, self._placed)]
-
-    def _foreign(self, ranks: Ranks, node: str) -> set[int]:
-        """The GPUs of `node` that a constraint keeps them from."""
-        at = self._placed.nodes[node]
-        return {index for constraint in self._constraints for index in constraint.devices(ranks, at, self._placed)}
+        found = [(constraint, *judged(constraint, ranks, at, self._placed)) for constraint in self._constraints]
+        return [constraint for constraint, no, _ in found if no], {index for *_, gpus in found for index in gpus}
 
     def put(
         self,
@@ -139,9 +135,10 @@ class PlanBuilder:
     def _put(self, wish: Wish, nodes: Iterable[str] | None) -> Slot | None:
         ranks = _by_role(wish.members)
         for node in self._candidates(_kind(wish)) if nodes is None else nodes:
-            if self._forbidden(ranks, node):
+            forbidden, foreign = self._judged(ranks, node)
+            if forbidden:
                 continue
-            slot = self._capacity.take(len(self._slots), node, wish.needs, self._foreign(ranks, node))
+            slot = self._capacity.take(len(self._slots), node, wish.needs, foreign)
             if slot is None:
                 continue
             slot = msgspec.structs.replace(slot, turns=wish.turns)
@@ -169,13 +166,6 @@ class PlanBuilder:
         self._refused[key].members.extend(members)
         self._refused[key].slots += 1
 
-    def refuse_together(self, wishes: Sequence[Wish], rule: str) -> None:
-        """These slots, which were to be on one node, get no place: `rule` says what belongs together."""
-        needs: Counter[str] = Counter()
-        for wish in wishes:
-            needs.update(wish.needs)
-        self.refuse([member for wish in wishes for member in wish.members], needs, f"{rule} belongs on one node")
-
     def build(self) -> PlacementPlan:
         """The new plan. How much the cluster misses is told last, when it is known what is left."""
         unplaced = list(self._unplaced)
@@ -190,7 +180,7 @@ class PlanBuilder:
         self._capacity.give_back(slot)
         for _ in range(members):
             assignment = self._assignments.pop()
-            self._placed.add(assignment.role, assignment.rank, slot, -1)
+            self._placed.add(assignment.role, slot, -1)
             del self._node_of[assignment.role, assignment.rank]
             self._decided.discard((assignment.role, assignment.rank))
 
@@ -215,8 +205,10 @@ class PlanBuilder:
             return {"nodes": "the cluster has no nodes"}
         violated: list[frozenset[str]] = []
         for node in self.nodes:
-            forbidden = map(describe, self._forbidden(ranks, node))
-            violated.append(frozenset({*self._capacity.short(node, needs, self._foreign(ranks, node)), *forbidden}))
+            forbidden, foreign = self._judged(ranks, node)
+            violated.append(
+                frozenset({*self._capacity.short(node, needs, foreign), *(each.told() for each in forbidden)})
+            )
         if not all(violated):
             return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {
@@ -279,20 +271,22 @@ def violations(
     for a in plan.assignments:
         if (slot := plan.slots[a.slot]).node in placed.nodes:
             on.setdefault(a.slot, []).append(a)
-            placed.add(a.role, a.rank, slot)
+            placed.add(a.role, slot)
     decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
     placed.left = Counter({role: size - decided[role] for role, size in (sizes or {}).items()})
     for number in sorted(on, reverse=True) if plan.constraints else ():
         slot, ranks = plan.slots[number], _by_role([(a.role, a.rank) for a in on[number]])
         for a in on[number]:
-            placed.add(a.role, a.rank, slot, -1)
+            placed.add(a.role, slot, -1)
         node = placed.nodes[slot.node]
-        for each in plan.constraints:
-            used = {index for index, _ in slot.gpus}
-            if each.forbids(ranks, node, placed) or not used.isdisjoint(each.devices(ranks, node, placed)):
+        for each in map(revived, plan.constraints):
+            no, foreign = judged(each, ranks, node, placed)
+            if (no, foreign) != judged(each, ranks, node, placed):
+                raise faulty(each, "answers differently when it is asked again")
+            if no or not foreign.isdisjoint(index for index, _ in slot.gpus):
                 yield each, on[number][-1]
         for a in on[number]:
-            placed.add(a.role, a.rank, slot)
+            placed.add(a.role, slot)
 
 
 def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assignment] | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import msgspec
 
 from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.errors import PlacementError
 
 if TYPE_CHECKING:
     from rolemesh.placement.plan import Slot
@@ -25,7 +26,7 @@ Ranks: TypeAlias = Mapping[str, Collection[int]]
 
 
 class Placed:
-    """What is placed so far: which ranks are where, and how many of each role there are in each domain.
+    """What is placed so far: how many ranks of each role there are in each domain.
 
     `nodes` are those of the cluster by id, `left` is how many ranks of a role have no place yet, and may get one.
     """
@@ -33,13 +34,8 @@ class Placed:
     def __init__(self, cluster: ClusterView, sizes: Mapping[str, int]) -> None:
         self.nodes = {node.id: node for node in cluster.nodes}
         self.left = Counter(sizes)
-        self._ranks: defaultdict[str, dict[int, NodeView]] = defaultdict(dict)
         self._in: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._on: defaultdict[str, defaultdict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-
-    def ranks(self, role: str) -> Mapping[int, NodeView]:
-        """Where the ranks of a role are that have a place."""
-        return self._ranks[role]
 
     def domains(self, domain: str) -> dict[str, Counter[str]]:
         """The cluster's domains of this sort by name, and in each how many ranks of which role there are."""
@@ -55,11 +51,8 @@ class Placed:
         """How many ranks of which role are on each GPU of `node`."""
         return self._on[node.id]
 
-    def add(self, role: str, rank: int, slot: Slot, count: int = 1) -> None:
+    def add(self, role: str, slot: Slot, count: int = 1) -> None:
         """A rank is on `slot`; with a `count` of -1 it is not after all."""
-        self._ranks[role].pop(rank, None)
-        if count > 0:
-            self._ranks[role][rank] = self.nodes[slot.node]
         self.left[role] -= count
         self._in["node", slot.node][role] += count
         for label, value in self.nodes[slot.node].labels.items():
@@ -93,6 +86,12 @@ class Constraint(msgspec.Struct, frozen=True, tag=True):
     def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
         """The GPUs of `node` that these ranks must not use."""
         return ()
+
+    @classmethod
+    def tagged(cls, tag: object) -> list[type[Constraint]]:
+        """The classes of constraints with this tag that this process has imported."""
+        below = [each for derived in cls.__subclasses__() for each in derived.tagged(tag)]
+        return [cls, *below] if cls.__struct_config__.tag == tag else below
 
 
 class Apart(Constraint, frozen=True):
@@ -165,12 +164,27 @@ class Within(Constraint, frozen=True):
 
 def revived(data: Any) -> Any:
     """A constraint that has travelled, as what it was, if its class is known here; anything else as it is."""
-    classes = list[type[Constraint]](Constraint.__subclasses__() if isinstance(data, dict) else ())
-    for cls in classes:
-        classes += cls.__subclasses__()
-        if cls.__struct_config__.tag == data.get("type"):
-            return msgspec.convert(data, cls)
-    return data
+    found = Constraint.tagged(data.get("type")) if isinstance(data, dict) else ()
+    return msgspec.convert(data, found[0]) if found else data
+
+
+def judged(constraint: Constraint, ranks: Ranks, node: NodeView, placed: Placed) -> tuple[bool, frozenset[int]]:
+    """Whether it forbids these ranks there, and which GPUs it keeps them from; see `Constraint`.
+
+    Raises `PlacementError` that names it and its strategy for an exception in it, and for an answer that is none.
+    """
+    try:
+        if (no := constraint.forbids(ranks, node, placed)) not in (True, False):
+            raise TypeError(f"forbids() returned {no!r}")
+        return bool(no), frozenset(constraint.devices(ranks, node, placed))
+    except Exception as error:
+        raise faulty(constraint, f"failed: {type(error).__name__}: {error}") from error
+
+
+def faulty(constraint: Constraint, why: str) -> PlacementError:
+    """The error for a constraint that does something else than it must."""
+    cls, remedy = type(constraint), f"report it to the author of {constraint.by}"
+    return PlacementError(f"{constraint.by}'s constraint {cls.__module__}.{cls.__name__} {why}", remedy=remedy)
 
 
 def domain_of(node: NodeView, domain: str) -> str | None:
@@ -178,11 +192,6 @@ def domain_of(node: NodeView, domain: str) -> str | None:
     if domain.startswith("label."):
         return node.labels.get(domain.removeprefix("label."))
     return node.id
-
-
-def describe(constraint: Constraint) -> str:
-    """What it demands, in words that name the strategy."""
-    return constraint.told()
 
 
 def _word(domain: str) -> str:

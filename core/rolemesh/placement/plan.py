@@ -6,7 +6,7 @@ share a slot share its resources, which is what collocation means. A node's *bun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -139,14 +139,6 @@ class PlacementPlan(msgspec.Struct, frozen=True):
             for name, amount in {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}.items():
                 bundle[name] = bundle.get(name, 0.0) + amount
         return result
-
-    def free(self, cluster: ClusterView) -> Mapping[str, dict[str, float]]:
-        """Per node what the cluster has and this plan has not taken."""
-        bundles, free = self.bundles(), dict[str, dict[str, float]]()
-        for node in cluster.nodes:
-            taken, has = bundles.get(node.id, {}), {"cpu": node.cpu, "gpu": node.gpu, **node.custom}
-            free[node.id] = {name: amount - taken.get(name, 0.0) for name, amount in has.items()}
-        return free
 
 
 class Strategy(NamedTuple):

@@ -10,7 +10,7 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PlacementError
 from rolemesh.placement.builder import violations
-from rolemesh.placement.constraints import describe
+from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
 
 TOLERANCE = 1e-6
@@ -80,8 +80,9 @@ def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
             yield f"used GPU {index} of {node}, which has {known[node].gpu:g}"
         elif share > 1 + TOLERANCE:
             yield f"gave away {share:g} of GPU {index} on {node}"
-    for node, free in plan.free(cluster).items():
-        for name, amount in free.items():
+    capacity = Capacity(cluster, plan.slots)
+    for node in known:
+        for name, amount in capacity.free(node).items():
             if amount < -TOLERANCE:
                 yield f"took {-amount:g} {name} more than {node} has"
 
@@ -94,10 +95,10 @@ def forbidden(
     for constraint, a in violations(after, cluster, {role.role: role.world_size for role in request.roles}):
         node = after.slots[a.slot].node
         if a not in held:
-            yield f"put {_rank(a)} on {node}, but {describe(constraint)}"
+            yield f"put {_rank(a)} on {node}, but {constraint.told()}"
         elif constraint not in before.constraints:
             where = f"{_rank(a)} is on {node} ({a.rule})"
-            yield f"demands what the plan before does not meet: {describe(constraint)}, but {where}"
+            yield f"demands what the plan before does not meet: {constraint.told()}, but {where}"
 
 
 def _rank(a: Assignment) -> str:
@@ -127,6 +128,8 @@ def checked(
         raise impossible(name, f"returned a {type(after).__name__}, not a PlacementPlan")
     try:
         problem = next(problems(request, cluster, before, after), None)
+    except PlacementError:
+        raise  # of a constraint, which it names
     except Exception as error:
         raise impossible(name, f"returned a plan that cannot be read: {type(error).__name__}: {error}") from error
     if problem is not None:

@@ -23,7 +23,7 @@ Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 class PluginRecord(msgspec.Struct, frozen=True):
     """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not ``available``.
 
-    `sha256` is what its content must be (see `rolemesh.plugins.lock`), "" if nobody says.
+    `sha256` is what its content must be, in every process that imports it; "" if nobody says.
 
     It is plain data: the driver resolves a name to it once, and every other process imports exactly this. A class of
     the job's own has no distribution, and `target` is its file and name (see `own_class`).
@@ -82,8 +82,11 @@ def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | Non
     A distribution that appears twice on ``sys.path`` counts once: the first, which is the one that would be imported.
     """
     environ = os.environ if environ is None else environ
+    order = kind_names()
+    for kind in set(only or ()).difference(order):
+        kind_named(kind)  # says why there is none
     disabled, allowed = _names(environ.get(DISABLED, "")), _names(environ.get(ALLOWED, ""))
-    records = [_judged(record, disabled, allowed) for record in _installed(kind_names() if only is None else only)]
+    records = [_judged(record, disabled, allowed) for record in _installed(order if only is None else only)]
     offers: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available":
@@ -95,7 +98,6 @@ def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | Non
             )
             for record in same:
                 records[records.index(record)] = msgspec.structs.replace(record, status="duplicate", error=error)
-    order = kind_names()
     return tuple(sorted(records, key=lambda record: (order.index(record.kind), record.name, record.distribution)))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,13 +15,23 @@ from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshErr
 from rolemesh.kinds import KERNEL, job_keys, kinds
 from rolemesh.plugins.discovery import PluginRecord, discover, find, own_class
 from rolemesh.plugins.drivers import load
-from rolemesh.plugins.lock import Lock
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Use
 from rolemesh.spec.places import Path
 from rolemesh.spec.problems import problems
 
 VERSION = ("kind", "distribution", "version")
+
+
+class Admission(NamedTuple):
+    """Who looks at a plugin before anything of it is imported, and the argument of ``rolemesh run`` that asks for it.
+
+    `look` is given the record and the place that names it, and returns the record, maybe with the `sha256` that its
+    content must have in every process; it raises `PluginError` for one that must not be used.
+    """
+
+    look: Callable[[PluginRecord, str], PluginRecord]
+    argument: str
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,14 @@ class Selection:
         return {each.name: {name: getattr(each, name) for name in VERSION} for each in self.records}
 
 
-def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | None = None) -> Selection:
+def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admission | None = None) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
 
-    With `lock`, no plugin is imported that it does not name.
+    With `admit`, no plugin is imported that it refuses.
     Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the job file.
     """
     import_paths(job.base)
-    chooser, spec = _Chooser(job, discover(environ=environ), lock), job.spec
+    chooser, spec = _Chooser(job, discover(environ=environ), admit), job.spec
     choose = partial(chooser.choose, "workloads")
     roles = {name: choose(role.use, role.options, ("roles", name)) for name, role in spec.roles.items()}
     lists = {
@@ -98,8 +108,8 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, lock: Lock | 
 class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
-    def __init__(self, job: JobFile, records: Sequence[PluginRecord], lock: Lock | None) -> None:
-        self.job, self.records, self.lock = job, records, lock
+    def __init__(self, job: JobFile, records: Sequence[PluginRecord], admit: Admission | None) -> None:
+        self.job, self.records, self.admit = job, records, admit
         self.errors: list[RolemeshError] = []
         self._failed: set[tuple[str, str]] = set()
 
@@ -133,7 +143,7 @@ class _Chooser:
             return None
         try:
             record = own_class(kind, reference, self.job.base) or find(kind, reference, self.records, where)
-            record = self.lock.checked(record, where) if self.lock is not None else record
+            record = self.admit.look(record, where) if self.admit is not None else record
             cls = load(record, where)
             return Selected(record, cls, validate_options(self.job, cls, options, (*path, "options")), where)
         except PluginError as error:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
-from rolemesh.spec.runtime_env import RuntimeEnv
 from rolemesh.spec.world_size import WorldSizeField
 
 if TYPE_CHECKING:
@@ -53,6 +52,19 @@ class Resources(_Strict):
     """Custom Ray resources by name."""
     most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a custom one."""
+
+
+class RuntimeEnv(_Strict):
+    """What a role's processes find around them, apart from the other roles'. An engine whose roles have processes of
+    their own makes it, and checks `pip` and `working_dir`."""
+
+    pip: list[str] = Field(default_factory=list)
+    """What pip installs for this role, on top of what is installed: requirements, one each; paths of wheels are
+    relative to the job file."""
+    env_vars: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(default_factory=dict)
+    """Environment variables of this role's processes."""
+    working_dir: str | None = None
+    """The folder that this role's processes run in and import from first, relative to the job file."""
 
 
 class RoleSpec(Use):
@@ -122,7 +134,8 @@ class EdgesSpec(_Strict):
     retention: RetentionSpec = Field(default_factory=RetentionSpec)
     sizes: dict[str, ByteSize] = Field(default_factory=dict)
     """What a step's call of an operator returns, all ranks together, by its label, e.g.
-    {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile` measures it."""
+    {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile` measures it
+    (rolemesh-subgraph)."""
 
 
 class MetricsSpec(_Strict):

@@ -97,8 +97,6 @@ def _other(
     if details["type"] == "missing":
         return kind(f"{key!r} is missing", where=where, remedy=f"add it: {key}: …" if key in known else "add it")
     cause = (details.get("ctx") or {}).get("error")
-    if isinstance(cause, RolemeshError):
-        return kind(cause.what, where=where, remedy=cause.remedy)
     text = str(cause) if cause is not None else details["msg"].removeprefix("Input ").removeprefix("Value error, ")
     return kind(text, where=where)
 

@@ -48,7 +48,7 @@ def test_no_name_of_a_plugin_or_distribution_of_this_repository_can_be_taken() -
     taken = set()
     for folder in [ROOT, *(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]:
         project = pyproject(folder)["project"]
-        taken |= {name for group in project["entry-points"].values() for name in group if "." not in name}
+        taken |= {name for group in project.get("entry-points", {}).values() for name in group if "." not in name}
         taken |= {project["name"].removeprefix("rolemesh-")}
     names = runpy.run_path(str(SHARED / "hooks" / "pre_gen_project.py"))["KERNEL_NAMES"]
     assert set(names) == taken - {"rolemesh"}

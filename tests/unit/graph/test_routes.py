@@ -29,7 +29,6 @@ def deliver(path: Route, values: Sequence[Any]) -> list[Any]:
     sources = [path.sources(consumer) for consumer in range(path.consumers)]
     expected = {(p, c) for c, producers in enumerate(sources) for p in producers}
     assert set(inbox) == expected, "what is sent and what is awaited differ"
-    assert path.whole == all(send.selection == Whole() for p in range(path.producers) for send in path.sends(p))
     return [combine([inbox[p, c] for p in producers], path.combine) for c, producers in enumerate(sources)]
 
 
@@ -192,7 +191,6 @@ def test_the_overlap_of_two_and_three_ranks_is_exact_thirds() -> None:
     assert path.sends_to(0, 1) == Part(0, 2, 3, 3)
     assert path.sends_to(0, 2) is None
     assert [list(path.sources(consumer)) for consumer in range(3)] == [[0], [0, 1], [1]]
-    assert not path.whole
     assert route(Split(), 4, Split(), 2).sends_to(3, 1) == Whole()
 
 
@@ -201,7 +199,7 @@ def test_between_two_single_ranks_every_row_partition_is_the_identity() -> None:
         for dst in (Split(), Broadcast()):
             path = route(src, 1, dst, 1)
             value = object()
-            assert (path.kind, path.whole) == ("identity", True)
+            assert path.kind == "identity"
             assert deliver(path, [value]) == [value]
 
 

@@ -8,6 +8,7 @@ import pytest
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
+from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, Constraint, Placed, PlanBuilder, Slot, Strategy
 from rolemesh.placement.constraints import Ranks
 from rolemesh.placement.nodes import parse_nodes
@@ -133,3 +134,48 @@ def test_it_holds_after_a_node_is_lost_as_far_as_what_is_left_lets_it() -> None:
     alone = replan(REQUEST, plan, ("node-2", "node-3"), RACKS, [pack])  # nothing but rack a is left
     assert not alone.unplaced
     assert racks(alone) == ["a"] * 4
+
+
+class Faulty(Constraint, frozen=True, tag="test.Faulty"):
+    """Fails, answers nonsense, or changes its mind."""
+
+    how: str
+
+    def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
+        if self.how == "raises":
+            raise ZeroDivisionError("no racks")
+        if self.how == "says nothing":
+            return None  # type: ignore[return-value]
+        ASKED.append(node.id)
+        return len(ASKED) % 2 == 0
+
+    def told(self) -> str:
+        return "demands something"
+
+
+ASKED: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("raises", "failed: ZeroDivisionError: no racks"),
+        ("says nothing", "failed: TypeError: forbids() returned None"),
+        ("changes its mind", "answers differently when it is asked again"),
+    ],
+)
+def test_one_that_is_wrong_is_named_whoever_places(how: str, why: str) -> None:
+    def constrain(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        return msgspec.structs.replace(plan, constraints=(Faulty("mine", how),))
+
+    with pytest.raises(PlacementError) as caught:
+        plan_job(REQUEST, RACKS, [("mine", constrain)])
+    assert caught.value.what == f"mine's constraint {__name__}.Faulty {why}"
+    assert caught.value.remedy == "report it to the author of mine"
+
+
+def test_one_whose_class_was_imported_after_the_plan_was_read_holds_too() -> None:
+    plan = PlacementPlan()
+    data = msgspec.to_builtins(SKEW)
+    msgspec.structs.force_setattr(plan, "constraints", (data,))  # as it is before the plugin is imported
+    assert PlanBuilder(REQUEST, RACKS, plan).build().constraints == (SKEW,)

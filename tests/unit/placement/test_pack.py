@@ -13,7 +13,7 @@ from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
-from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh.placement import Assignment, Capacity, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
 from rolemesh.placement.nodes import parse_nodes
 
 PACK = PackScheduler(NoOptions())
@@ -128,10 +128,10 @@ def test_every_rank_is_placed_once_within_capacity_or_told_missing(case: tuple[P
     plan = plan_job(request, cluster, [])
     ranks = [(role.role, rank) for role in request.roles for rank in range(role.world_size)]
     assert sorted([(a.role, a.rank) for a in plan.assignments] + [(u.role, u.rank) for u in plan.unplaced]) == ranks
-    assert all(amount >= -1e-6 for free in plan.free(cluster).values() for amount in free.values())
+    left = {node: Capacity(cluster, plan.slots).free(node) for node in (each.id for each in cluster.nodes)}
+    assert all(amount >= -1e-6 for free in left.values() for amount in free.values())
     assert all("needs" in u.reason or "no nodes" in u.reason for u in plan.unplaced)
     if plan.unplaced:
-        left = {node.id: plan.free(cluster)[node.id] for node in cluster.nodes}
         first = request.role(plan.unplaced[0].role)
         whole = [amounts for amounts in left.values() if amounts["cpu"] >= first.cpu and not first.gpu]
         assert not whole, "a rank was left although a node has room for it"

@@ -12,7 +12,16 @@ from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
-from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot, Strategy, Unplaced
+from rolemesh.placement import (
+    Assignment,
+    Capacity,
+    PlacementPlan,
+    PlacementRequest,
+    RoleRequest,
+    Slot,
+    Strategy,
+    Unplaced,
+)
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.protocol.replan import replan
 
@@ -155,7 +164,7 @@ def test_whatever_is_lost_the_new_plan_is_possible_and_moves_nobody_without_need
     for rank, node in before.items():
         if node in usable:
             assert now[rank] == node
-    for free in after.free(without(seen, *lost)).values():
-        assert all(amount > -1e-6 for amount in free.values())
+    capacity = Capacity(without(seen, *lost), after.slots)
+    assert all(amount > -1e-6 for node in capacity.nodes for amount in capacity.free(node).values())
     again = replan(request, after, (), without(seen, *lost), strategies)
     assert homes(again) == now, "what has been settled is not moved again"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import PluginError
+from rolemesh.kinds import OFFERED
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 
 Install = Callable[..., Path]
@@ -27,6 +28,19 @@ def test_discovery_imports_no_plugin(toy: object) -> None:
 
 def test_the_kernels_own_plugins_are_found_the_same_way() -> None:
     assert {record.distribution for record in discover(("workloads",)) if record.name == "function"} == {"rolemesh"}
+
+
+def test_a_kind_that_nothing_installed_declares_names_the_distribution_that_does(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a partial upgrade: the code asks for a kind that the metadata of its distribution do not have yet."""
+    monkeypatch.setitem(OFFERED, "gadgets", "gadget-engine")
+    install("gadget-dist", "1.0", {"gadgets": {"one": "a:B"}})
+    with pytest.raises(
+        PluginError, match="there is no kind 'gadgets' of plugins: gadget-engine, which declares it"
+    ) as e:
+        discover(("gadgets",))
+    assert "pip install --force-reinstall gadget-engine" in str(e.value.remedy)
 
 
 def test_a_distribution_seen_twice_is_one_plugin_the_first_on_the_path(install: Install) -> None:

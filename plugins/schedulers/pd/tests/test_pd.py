@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
+from rolemesh.placement import Capacity
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_pd import PdOptions, PdScheduler
 
@@ -103,4 +104,5 @@ def test_units_are_whole_within_capacity_or_refused(units_: int, each: tuple[int
     assert all(len(nodes) == 1 for nodes in units(plan))
     room = sum(gpu // (p + d) for gpu in gpus)
     assert len(plan.assignments) == min(room, units_) * (p + d)
-    assert all(amount >= 0 for free in plan.free(parse_nodes(cluster)).values() for amount in free.values())
+    capacity = Capacity(parse_nodes(cluster), plan.slots)
+    assert all(amount >= 0 for node in capacity.nodes for amount in capacity.free(node).values())

@@ -11,10 +11,10 @@ from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
-from rolemesh.placement import Flow, broken, crossing
+from rolemesh.placement import Flow, broken
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_separation import SeparationOptions, SeparationScheduler
-from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler
+from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler, crossing
 
 MB = 1e6
 SUBGRAPH = SubgraphScheduler(SubgraphOptions())

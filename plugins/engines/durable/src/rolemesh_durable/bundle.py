@@ -14,9 +14,10 @@ from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
+from rolemesh_durable.environments import environment_of
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.protocol.fitness import Limits
-from rolemesh_durable.protocol.job import CheckUse, Environment, JobBundle, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
@@ -26,7 +27,7 @@ from rolemesh_durable.scalers import ScalerOptions
 if TYPE_CHECKING:
     from rolemesh.plugins.select import Selected, Selection
 
-__all__ = ["bundle_job", "environment_of", "job_config"]
+__all__ = ["bundle_job", "job_config"]
 
 
 def job_config(
@@ -204,15 +205,6 @@ def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
         if "rank" in kind_named(kind).runs_in:
             found.setdefault(kind, {})[name] = plugin_use(selected)
     return found
-
-
-def environment_of(job: JobFile, role: str) -> Environment:
-    """What the role's processes are started in; empty if it asks for nothing of its own."""
-    asked = job.spec.roles[role].runtime_env
-    if not (asked.pip or asked.working_dir):
-        return Environment()
-    where = job.where(("roles", role, "runtime_env", "pip" if asked.pip else "working_dir"))
-    return Environment(tuple(asked.pip), asked.working_dir or "", where)
 
 
 def _strategies(selection: Selection) -> tuple[PluginUse, ...]:

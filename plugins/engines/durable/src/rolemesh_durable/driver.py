@@ -304,8 +304,8 @@ def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHa
     command += ["--runs-dir", str(run_dir.parent)]
     if options.resume is not None:
         command += ["--resume", options.resume]
-    if job.locked:
-        command.append("--locked")
+    if job.admit is not None:
+        command.append(job.admit.argument)
     if options.trust_pickles:
         command.append(TRUST_FLAG)
     run = LivingRun(run_dir)

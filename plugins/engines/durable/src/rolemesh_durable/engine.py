@@ -6,19 +6,20 @@ said in a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from rolemesh.errors import JobFileError
+from rolemesh.errors import JobFileError, nearest, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
+from rolemesh_durable.environments import wrong_environments
 
 __all__ = ["DurableEngine", "DurableOptions"]
 
@@ -63,7 +64,8 @@ class DurableEngine(Engine):
 
     @classmethod
     def check(cls, job: Prepared) -> None:
-        """Scalers need a role whose number of ranks may change."""
+        """Roles' environments can be made, sources are listed; scalers need a role whose number of ranks may change."""
+        raise_all([*wrong_environments(job.job), *_unlisted(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",
@@ -99,3 +101,14 @@ def backend_named(name: str | None) -> type[Backend]:
         name = next((known for known in DEFAULT_BACKENDS if known in there), DEFAULT_BACKENDS[-1])
     found: type[Backend] = load(find("backends", name, records, "--backend"), "--backend")
     return found
+
+
+def _unlisted(job: Prepared) -> Iterator[JobFileError]:
+    """Sources that roles read, and the job file does not list."""
+    listed = [name for kind, name in job.selection.declared if kind == "sources"]
+    for role, selected in job.selection.roles.items():
+        if selected.record.target == "rolemesh_durable.reading:SourceWorkload":
+            name, where = selected.options.model_dump()["source"], job.job.where(("roles", role, "options", "source"))
+            if name not in listed:
+                what = f"the job file has no source {name!r}"
+                yield JobFileError(what, where=where, remedy=nearest(name, listed))

@@ -11,7 +11,7 @@ from rolemesh.errors import PluginError
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import imported
-from rolemesh.plugins.lock import check_content
+from rolemesh_durable.content import check_content
 
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _checked: set[PluginRecord] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import gcd
 
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler
@@ -104,4 +105,7 @@ def _place(
         return
     if any(builder.put_across(wishes, domain) for domain in domains):
         return
-    builder.refuse_together(wishes, f"pd: a unit of {size}")
+    needs: Counter[str] = Counter()
+    for wish in wishes:
+        needs.update(wish.needs)
+    builder.refuse([*members[0], *members[1]], needs, f"pd: a unit of {size} belongs on one node")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rolemesh import PlacementRequest
-from rolemesh.placement import pairs
+from rolemesh_subgraph.traffic import pairs
 
 __all__ = ["Rank", "clusters", "edges"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import rolemesh.torch
+import rolemesh_torch
 from rolemesh.api.workload import RankContext
 
 __all__ = ["Group", "join"]
@@ -51,5 +51,5 @@ def join(ctx: RankContext[Any], timeout_s: float, *, needed: bool) -> Group:
     CPU tensors travel over gloo, which carries the counters on GPU ranks too; CUDA tensors over NCCL.
     """
     if ctx.world_size > 1 or needed:
-        rolemesh.torch.join(ctx, timeout_s=timeout_s)
+        rolemesh_torch.join(ctx, timeout_s=timeout_s)
     return Group(ctx.rank, ctx.world_size)

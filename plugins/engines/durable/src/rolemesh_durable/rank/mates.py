@@ -8,7 +8,7 @@ from typing import Any
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext
-from rolemesh.graph.items import apart, run_item, run_items
+from rolemesh.graph.items import apart, item_made, item_of, run_items
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh_durable.dataplane.transport import SHARE, SHARES
 from rolemesh_durable.protocol.sharing import Sharing
@@ -92,7 +92,8 @@ class Mates:
         def call_several(**arguments: Any) -> Iterator[tuple[Any, ...]]:
             async def begin(item: int) -> tuple[Any, ...]:
                 next(ctx._in_hand((item,)))
-                return await run_item(method, arguments, param, how.rows, item)
+                given = {**arguments, param: item_of(arguments[param], how.rows, item)}
+                return item_made(arguments[param], how.rows, item, given[param], await method(**given))
 
             chosen = self._chosen(ctx.step, apart(arguments[param], how.rows)[1])
             begun = ((begin(item), Line(op, ctx.step, f".{item}")) for item in chosen)

@@ -8,8 +8,8 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError
-from rolemesh.placement import PlacementPlan, PlacementRequest, broken, describe
-from rolemesh.placement.validation import misplaced, overcommitted, undone
+from rolemesh.placement import Constraint, PlacementPlan, PlacementRequest
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
 from rolemesh.plugins.contract import hooks_of
 from rolemesh_durable.protocol.replan import stranded_in
 from rolemesh_testing.schedulers.losses import LossConformance
@@ -210,9 +210,24 @@ class SchedulerConformance(LossConformance):
         """
 
         def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
-            found = broken(plan, at.cluster)
-            if found is not None and found[1] not in at.before.assignments:
-                yield f"put {found[1].role}/{found[1].rank} where it may not be: {describe(found[0])}"
+            for found in forbidden(at.request, at.cluster, at.before, plan):
+                if not found.startswith("demands"):
+                    yield found
+
+        self._find(planner, problems)
+
+    def test_constraints_of_its_own_can_be_told_and_travel(self, planner: Planner) -> None:
+        """One is data with a tag that no other class has, and says in words what it demands; it answers as often as it
+        is asked, and always the same."""
+
+        def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
+            for each in plan.constraints[len(at.before.constraints) :]:
+                cls, told = type(each), each.told()
+                if not (isinstance(told, str) and told.strip()):
+                    yield f"demands {each}, of which told() says {told!r}"
+                tagged = Constraint.tagged(cls.__struct_config__.tag)
+                if tagged != [cls]:
+                    yield f"demands {each}, whose tag others have too: {', '.join(map(str, tagged))}"
 
         self._find(planner, problems)
 

@@ -1,4 +1,4 @@
-"""The process group of a collective role: ``rolemesh.torch.join(ctx)``, in a workload's `setup`. Needs torch."""
+"""The process group of a collective role."""
 
 from __future__ import annotations
 

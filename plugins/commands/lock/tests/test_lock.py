@@ -11,8 +11,9 @@ import pytest
 
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.lock import check_content, content_hash, lock_file, locked, read_lock
+from rolemesh_durable.content import check_content, content_hash
 from rolemesh_durable.resolved import load_exact
+from rolemesh_lock import lock_file, locked, read_lock
 
 RECORD = PluginRecord("workloads", "mine", "mine-dist", "1.0", "minepkg.deep:Mine")
 

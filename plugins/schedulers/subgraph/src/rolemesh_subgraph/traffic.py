@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rolemesh.placement.plan import Flow, PlacementPlan, PlacementRequest
+from rolemesh.placement import Flow, PlacementPlan, PlacementRequest
 
 
 class Traffic(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rolemesh.api.partition import Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.job.planning import flows_of
-from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot, crossing, pairs
+from rolemesh.placement import Assignment, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh_subgraph.traffic import crossing, pairs
 
 
 def spread(nodes: dict[str, list[str]]) -> PlacementPlan:

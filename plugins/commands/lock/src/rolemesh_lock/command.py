@@ -1,0 +1,67 @@
+"""``rolemesh plugins lock``, and the option ``--locked`` of ``rolemesh run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from rolemesh.api.command import Command, RunOption
+from rolemesh.cli.arguments import JobArgument, Overrides
+from rolemesh.plugins.select import Admission, select
+from rolemesh.spec import load
+from rolemesh_lock.lock import lock_file, locked, read_lock
+
+__all__ = ["LockVerb", "Locked"]
+
+
+class LockVerb(Command):
+    """`rolemesh plugins lock`."""
+
+    help: ClassVar[str] = "Write down which plugins a job uses."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """The verb."""
+        return lock
+
+
+def lock(job: JobArgument, overrides: Overrides = None) -> None:
+    """Write down name, distribution, version and hash of every plugin that a job uses, for `rolemesh run --locked`.
+
+    The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
+    changed in the plugins.
+    """
+    records = select(load(job, overrides or ())).records
+    path = lock_file(job)
+    path.write_text(locked(job.name, records), encoding="utf-8")
+    print(f"{path}: {len(records)} plugins")
+
+
+class LockedOptions(BaseModel, extra="forbid"):
+    """Options of ``rolemesh run``."""
+
+    locked: bool = Field(
+        default=False, description="Refuse plugins other than those of the job's lock (`plugins lock`)."
+    )
+
+
+class Locked(RunOption):
+    """Lets in what the lock beside the job file names, and nothing else."""
+
+    Options: ClassVar[type[BaseModel]] = LockedOptions
+    help: ClassVar[str] = "Hold a job to its lock."
+
+    def admission(self, job: Path) -> Admission | None:
+        """The lock's judgement. Raises `PluginError` if there is none, or for another kernel than it names."""
+        if not self.options.locked:
+            return None
+        lock = read_lock(lock_file(job))
+        lock.check_kernel(str(lock_file(job)))
+        return Admission(lock.checked, "--locked")
+
+    def wanted(self) -> bool:
+        """The run itself is as any other."""
+        return False

@@ -1,0 +1,46 @@
+"""The content of a plugin, hashed before anything of it is imported, in every process that imports it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from rolemesh.errors import PluginError
+from rolemesh.plugins.discovery import PluginRecord
+
+_AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
+
+
+def check_content(record: PluginRecord, where: str | None = None) -> None:
+    """Raise `PluginError` if the record has a hash and the plugin's content here has another."""
+    if record.sha256 and content_hash(record) != record.sha256:
+        what = f"{record.what} has another content here than the lock says"
+        raise PluginError(what, where=where, remedy=f"pip install --force-reinstall {record.distribution}, or {_AGAIN}")
+
+
+def content_hash(record: PluginRecord) -> str:
+    """sha256 over the names and contents of all files of the top-level package (or module) that the plugin is in; of a
+    class of the job's own, of its file.
+
+    Nothing is imported. Raises `PluginError` if there is no such package.
+    """
+    file, _, _ = record.target.rpartition(":")
+    name = file.partition(".")[0]
+    spec = importlib.util.find_spec(name) if record.distribution else None
+    single = Path((spec.origin or "") if spec is not None else file)
+    files: list[tuple[Path, Path]] = []
+    for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+        files += [(path.relative_to(folder), path) for path in found]
+    if not files and single.is_file() and (spec is not None or not record.distribution):
+        files = [(Path(single.name), single)]
+    if not files:
+        remedy = f"pip install --force-reinstall {record.distribution}"
+        raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=remedy)
+    digest = hashlib.sha256()
+    for inside, path in files:
+        name, content = inside.as_posix(), path.read_bytes()
+        digest.update(f"{len(name)} {name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()

@@ -1,0 +1,33 @@
+"""A role that reads a source which the job file does not list is told so before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import JobFileError
+from rolemesh.job.prepared import prepare
+from rolemesh_durable.engine import DurableEngine
+
+JOB = """\
+name: reads
+flow: reads_flow.py:reads
+steps: null
+roles:
+  data: {use: source, options: {source: file}}
+plugins:
+  sources: [{use: files, options: {path: "*.jsonl"}}]
+"""
+FLOW = "from rolemesh import flow\n\n\n@flow\ndef reads(job):\n    job.data.next()\n"
+
+
+def test_a_source_that_is_not_listed_is_named_with_the_nearest_that_is(tmp_path: Path) -> None:
+    (tmp_path / "reads_flow.py").write_text(FLOW)
+    (tmp_path / "job.yaml").write_text(JOB)
+    with pytest.raises(JobFileError) as caught:
+        DurableEngine.check(prepare(tmp_path / "job.yaml"))
+    assert caught.value.what == "the job file has no source 'file'"
+    assert str(caught.value.where).endswith("job.yaml:5: roles.data.options.source")
+    assert caught.value.remedy == "did you mean 'files'?"
+    DurableEngine.check(prepare(tmp_path / "job.yaml", ["roles.data.options.source=files"]))
