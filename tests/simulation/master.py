@@ -286,7 +286,7 @@ class SimMaster:
             found |= {key: home for key, home in homes.items() if key[0] not in wanted.sizes and home not in nodes}
         others = {key: home for key, home in homes.items() if key not in found and key[0] not in wanted.sizes}
         if not nodes or (world.scenario.family == "shrink" and not self._seated(nodes, others, found)):
-            self.handle(me.LayoutFound(number, step, why="there is no room"))
+            self.handle(me.LayoutFound(number, step, why="there is no room", gone=self._gone()))
             return
         moves, places = [], {}
         for (role, rank), home in found.items():
@@ -299,6 +299,11 @@ class SimMaster:
         self.handle(
             me.LayoutFound(number, step, f"step-{step}" if step >= 0 else "", tuple(moves), tuple(places.values()))
         )
+
+    def _gone(self) -> tuple[str, ...]:
+        """Nodes that are lost, of which the master has not heard it."""
+        places = [agent.place.node for agent in self.machine.state.agents.values() if agent.state in ("starting", "up")]
+        return tuple(node for node in places if node in self.world.dead_nodes)
 
     def _seated(self, nodes: list[str], others: dict[RankKey, str], found: dict[RankKey, str]) -> bool:
         """Whether there is room on `nodes` for all ranks in `found`, beside `others`; who has none there gets some."""
@@ -333,7 +338,7 @@ class SimMaster:
             elif node in room and scenario.needs_room(key):
                 room[node] -= 1
         homes: dict[tuple[str, int], str] = {}
-        answer = me.Replanned(None, lost=lost, dry=dry, resources=wanted.resources)
+        answer = me.Replanned(None, lost=lost, dry=dry, resources=wanted.resources, gone=self._gone())
         has = self.machine.state.resources | wanted.resources
         memory = dict.fromkeys(nodes, scenario.memory)
         for key, rank in machine.state.ranks.items():

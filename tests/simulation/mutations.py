@@ -130,6 +130,14 @@ def _first_come(original: Any) -> Any:
     return begins
 
 
+def _to_one_level(original: Any) -> Any:
+    def escalated(*asked: Any) -> Any:
+        floors = original(*asked)
+        return [max(floors)] * len(floors) if floors else []
+
+    return escalated
+
+
 def _any_answer(original: Any) -> Any:
     def answered(self: Any, recovery: Any, event: Any) -> Any:
         if isinstance(event, me.Replanned):
@@ -656,6 +664,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              "a role has no fewer ranks than its least", "shrink", lambda: all_of(
                  method(ShrinkLevel, "recover", _below_the_least)(),
                  patch.object(machine, "refusal", lambda *asked: "")), 70),
+    Mutation("all failures of a plan that fails come to one level", "the job ends as it must", "shrink",
+             lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated)), 220),
+    Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
+             method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False), 12885),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
              method(CarryingOut, "_change_layout", _resize_goes_on), 45),
     Mutation("a recovery gives a role what it may not have", "a role has no more than it may have", "memory",

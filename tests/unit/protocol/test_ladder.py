@@ -8,7 +8,16 @@ import msgspec
 import pytest
 
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
-from rolemesh_durable.protocol.master.ladder import MAX_DELAY_S, SOON_S, LadderLevel, Proposal, backoff, propose
+from rolemesh_durable.protocol.master.ladder import (
+    MAX_DELAY_S,
+    SOON_S,
+    LadderLevel,
+    Proposal,
+    Tried,
+    backoff,
+    escalated,
+    propose,
+)
 
 WORK, OTHER = ("work", 0), ("other", 0)
 DIED = Failure("signal", *WORK, signal=9)
@@ -97,7 +106,7 @@ def test_the_next_level_after_a_plan_that_could_not_be_carried_out_is_immediate(
     tried = [msgspec.structs.replace(attempt("process", 10.0, 7, 11.0), outcome="failed")]
     ranks = (RankView(*WORK, "n", "failed", 7, 0),)
     view = JobView("job", 1, -1, ranks, (), attempts=tuple(tried), now=11.0)
-    assert delay(propose([DIED], view, LADDER, [], floor=1)) == 0.0
+    assert delay(propose([DIED], view, LADDER, [], floors=[1])) == 0.0
 
 
 def test_a_level_sees_the_verdict_and_may_pass_with_a_reason() -> None:
@@ -127,3 +136,27 @@ def test_what_others_have_used_of_a_lost_log_comes_back_from_the_disk_only() -> 
     found = propose([DIED, lost], view, (*LADDER, disk), [])
     assert found.plan is not None
     assert (found.plan.level, found.plan.source, found.plan.restart) == ("disk", "disk", (WORK, OTHER))
+
+
+def test_who_has_not_asked_for_a_place_stays_at_its_level_where_there_is_none() -> None:
+    def leaves(failure: Failure, view: JobView) -> RecoveryPlan | None:
+        return RecoveryPlan("node", view.lost_with(failure), avoid=(failure.node,)) if failure.node else None
+
+    job = msgspec.structs.replace(level("job"), scope="job")
+    ladder = (level("process"), LadderLevel("node", "node", 5, 300.0, leaves), job)
+    ranks = (RankView(*WORK, "a", "failed", 3, 0), RankView(*OTHER, "b", "failed", 3, 0))
+    view, lost = JobView("job", 1, -1, ranks, ()), Failure("node_lost", node="b")
+    hardware = [lambda failure, view: Verdict("hardware" if failure.node else "software", "")]
+    proposal = propose([DIED, lost], view, ladder, hardware)
+    assert proposal.tried == (Tried("process"), Tried("node", moves=True))
+    assert escalated([DIED, lost], proposal.tried, view, ladder, no_place=True) == [0, 2]
+    assert escalated([DIED, lost], proposal.tried, view, ladder, no_place=False) == [1, 2]
+    moved = msgspec.structs.replace(view, ranks=(ranks[0], msgspec.structs.replace(ranks[1], node="a")))
+    both = [lost, Failure("node_lost", node="a")]
+    asked = (Tried("job", moves=True), Tried("node", moves=True))
+    assert escalated(both, asked, moved, ladder, no_place=True) == [2, 2], "what was on b has a place"
+    assert escalated([lost], asked[:1], moved, ladder, no_place=True) == [3], "somebody is to blame"
+    after = propose(both, moved, ladder, hardware, [3, 2])
+    assert after.plan is not None, "who has lost nothing does not end the job"
+    assert after.plan.level == "job"
+    assert propose([lost], moved, ladder, hardware, [3]).plan is None

@@ -113,7 +113,7 @@ class BackgroundTasks:
     def replan(self, wanted: e.Replan, state: JobState) -> None:
         """Find places for the ranks on lost nodes, and of roles that are to have other resources; see `e.Replan`."""
         lost, dry, resources = wanted.lost, wanted.dry, wanted.resources
-        homes, agents = _homes(state, lost)
+        homes, agents, known = _homes(state, lost)
 
         def task() -> None:
             cluster = self._launcher.cluster()
@@ -125,7 +125,8 @@ class BackgroundTasks:
             found = moves_of(plan, {key: agent for key, agent in homes.items() if key[0] not in resources}, agents)
             if found.moves is not None and not dry and not self._reserved(found.places):
                 return
-            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry, resources=resources, plan=plan))
+            gone = tuple(known - {node.id for node in cluster.nodes})
+            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry, resources=resources, plan=plan, gone=gone))
 
         failed = e.Replanned(None, why="", lost=lost, dry=dry, resources=resources)
         self._run("replan", task, lambda error: msgspec.structs.replace(failed, why=error))
@@ -140,13 +141,14 @@ class BackgroundTasks:
         """Find places for resized roles, and the snapshot that they start from; see `find_places`."""
         gone = (record.place.node for record in state.agents.values() if record.node_lost)
         lost = (*gone, *state.unfit, *state.drained, *wanted.away)
-        homes, agents = _homes(state, lost)
+        homes, agents, known = _homes(state, lost)
 
         def task() -> None:
             cluster = self._launcher.cluster()
             self._hosts |= {node.id: node.host for node in cluster.nodes}
             request = sized(self._request, wanted.sizes)
             found = find_places(wanted, request, self.plan, lost, cluster, self._strategies, homes, agents)
+            found = msgspec.structs.replace(found, gone=tuple(known - {node.id for node in cluster.nodes}))
             step, step_is_to_come = wanted.step, wanted.step < 0 < wanted.number
             if step_is_to_come:
                 step = disk.newest_complete(self._run_dir, self._bundle.job_id)
@@ -255,10 +257,11 @@ class BackgroundTasks:
         threading.Thread(target=guarded, name=name, daemon=True).start()
 
 
-def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankKey, str], dict[str, str]]:
-    """The agent of each rank, and the node of each agent that may be used."""
-    return {key: record.agent for key, record in state.ranks.items()}, {
-        name: record.place.node
-        for name, record in state.agents.items()
-        if record.state == "up" and record.place.node not in lost
-    }
+def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankKey, str], dict[str, str], set[str]]:
+    """The agent of each rank, the node of each agent that may be used, and all nodes that are believed to live."""
+    living = [
+        (a, name) for name, a in state.agents.items() if a.state in ("starting", "up") and a.place.node not in lost
+    ]
+    agents = {name: agent.place.node for agent, name in living if agent.state == "up"}
+    homes = {key: record.agent for key, record in state.ranks.items()}
+    return homes, agents, {agent.place.node for agent, _ in living}

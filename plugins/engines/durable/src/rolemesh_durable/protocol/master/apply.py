@@ -216,7 +216,7 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     taken = _answered(state)
     state.recoveries = happened.number
     state.recovery = st.Recovery(
-        happened.number, plan, [*earlier, *taken], happened.at, happened.attempt, since=happened.at
+        happened.number, plan, [*earlier, *taken], happened.at, happened.attempt, happened.tried, since=happened.at
     )
     for key in plan.restart:
         state.ranks[key].state = "halting"

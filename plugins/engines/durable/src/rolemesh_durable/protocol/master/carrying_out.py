@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rolemesh_durable.protocol import messages as m
@@ -52,15 +53,28 @@ class CarryingOut:
             self._roll_back(recovery, event)
         elif isinstance(event, e.LayoutFound):
             if event.number == -recovery.number and recovery.phase == "placing":
+                if event.why and self._unheard(recovery, event.gone):
+                    return ""
                 return event.why or self._change_layout(recovery, event)
         elif isinstance(event, e.Replanned) and recovery.phase == "placing" and event.lost == self._away(recovery):
-            if event.resources != (given := _given(recovery, self._context)):
-                return ""
+            given = _given(recovery, self._context)
+            if event.resources != given or (_changes(recovery, self._context.state) and not given):
+                return ""  # an earlier plan had asked
             if event.moves is None:
+                if self._unheard(recovery, event.gone):
+                    return ""
                 return self._no_place(recovery, event.why)
             self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, given))
             recovery.asked = None  # the layout may have to change, too
         return ""
+
+    def _unheard(self, recovery: Recovery, gone: Collection[str]) -> bool:
+        """Whether places have been looked for without nodes of whose loss the backend is about to tell: what is to be
+        done about that may make room."""
+        agents, until = self._context.state.agents.values(), recovery.since + self._context.outline.start_timeout_s
+        return self._context.now <= until and any(
+            a.state in ("starting", "up") and a.place.node in gone for a in agents
+        )
 
     def _away(self, recovery: Recovery) -> tuple[str, ...]:
         """The nodes that the ranks must leave: what was answered for others is of a plan that is no longer."""

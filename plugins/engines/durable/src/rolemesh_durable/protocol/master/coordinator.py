@@ -20,7 +20,7 @@ from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.ladder import Refuse, diagnosed, propose
+from rolemesh_durable.protocol.master.ladder import Proposal, Refuse, diagnosed, escalated, propose
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -63,7 +63,7 @@ class Coordinator:
     def answered(self, event: e.Replanned | e.OriginFound | e.LayoutFound) -> None:
         """The shell has found an origin, or places."""
         if (recovery := self._context.state.recovery) is not None:
-            self._escalate(self._carrying_out.answered(recovery, event))
+            self._escalate(self._carrying_out.answered(recovery, event), no_place=True)
 
     def step(self) -> None:
         """Whatever can be done now."""
@@ -73,7 +73,7 @@ class Coordinator:
         else:
             self._open_since = context.now if self._open_since is None else self._open_since
             if not all(map(is_echo, state.open)) or context.now >= self._open_since + ECHO_S:
-                self._plan(list(state.open), 0)
+                self._plan(list(state.open))
         self._regained()
         while (recovery := state.recovery) is not None:
             went_on, why = self._carrying_out.step(recovery)
@@ -85,22 +85,24 @@ class Coordinator:
     def drains(self, nodes: Sequence[str], ranks: Sequence[RankKey], reason: str) -> None:
         """There is room elsewhere for these ranks of `nodes`: bring them there. No level is charged for it."""
         restart = self._context.ordered(mate for key in ranks for mate in self._context.group(*key))
-        self._begin(RecoveryPlan(DRAIN, restart, avoid=tuple(nodes), reason=reason), [], (reason,), attempt=0)
+        plan = RecoveryPlan(DRAIN, restart, avoid=tuple(nodes), reason=reason)
+        self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
     def resizes(self, roles: Sequence[str], reason: str) -> None:
         """The layout has changed, and everybody waits: start the ranks of these roles. No level is charged for it."""
         restart = tuple(key for key in self._context.state.ranks if key[0] in roles)
-        self._begin(RecoveryPlan(RESIZE, restart, reason=reason), [], (reason,), attempt=0)
+        plan = RecoveryPlan(RESIZE, restart, reason=reason)
+        self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
     def brings_back(self, keys: Sequence[RankKey]) -> bool:
         """Whether the recovery that is under way starts all of these ranks again, and has not begun to."""
         at = self._context.state.recovery
         return not keys or (at is not None and at.phase != "launching" and set(keys) <= set(at.restart))
 
-    def _plan(self, found: list[Failure], floor: int, why: str = "") -> None:
+    def _plan(self, found: list[Failure], floors: Sequence[int] = (), why: str = "") -> None:
         """A new plan, which takes in what the present one has not done yet; `why` that one has failed, if it has."""
         context, before = self._context, self._context.state.recovery
-        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floor, self._refuse)
+        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floors, self._refuse)
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             what = describe(primary(found))
@@ -112,10 +114,11 @@ class Coordinator:
         plan = proposal.plan
         if before is not None:
             plan = self._merged(plan, before)
-            if floor == 0:
+            if not floors:
                 plan = _with_limits(plan, before, context.now)
                 found = [*before.failures, *found]
-        self._begin(plan, found, proposal.trail, proposal.attempt)
+                proposal = msgspec.structs.replace(proposal, tried=(*before.tried, *proposal.tried))
+        self._begin(plan, found, proposal)
 
     def _merged(self, plan: RecoveryPlan, before: Recovery) -> RecoveryPlan:
         """A plan that takes in what `before` has not brought back yet, which is given up."""
@@ -128,7 +131,7 @@ class Coordinator:
             plan, restart=context.ordered(ranks if source == "disk" else wanted), source=source
         )
 
-    def _begin(self, plan: RecoveryPlan, found: list[Failure], trail: Sequence[str], attempt: int) -> None:
+    def _begin(self, plan: RecoveryPlan, found: list[Failure], proposal: Proposal) -> None:
         state = self._context.state
         were = tuple(
             (*key, max(state.ranks[key].finished, state.reached.get(key, -1)))
@@ -137,27 +140,27 @@ class Coordinator:
         causes = list(dict.fromkeys(str(failure.cause) for failure in found))
         self._context.tell(
             t.RecoveryPlanned(
-                state.recoveries + 1, attempt, plan, [describe(failure) for failure in found], were,
-                causes or [plan.level], list(trail), self._context.now,
+                state.recoveries + 1, proposal.attempt, plan, [describe(failure) for failure in found], were,
+                causes or [plan.level], list(proposal.trail), self._context.now, proposal.tried,
             )
         )  # fmt: skip
 
-    def _escalate(self, why: str) -> None:
-        """The plan has failed, if there is a reason: the next level's turn, for the same failures."""
+    def _escalate(self, why: str, no_place: bool = False) -> None:
+        """The plan has failed, if there is a reason: a new one for the same failures; see `escalated`."""
         context, recovery = self._context, self._context.state.recovery
         if not why or recovery is None:
             return
-        names = [level.name for level in context.ladder]
         context.tell(t.RecoveryFailed(recovery.number, recovery.plan.level, why, context.now))
         if recovery.plan.level == RESIZE:
-            floor, what = 0, f"its role was resized, and it did not start: {why}"
+            what = f"its role was resized, and it did not start: {why}"
         elif recovery.plan.level == DRAIN:
-            floor, what = 0, f"its node is drained, and it could not be brought elsewhere: {why}"
+            what = f"its node is drained, and it could not be brought elsewhere: {why}"
         else:
-            floor = names.index(recovery.plan.level) + 1 if recovery.plan.level in names else len(names)
             what = "it was being brought back when the master died"
         found = recovery.failures or [Failure("exit", *key, message=what) for key in recovery.restart[:1]]
-        self._plan([*found, *context.state.open], floor, why)
+        tried = recovery.tried[-len(recovery.failures) :]  # all where there are none: of who stands for them
+        floors = escalated(found, tried, context.view(), context.ladder, no_place)
+        self._plan([*found, *context.state.open], floors, why)
 
     def _regained(self) -> None:
         """Whether the ranks that were started again are where they had been: then nothing more is lost."""

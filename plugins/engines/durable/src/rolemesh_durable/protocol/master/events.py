@@ -44,7 +44,8 @@ class StartFailed(msgspec.Struct, frozen=True):
 
 class Replanned(msgspec.Struct, frozen=True):
     """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks) by `plan`,
-    or None and what is missing. `dry`: it was only to be known."""
+    or None and what is missing. `dry`: it was only to be known. `gone`: nodes of living agents, as far as the master
+    knew, that there are no longer."""
 
     moves: tuple[Move, ...] | None
     places: tuple[AgentPlace, ...] = ()
@@ -53,6 +54,7 @@ class Replanned(msgspec.Struct, frozen=True):
     dry: bool = False
     resources: dict[str, dict[str, float]] = {}
     plan: PlacementPlan | None = None
+    gone: tuple[str, ...] = ()
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
@@ -150,7 +152,7 @@ class DrainWanted(msgspec.Struct, frozen=True):
 
 class LayoutFound(msgspec.Struct, frozen=True):
     """The answer to `FindLayout`: places for all ranks of its roles (and for others that must move), and the folder of
-    the step's persisted snapshot, if there is a step; `why` says why it cannot be, "" if it can."""
+    the step's persisted snapshot, if there is a step; `why` says why it cannot be, "" if it can. `gone` as above."""
 
     number: int
     step: int
@@ -159,6 +161,7 @@ class LayoutFound(msgspec.Struct, frozen=True):
     places: tuple[AgentPlace, ...] = ()
     plan: PlacementPlan = PlacementPlan()
     why: str = ""
+    gone: tuple[str, ...] = ()
 
 
 class Tick(msgspec.Struct, frozen=True):

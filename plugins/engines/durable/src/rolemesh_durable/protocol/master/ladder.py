@@ -15,7 +15,19 @@ from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan,
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
 
-__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "backoff", "diagnosed", "in_vain", "propose"]
+__all__ = [
+    "Diagnose",
+    "Ladder",
+    "LadderLevel",
+    "Proposal",
+    "Refuse",
+    "Tried",
+    "backoff",
+    "diagnosed",
+    "escalated",
+    "in_vain",
+    "propose",
+]
 
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
@@ -44,16 +56,44 @@ class LadderLevel(msgspec.Struct, frozen=True):
 Ladder: TypeAlias = Sequence[LadderLevel]
 
 
-class Proposal(msgspec.Struct, frozen=True):
-    """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per failure.
+class Tried(msgspec.Struct, frozen=True):
+    """What a plan does about one failure: by which level ("": another failure's does it), and whether that wants other
+    places than the ranks have."""
 
-    `attempt` counts the recoveries in a row that have not got their ranks on, this one included.
+    level: str = ""
+    moves: bool = False
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per cause.
+
+    `attempt` counts the recoveries in a row that have not got their ranks on, this one included. `tried`: one per
+    failure.
     """
 
     plan: RecoveryPlan | None
     trail: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     attempt: int = 1
+    tried: tuple[Tried, ...] = ()
+
+
+def escalated(
+    found: Sequence[Failure], tried: Sequence[Tried], view: JobView, ladder: Ladder, no_place: bool
+) -> list[int]:
+    """The level from which each failure escalates again when a plan has failed that did this about them.
+
+    Where there was `no_place`, only those come to the next level whose own had wanted one, for ranks that have not got
+    it: others would leave nodes that nothing is wrong with, or come to the end of the ladder.
+    """
+    names = [level.name for level in ladder]
+    to_blame = [
+        not no_place or (at.moves and view.lost_with(each) != ()) for each, at in zip(found, tried, strict=False)
+    ]
+    return [
+        names.index(at.level) + (to_blame[index] or not any(to_blame)) if at.level in names else 0
+        for index, at in enumerate(tried)
+    ]
 
 
 def backoff(attempt: int) -> float:
@@ -98,18 +138,21 @@ def propose(
     view: JobView,
     ladder: Ladder,
     diagnosers: Sequence[Diagnose],
-    floor: int = 0,
+    floors: Sequence[int] = (),
     refuse: Refuse = lambda sizes: "",
 ) -> Proposal:
-    """One plan for all of `found`: each escalates for itself, from where its verdict says and not below level
-    `floor`; what they propose is merged. If one of them has no plan, there is none. A plan with world sizes that
-    `refuse` has something against, or with more for a rank than the job file allows, is passed over.
+    """One plan for all of `found`: each escalates for itself, from where its verdict says and not below its level in
+    `floors`, which a plan that has failed leaves; what they propose is merged. If one of them has no plan, there is
+    none. A plan with world sizes that `refuse` has something against, or with more for a rank than the job file allows,
+    is passed over.
     """
     plans: list[RecoveryPlan] = []
     attempts = 0
     trail: list[str] = []
     verdicts: list[Verdict] = []
-    for failure in _causes(found, view):
+    tried = [Tried()] * len(found)
+    for index in _causes(found, view):
+        failure, floor = found[index], floors[index] if index < len(floors) else 0
         verdict = diagnosed(failure, view, diagnosers) or Verdict("unknown", "no diagnoser knows it")
         verdicts.append(verdict)
         trail.append(f"{describe(failure)} [{verdict.kind}: {verdict.reason}]")
@@ -118,23 +161,28 @@ def propose(
         lost = set(view.lost_with(failure))
         vain = in_vain(lost, view)
         plan = _escalate(failure, lost, vain, verdict, view, ladder, floor, refuse, trail)
+        if plan is None and not lost and len(found) > 1:
+            continue  # its ranks are elsewhere
         if plan is None:
             return Proposal(None, tuple(trail), tuple(verdicts))
-        if not floor:  # the next level's turn, after a plan that could not be carried out, is no repetition
+        if not floors:  # the next level's turn, after a plan that could not be carried out, is no repetition
             plan = msgspec.structs.replace(plan, delay_s=max(plan.delay_s, backoff(len(vain) + 1)))
         attempts = max(attempts, len(vain) + 1)
         plans.append(plan)
-    return Proposal(_merged(plans, view, ladder), tuple(trail), tuple(verdicts), attempts)
+        tried[index] = Tried(plan.level, bool(plan.avoid or plan.resize or plan.resources))
+    if not plans:
+        return Proposal(None, tuple(trail), tuple(verdicts))
+    return Proposal(_merged(plans, view, ladder), tuple(trail), tuple(verdicts), attempts, tuple(tried))
 
 
-def _causes(found: Sequence[Failure], view: JobView) -> list[Failure]:
-    """The failures without those that took nothing down that another one has not: echoes in one group."""
-    causes: list[Failure] = []
+def _causes(found: Sequence[Failure], view: JobView) -> list[int]:
+    """Which failures have taken something down that no other one has: the others are echoes in one group."""
+    causes: list[int] = []
     down: set[tuple[str, int]] = set()
-    for failure in sorted(found, key=weight):
-        lost = set(view.lost_with(failure))
+    for index in sorted(range(len(found)), key=lambda index: weight(found[index])):
+        lost = set(view.lost_with(found[index]))
         if not lost <= down or not causes:
-            causes.append(failure)
+            causes.append(index)
         down |= lost
     return causes
 

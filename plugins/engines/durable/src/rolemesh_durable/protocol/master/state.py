@@ -17,6 +17,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master.ladder import Tried
 from rolemesh_durable.protocol.master.transitions import Status
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -115,7 +116,7 @@ class Recovery(msgspec.Struct):
     checkpoint that is intact) → placing (only where nodes are to be avoided) → agents: lost ones are started again →
     launching: the ranks start, in a new generation → gone, when all of them are ready. Nothing starts before
     `not_before`; this is number `attempt` of those in a row that have not got the ranks on. A new master begins with
-    halting again; `asked` is when it has asked for places.
+    halting again; `asked` is when it has asked for places. `tried` is what the plan does about each of `failures`.
     """
 
     number: int
@@ -123,6 +124,7 @@ class Recovery(msgspec.Struct):
     failures: list[Failure]
     begun: float
     attempt: int
+    tried: tuple[Tried, ...] = ()
     phase: Literal["halting", "origin", "placing", "agents", "launching"] = "halting"
     since: float = 0.0
     asked: float | None = None

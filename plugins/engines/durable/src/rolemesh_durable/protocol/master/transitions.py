@@ -18,6 +18,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Measured
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master.ladder import Tried
 
 __all__ = ["KINDS", "Move", "Started", "Status", "Transition", "read"]
 
@@ -277,7 +278,8 @@ class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
 
 class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     """Recovery `number` begins; it takes in what an earlier one has not brought back, and all failures that wait for
-    one. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come."""
+    one. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come. `tried`:
+    what it does about each failure, those of an earlier plan first."""
 
     number: int
     attempt: int
@@ -287,6 +289,7 @@ class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     causes: list[str]
     trail: list[str]
     at: float
+    tried: tuple[Tried, ...] = ()
 
 
 class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
