@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, LINE, PARTIAL, SendLog
+from rolemesh_durable.checkpoint.send_log import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
@@ -201,3 +201,22 @@ def test_what_a_copy_of_a_log_has_beyond_its_snapshot_is_void(shm, pool):
         made(log, pool, step, whole=True)
     assert steps_of(SendLog(shm, "a", 0, generation=1, resume=1, copied=True)) == {0, 1}
     assert steps_of(SendLog(shm, "a", 0, generation=2, resume=1)) == {0, 1}
+
+
+def test_what_a_rank_chose_before_the_whole_job_went_back_is_not_chosen_again(shm):
+    log = SendLog(shm, "a", 0)
+    log.choice(3, 5, 1, 1)
+    log.call(5, 1, 1, b"k" * 16)
+    log.answer(5, 1, b"k" * 16, b"yes")
+    log.close()
+    again = SendLog(shm, "a", 0, generation=1, resume=2)
+    assert [record.kind for record in again.ours] == [CHOICE, ASKED, ANSWERED]
+    assert again.calls() == ({b"k" * 16: 1}, {b"k" * 16: b"yes"}, 5)
+    again.close()
+    back = SendLog(shm, "a", 0, generation=2, resume=2, timeline=1)
+    back.choice(3, 3, 0, 1)
+    back.close()
+    restarted = SendLog(shm, "a", 0, generation=3, resume=2, timeline=1)
+    assert [(record.step, record.chunk) for record in restarted.ours] == [(3, 0)]
+    assert restarted.calls() == ({}, {}, -1)
+    restarted.close()

@@ -217,6 +217,12 @@ class SendLog:
         """Append that the call at the end of `edge` takes at `step` the value that is `age` steps old."""
         self._note(CHOICE, step, hold, edge, age)
 
+    @property
+    def ours(self) -> Sequence[LogRecord]:
+        """What former generations have written in this timeline. What a rank had chosen in another one does not hold:
+        what it chose from may never be made again, and what it takes now may be newer."""
+        return [record for record in self.found if record.position >= self._began]
+
     def call(self, step: int, rank: int, hold: int, key: bytes) -> None:
         """Append that the call `key` (16 bytes) is about to leave for `rank`."""
         self._note(ASKED, step, hold, number=rank, body=key)
@@ -228,9 +234,9 @@ class SendLog:
     def calls(self) -> tuple[dict[bytes, int], dict[bytes, bytes], int]:
         """What former generations have written of calls, by key: the rank that was asked last, and the answers; and the
         newest step of them."""
-        asked = {record.body: record.chunk for record in self.found if record.kind == ASKED}
-        answers = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in self.found if r.kind == ANSWERED}
-        return asked, answers, max((r.step for r in self.found if r.kind == ASKED), default=-1)
+        asked = {record.body: record.chunk for record in self.ours if record.kind == ASKED}
+        answers = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in self.ours if r.kind == ANSWERED}
+        return asked, answers, max((r.step for r in self.ours if r.kind == ASKED), default=-1)
 
     def taken(self, edge: int, step: int, encoded: bytes) -> None:
         """Append which items the call at the end of `edge` takes at `step`."""
@@ -241,9 +247,8 @@ class SendLog:
         self._note(NOTE, step, body=encoded)
 
     def notes(self, resume: int) -> list[bytes]:
-        """What former generations have noted after step `resume` in this timeline, in order."""
-        ours = (record for record in self.found if record.position >= self._began and record.step > resume)
-        return [record.body for record in ours if record.kind == NOTE]
+        """What former generations have noted after step `resume`, in order."""
+        return [record.body for record in self.ours if record.kind == NOTE and record.step > resume]
 
     def whole(self, call: int, step: int, first: int, hold: int) -> None:
         """Append that the chunks from position `first` on are all that `call` has made at `step`."""

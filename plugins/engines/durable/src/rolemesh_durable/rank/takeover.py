@@ -91,6 +91,7 @@ def take_over(
     for ranks of an earlier layout. Slot files that nobody can ask
     for are removed. To be called before ``ports.open``.
     """
+    ours = [] if anew else log.ours
     records, log.found = log.found, []
     pool = ports.endpoint.pool
     ports.orphans = found = Inheritance(pool.directory)
@@ -98,9 +99,8 @@ def take_over(
     lies_in = {record.slot: record.payload for record in records if record.slot}
     ways = {way.edge.id: way for way in ports.ways}
     payloads: dict[int, Payload] = {}
-    choices = {(record.edge, record.step): record.chunk for record in records if record.kind == CHOICE and not anew}
-    ports.choose_again(choices)
-    ports.take_again(resume, [record for record in records if record.kind == TAKEN and not anew])
+    ports.choose_again({(record.edge, record.step): record.chunk for record in ours if record.kind == CHOICE})
+    ports.take_again(resume, [record for record in ours if record.kind == TAKEN])
     for record in records:
         orphan = log.is_orphan(record)
         # What a rank sent up to the step on disk it has from there.
