@@ -102,6 +102,11 @@ class MasterOutside:
             self._lines += lines
             self._steps = count
 
+    def hush(self) -> None:
+        """Answer nothing from now on, not even what waits already."""
+        with self._lock:
+            self.answers.clear()
+
     def answer_one(self) -> None:
         """Answer one question, however many wait, although `answers` is not set."""
         self._tokens.append(1)
@@ -168,6 +173,8 @@ class MasterOutside:
                 continue
             before = len(self.requests)
             with self._lock:
+                if at_once is None and not self.answers.is_set():
+                    continue
                 answers.serve(*[] if at_once is None else [at_once])
             if any(isinstance(request, StopJob) for request in self.requests[before:]):
                 self._state = "stopping"

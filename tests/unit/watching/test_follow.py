@@ -224,14 +224,17 @@ def test_a_late_answer_is_not_waited_for_and_not_taken_for_that_of_the_next_ques
     master = start_master()
     with ControlClient(master.run_dir, 0.2) as client:
         until_answered(client)
-        master.answers.clear()
+        master.hush()
         for _ in range(2):
             with pytest.raises(MasterGoneError):
-                all(iter(client.watch, None))  # the master may have been about to answer once more
+                client.watch()
         asked = len(master.requests)
         threading.Timer(0.05, master.answer_one).start()
         began = time.monotonic()
         with pytest.raises(MasterGoneError):
             client.stop("never answered")
         assert time.monotonic() - began < 5
+        while len(master.requests) == asked:  # on a busy machine the answer comes later still
+            assert time.monotonic() - began < 10
+            time.sleep(FAST)
         assert len(master.requests) == asked + 1
