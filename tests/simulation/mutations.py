@@ -133,7 +133,7 @@ def _first_come(original: Any) -> Any:
 def _to_one_level(original: Any) -> Any:
     def escalated(*asked: Any) -> Any:
         floors = original(*asked)
-        return [max(floors)] * len(floors) if floors else []
+        return [min(floors) + 1] * len(floors) if floors else []
 
     return escalated
 
@@ -686,8 +686,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what a rank took before the job went back is taken again", "no deadlock", "all",
              lambda: all_of(method(SimAgent, "_forget", _keeps_its_choices)(),
                             method(sim_rank.In, "__init__", _takes_them_again)())),
-    Mutation("all failures of a plan that fails come to one level", "the job ends as it must", "shrink",
-             lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated)), 220),
+    Mutation("failures of a plan that fails escalate together, from the lowest level", "the job ends as it must",
+             "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated)), 220),
     Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
              method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False), 12885),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
