@@ -22,6 +22,8 @@ REPORTED_S = 1.0
 """A report that comes so long after something happened was sent after it: messages are under way for less."""
 ASK_AGAIN_S = 2.0
 """How often a place is looked for while there is none."""
+TOLD_S = 10.0
+"""A node is lost, or its agent silent, for less than this when it is told."""
 
 WAITS = (False, "")
 GOES_ON = (True, "")
@@ -49,20 +51,19 @@ class CarryingOut:
 
     def answered(self, recovery: Recovery, event: e.Replanned | e.OriginFound | e.LayoutFound) -> str:
         """The shell has found an origin, or places; why the plan has failed, if it has."""
-        if isinstance(event, e.OriginFound) and recovery.phase == "origin":
-            self._roll_back(recovery, event)
+        if isinstance(event, e.OriginFound):
+            if recovery.phase == "origin":
+                self._roll_back(recovery, event)
+        elif event.why and self._unheard(recovery, event.gone):
+            return ""  # asked again in a while
         elif isinstance(event, e.LayoutFound):
             if event.number == -recovery.number and recovery.phase == "placing":
-                if event.why and self._unheard(recovery, event.gone):
-                    return ""
                 return event.why or self._change_layout(recovery, event)
-        elif isinstance(event, e.Replanned) and recovery.phase == "placing" and event.lost == self._away(recovery):
+        elif recovery.phase == "placing" and event.lost == self._away(recovery):
             given = _given(recovery, self._context)
             if event.resources != given or (_changes(recovery, self._context.state) and not given):
                 return ""  # an earlier plan had asked
             if event.moves is None:
-                if self._unheard(recovery, event.gone):
-                    return ""
                 return self._no_place(recovery, event.why)
             self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, given))
             recovery.asked = None  # the layout may have to change, too
@@ -71,10 +72,8 @@ class CarryingOut:
     def _unheard(self, recovery: Recovery, gone: Collection[str]) -> bool:
         """Whether places have been looked for without nodes of whose loss the backend is about to tell: what is to be
         done about that may make room."""
-        agents, until = self._context.state.agents.values(), recovery.since + self._context.outline.start_timeout_s
-        return self._context.now <= until and any(
-            a.state in ("starting", "up") and a.place.node in gone for a in agents
-        )
+        living = (a.place.node for a in self._context.state.agents.values() if a.state in ("starting", "up"))
+        return self._context.now <= recovery.since + TOLD_S and not set(gone).isdisjoint(living)
 
     def _away(self, recovery: Recovery) -> tuple[str, ...]:
         """The nodes that the ranks must leave: what was answered for others is of a plan that is no longer."""

@@ -15,19 +15,8 @@ from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan,
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
 
-__all__ = [
-    "Diagnose",
-    "Ladder",
-    "LadderLevel",
-    "Proposal",
-    "Refuse",
-    "Tried",
-    "backoff",
-    "diagnosed",
-    "escalated",
-    "in_vain",
-    "propose",
-]
+__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "Tried", "backoff", "diagnosed", "escalated"]
+__all__ += ["in_vain", "propose"]
 
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
