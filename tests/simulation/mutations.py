@@ -138,25 +138,6 @@ def _to_one_level(original: Any) -> Any:
     return escalated
 
 
-def _keeps_its_choices(original: Any) -> Any:
-    def forget(self: Any, effect: Any) -> None:
-        self.memory.before = {key: dict(known) for key, known in self.memory.choices.items()}
-        original(self, effect)
-
-    return forget
-
-
-def _takes_them_again(original: Any) -> Any:
-    def init(self: Any, rank: Any, edge: Any, resume: int) -> None:
-        memory = rank.agent.memory
-        if rank.launch.restore == "memory":
-            known = memory.choices.get(rank.key, {})
-            memory.choices[rank.key] = getattr(memory, "before", {}).get(rank.key, {}) | known
-        original(self, rank, edge, resume)
-
-    return init
-
-
 def _any_answer(original: Any) -> Any:
     def answered(self: Any, recovery: Any, event: Any) -> Any:
         if isinstance(event, me.Replanned):
@@ -683,9 +664,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              "a role has no fewer ranks than its least", "shrink", lambda: all_of(
                  method(ShrinkLevel, "recover", _below_the_least)(),
                  patch.object(machine, "refusal", lambda *asked: "")), 70),
-    Mutation("what a rank took before the job went back is taken again", "no deadlock", "all",
-             lambda: all_of(method(SimAgent, "_forget", _keeps_its_choices)(),
-                            method(sim_rank.In, "__init__", _takes_them_again)())),
     Mutation("failures of a plan that fails escalate together, from the lowest level", "the job ends as it must",
              "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated)), 220),
     Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
