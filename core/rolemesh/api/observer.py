@@ -47,7 +47,7 @@ class RoleTimes(msgspec.Struct):
     blocked_s: float = 0.0
 
 
-class StepMetrics(msgspec.Struct):
+class StepMetrics(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every`` is above 1).
 
     `values` are the metrics by name, over all calls of an operator in the step; where several operators report one
@@ -59,9 +59,9 @@ class StepMetrics(msgspec.Struct):
     step: int
     steps: int
     time: float
-    values: dict[str, float]
-    operators: dict[str, dict[str, float]]
-    roles: dict[str, RoleTimes]
+    values: dict[str, float] = {}
+    operators: dict[str, dict[str, float]] = {}
+    roles: dict[str, RoleTimes] = {}
     staleness: dict[str, float] = {}
     records: dict[str, Any] = {}
 

@@ -58,7 +58,7 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
             if not raw.endswith(b"\n"):
                 return
             try:
-                line = _unflat(msgspec.json.decode(raw, type=dict[str, Any]))
+                line = _line(raw)
             except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
                 at = file.tell()
                 log.warning("%s: the line that ends at byte %d is damaged, and passed over: %s", path, at, error)
@@ -85,7 +85,10 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _unflat(line: dict[str, Any]) -> StepMetrics:
+def _line(raw: bytes) -> StepMetrics:
+    with suppress(msgspec.ValidationError):  # most lines of quick steps have no values at the top level
+        return msgspec.json.decode(raw, type=StepMetrics)
+    line = msgspec.json.decode(raw, type=dict[str, Any])
     values = _numbers({name: value for name, value in line.items() if name not in RESERVED})
     operators = {label: _numbers(metrics) for label, metrics in line["operators"].items()}
     roles = {role: RoleTimes(**times) for role, times in line["roles"].items()}

@@ -13,7 +13,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class Metrics(msgspec.Struct, frozen=True, gc=False):
     """A role's part in one line of metrics, summed over the ranks that have contributed.
 
     `ranks` says how many that are. `means` maps operator label → name → [sum, count], `sums` label → name → sum;
@@ -34,13 +34,10 @@ def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
     """Move what a rank's workload has reported since the last call into `line`, as operator call `label`'s."""
     if ctx._means:
         _add_means(line.means.setdefault(label, {}), ctx._means)
-        ctx._means = {}
     if ctx._sums:
         _add_sums(line.sums.setdefault(label, {}), ctx._sums)
-        ctx._sums = {}
-    if ctx._records:
-        line.records.update(ctx._records)
-        ctx._records = {}
+    line.records.update(ctx._records)
+    ctx._means, ctx._sums, ctx._records = {}, {}, {}
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:
@@ -86,23 +83,23 @@ class LineBuilder:
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
         """The line of one step from each role's parts, together of all its ranks; `wall` is seconds since 1970."""
-        parts = {role: joined(each) for role, each in found.items()}
-        means = {label: numbers for part in parts.values() for label, numbers in part.means.items()}
-        sums = {label: numbers for part in parts.values() for label, numbers in part.sums.items()}
-        records = {name: record for part in parts.values() for name, record in part.records.items()}
-        scales, first = self._scales, next(iter(parts.values()))
-        roles = {
-            role: RoleTimes(*[int(s * scales[role] + 0.5) / 1e6 for s in part.times]) for role, part in parts.items()
-        }
-        operators: dict[str, dict[str, float]] = {}
-        values: dict[str, float] = {}
+        roles, said = {}, []
+        for role, each in found.items():  # of quick steps there are many lines, most of them of times alone
+            (a, b, c), scale = (part := joined(each)).times, self._scales[role]
+            roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
+            if part.means or part.sums or part.records:
+                said.append(part)
+        means = {label: numbers for one in said for label, numbers in one.means.items()}
+        sums = {label: numbers for one in said for label, numbers in one.sums.items()}
+        records = {name: record for one in said for name, record in one.records.items()}
+        operators, values = dict[str, dict[str, float]](), dict[str, float]()
+        staleness = self._lags.copy()
         if means or sums:
             operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
             for labels in self._calls.values():
                 values = _numbers(labels, means, sums) | values
-        said = {label: metrics["staleness"] for label, metrics in operators.items() if "staleness" in metrics}
-        staleness = self._lags | said
-        return StepMetrics(first.step, first.steps, wall, values, operators, roles, staleness, records)
+            staleness |= {label: one["staleness"] for label, one in operators.items() if "staleness" in one}
+        return StepMetrics(part.step, part.steps, wall, values, operators, roles, staleness, records)
 
 
 def _numbers(

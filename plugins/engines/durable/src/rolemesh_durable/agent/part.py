@@ -110,7 +110,7 @@ class Part:
         if image is None:
             return False
         who = self._role, self._rank, self._size
-        sent = in_flight.after(SendLog.read(shm, self._role, self._rank, image.log), self._step)
+        sent = in_flight.after(SendLog.read(shm, self._role, self._rank, image.log, after=self._step), self._step)
         if image.path is not None:
             self._one(disk.state_file(*who), lambda writer: writer.copy(image), check)
         if sent:

@@ -38,10 +38,14 @@ KEY_BYTES: Final = 16
 SEGMENT_BYTES: Final = 1 << 20
 """A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
 into little memory, and one that starts again finds room."""
-_MAGIC: Final = b"rmlog002"
-_OPENING = struct.Struct("<8sIIqQB")
+_MAGIC: Final = b"rmlog003"
+_OPENING = struct.Struct("<8sIIqQB7x")
 """magic, generation, timeline, the step that the generation was restored to, position of the first record, whether
 the log is sure (1) and copied (2)."""
+_UNTIL = struct.Struct("<q")
+"""Behind the opening, once the segment is full: until which step is committed it is needed; before, `_OPEN`."""
+_OPEN: Final = 1 << 62
+_BEGIN: Final = _OPENING.size + _UNTIL.size
 _FRAME = struct.Struct("<II")
 """bytes of the body, their crc32."""
 _BODY = struct.Struct("<QBBHIqIIqIIH")
@@ -103,8 +107,10 @@ class _Segment:
         if kind == LINE:
             self.last_line = max(self.last_line, step)
             return
-        self.until = max(self.until, step + hold)
-        self.first_step = min(self.first_step, step)
+        if step + hold > self.until:
+            self.until = step + hold
+        if step < self.first_step:
+            self.first_step = step
 
 
 class SendLog:
@@ -185,21 +191,8 @@ class SendLog:
     ) -> int:
         """Append a chunk that is about to be sent; returns its position. `payload` below 0: it is a new one."""
         position = self.position
-        name = slot.encode() if slot else b""
-        head = _BODY.pack(
-            position,
-            CHUNK,
-            last,
-            len(consumers),
-            edge,
-            step,
-            chunk,
-            hold if hold < _MAX_HOLD else _MAX_HOLD,
-            position if payload < 0 else payload,
-            hlen,
-            count,
-            len(name),
-        )
+        name, kept, first = slot.encode(), min(hold, _MAX_HOLD), position if payload < 0 else payload
+        head = _BODY.pack(position, CHUNK, last, len(consumers), edge, step, chunk, kept, first, hlen, count, len(name))
         self._append(CHUNK, step, hold, b"".join((head, self._ranks(consumers), name, body)))
         return position
 
@@ -307,9 +300,14 @@ class SendLog:
         self._map = memoryview(b"")
 
     @staticmethod
-    def read(directory: str | Path, role: str, rank: int, upto: int | None = None) -> list[LogRecord]:
-        """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile."""
-        found = list(_scan(Path(directory), f"log-{role}-{rank}-"))
+    def read(
+        directory: str | Path, role: str, rank: int, upto: int | None = None, *, after: int = -_OPEN
+    ) -> list[LogRecord]:
+        """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile.
+
+        Segments of which nothing is needed once step `after` is committed, and lines alone, may be left out.
+        """
+        found = list(_scan(Path(directory), f"log-{role}-{rank}-", after))
         found = [(s, records) for s, records in found if upto is None or s.first < upto]
         restarts = _restarts(segment for segment, _ in found)
         timeline = max((segment.timeline for segment, _ in found), default=0)
@@ -335,18 +333,19 @@ class SendLog:
         return packed
 
     def _append(self, kind: int, step: int, hold: int, body: bytes) -> None:
-        end = self._at + _FRAME.size + len(body)
-        if end > self._size:
-            self._begin(self._current.number + 1, len(body))
-            end = self._at + _FRAME.size + len(body)
-        self._map[self._at : end] = _FRAME.pack(len(body), crc32(body)) + body
-        self._at = end
+        size = len(body)
+        if self._at + _FRAME.size + size > self._size:
+            self._map[_OPENING.size : _BEGIN] = _UNTIL.pack(self._current.until)
+            self._begin(self._current.number + 1, size)
+        at = self._at
+        self._at = end = at + _FRAME.size + size
+        self._map[at:end] = _FRAME.pack(size, crc32(body)) + body
         self.position += 1
         self._current.add(kind, step, hold)
 
     def _begin(self, number: int, room: int) -> None:
         path = self._directory / f"{self._name}{number}"
-        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _OPENING.size + _FRAME.size + room)
+        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _BEGIN + _FRAME.size + room)
         self._made += 1
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._map = self._persist(
@@ -355,8 +354,8 @@ class SendLog:
         opening = _OPENING.pack(
             _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1
         )
-        self._map[: _OPENING.size] = opening
-        self._at, self._size = _OPENING.size, size
+        self._map[:_BEGIN] = opening + _UNTIL.pack(_OPEN)
+        self._at, self._size = _BEGIN, size
         self._current = _Segment(path, number, self._generation, self._timeline, self._resume, self.position, size)
         self._segments.append(self._current)
         self.nbytes += size
@@ -378,14 +377,18 @@ def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
     return sorted((int(number), path) for number, path in found if number.isdigit())
 
 
-def _scan(directory: Path, name: str) -> Iterator[tuple[_Segment, list[LogRecord]]]:
-    """The segments in their order; one that has no beginning (its writer died making it) has no records."""
+def _scan(directory: Path, name: str, after: int = -_OPEN) -> Iterator[tuple[_Segment, list[LogRecord]]]:
+    """The segments in their order; one that has no beginning (its writer died making it) has no records, and of those
+    that are full and not needed after step `after` none are read."""
     for number, path in _files(directory, name):
         try:
-            data = path.read_bytes()
+            with path.open("rb", buffering=0) as file:
+                data = file.read(_BEGIN)
+                if len(data) < _BEGIN or not data.startswith(_MAGIC):
+                    continue
+                needed = _UNTIL.unpack_from(data, _OPENING.size)[0] > after
+                data += file.readall() if needed else b""
         except FileNotFoundError:
-            continue
-        if len(data) < _OPENING.size or not data.startswith(_MAGIC):
             continue
         _, generation, timeline, resume, first, sure = _OPENING.unpack_from(data)
         segment = _Segment(path, number, generation, timeline, resume, first, len(data))
@@ -394,7 +397,7 @@ def _scan(directory: Path, name: str) -> Iterator[tuple[_Segment, list[LogRecord
 
 
 def _records(data: bytes, segment: _Segment) -> Iterator[LogRecord]:
-    at, position = _OPENING.size, segment.first
+    at, position = _BEGIN, segment.first
     while at + _FRAME.size <= len(data):
         length, crc = _FRAME.unpack_from(data, at)
         at += _FRAME.size

@@ -7,6 +7,7 @@ takes no further turn, but beats, answers, and goes on telling agents what it ha
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -123,6 +124,7 @@ class Master:
         Raises `StateError` if a newer master has taken over, or the journal is lost. Whatever is raised, agents are
         left alone: the next master finds them.
         """
+        gc.freeze()  # what has been imported stays: lines of quick steps are many, and would have it looked through
         try:
             self._launcher.open(self._received, self._lost)
             self._journal.claim(self._take_over, patient=self._earlier is not None)

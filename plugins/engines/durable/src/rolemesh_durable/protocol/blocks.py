@@ -116,7 +116,8 @@ def packed(lines: Iterable[Metrics]) -> list[Block]:
 def lines_of(block: Block) -> Iterator[Metrics]:
     """The lines of a block, in their order."""
     role, ranks, before, bare = block.role, block.ranks, block.begin, not (block.means or block.sums or block.records)
-    for at, (step, *times) in enumerate(zip(block.ends, *block.times, strict=True)):
+    for at, (step, computing, waiting, blocked) in enumerate(zip(block.ends, *block.times, strict=True)):
+        times = [computing, waiting, blocked]
         if bare:
             yield Metrics(role, step, step - before, ranks, times)
         else:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.schedule import Activity
@@ -63,7 +65,7 @@ def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated
     return max(0, resume + 1 - edge.lag)
 
 
-class Kept(NamedTuple, Generic[T]):
+class Kept(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """A chunk that was sent and may be needed again. `item` is None for the mark that no chunk follows.
 
     Of its `size` in bytes, `nbytes` are kept in this process.
@@ -214,6 +216,8 @@ class OutEdgeState(Generic[T]):
         Returns the items that nobody needs any more.
         """
         self._pins = tuple(steps)
+        if not self._pinned:
+            return []
         held, self._pinned = self._pinned, []
         return [item for kept in held if (item := self._let_go(kept)) is not None]
 
@@ -246,7 +250,7 @@ class OutEdgeState(Generic[T]):
         return freed
 
     def _let_go(self, gone: Kept[T]) -> T | None:
-        if any(gone.step <= pin < gone.step + self.hold for pin in self._pins):
+        if self._pins and any(gone.step <= pin < gone.step + self.hold for pin in self._pins):
             self._pinned.append(gone)
             return None
         self.kept_bytes -= gone.nbytes

@@ -116,8 +116,12 @@ class Boundary:
         if persist and outlasting((*self._pins, step)) == step:
             return False
         ports = self._ports
-        if ports.kept_bytes > min(self._most, ports.retention_bytes) or not all(way.state.credit for way in ports.ways):
+        kept = ports.kept_bytes
+        if kept > self._most or kept > ports.retention_bytes:
             return False
+        for way in ports.ways:
+            if not way.state.credit:
+                return False
         for out in ports.outputs.values():  # also if a consumer starts again, and asks for more than there are credits
             out.admitted = step + 1
         return True

@@ -169,7 +169,9 @@ class Ports:
     @property
     def kept_bytes(self) -> int:
         """What is kept for consumers that might come back: slots as large as they are, the log, and small values."""
-        kept = sum(way.state.kept_bytes for way in self.ways) + self.endpoint.pool.used_bytes
+        kept = self.endpoint.pool.used_bytes
+        for way in self.ways:
+            kept += way.state.kept_bytes
         if self.log is not None:
             kept += self.log.nbytes
         return kept if self.orphans is None else kept + self.orphans.nbytes

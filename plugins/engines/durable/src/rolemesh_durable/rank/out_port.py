@@ -90,8 +90,8 @@ class OutEdge:
         self.made: int | None = None
         """Of a rank whose former generations may have sent what is in no log: the newest step that is not made again.
         What consumers have used beyond it they have to give back (`LogLost`)."""
-        self.on = self.beyond = False
-        self.always = edge.lag == 0 and ports.activity.always(edge.dst)
+        self.always = self.on = edge.lag == 0 and ports.activity.always(edge.dst)
+        self.beyond = False
         ports.ways.append(self)
 
     def put(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
@@ -314,11 +314,13 @@ class OutPort:
         for way, chunk in staged:
             way.show(*chunk)
 
-    def _put(self, way: OutEdge, chunk: _Chunk) -> None:
+    def _put(
+        self, way: OutEdge, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> None:
         if self._staged is None:
-            way.put(*chunk)
+            way.put(payload, step, chunk, last, consumers)
         else:
-            self._staged.append((way, chunk))
+            self._staged.append((way, _Chunk(payload, step, chunk, last, consumers)))
 
     def _begin(self, step: int) -> bool:
         """Wait for the credits of all edges that want the value of `step`; whether there are any."""
@@ -329,8 +331,9 @@ class OutPort:
                 return False
             self._hear()
         for way in self._ways:
-            way.on = way.always or ports.activity.consumed(way.edge, step, ports.steps)
-            way.beyond = not way.on and ports.log is not None and ports.activity.consumed(way.edge, step, FOREVER)
+            if not way.always:
+                way.on = ports.activity.consumed(way.edge, step, ports.steps)
+                way.beyond = not way.on and ports.log is not None and ports.activity.consumed(way.edge, step, FOREVER)
             if way.beyond:
                 way.on = live = True
             elif way.on:
@@ -349,12 +352,12 @@ class OutPort:
             if payload is None:
                 part = value if type(selection) is Whole else select(value, selection)
                 payload = Payload(part, self._pool, INLINE_BYTES)
-            self._put(way, _Chunk(payload, step, chunk, last, consumers))
+            self._put(way, payload, step, chunk, last, consumers)
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:
         for way, consumers in self._groups[selection]:
             if way.on:
-                self._put(way, _Chunk(None, step, chunk, True, consumers))
+                self._put(way, None, step, chunk, True, consumers)
 
     def _hear(self) -> None:
         """Wait until all consumers have said what they have used, where that may be what is in no log. Raises
