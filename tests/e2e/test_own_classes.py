@@ -106,6 +106,28 @@ class Notes(Observer):
         Path(self.run.base, "notes.txt").write_text(result["status"])
 
 
+class Brief(Workload):
+    """A group whose steps are short."""
+
+    group = "collective"
+    deterministic = True
+
+    def setup(self, ctx):
+        self.ctx, self.total, self.taken = ctx, 0, 0
+
+    @operator(rows=Split())
+    def add(self, rows):
+        self.total += int(rows["n"].sum())
+
+    def snapshot(self):
+        self.taken += 1
+        (self.ctx.run_dir / f"taken-{self.ctx.rank}").write_text(str(self.taken))
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = int(state["total"])
+
+
 class Wire(ShmTransport):
     class Options(BaseModel, extra="forbid"):
         note: str
@@ -164,6 +186,20 @@ def test_classes_of_the_jobs_own_are_selected_like_plugins(own: Callable[..., Jo
     assert planned["plan"]["level"] == "own.py:Again"
     plugins = job.result()["plugins"]
     assert plugins["own.py:Group"] == {"kind": "workloads", "distribution": "", "version": ""}
+
+
+def test_a_group_whose_steps_are_short_leaves_out_the_same_snapshots_in_all_of_its_ranks(
+    own: Callable[..., Job],
+) -> None:
+    text = JOB.replace("own.py:Group", "own.py:Brief").replace(", options: {die_at: 5}", "")
+    job = own(text.replace('"own.py:Again"', "process") + "snapshots: {persist_every: 100}\n")
+    done = job.run("steps=1200", "--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the run with failures ended exactly as the undisturbed one" in done.stdout
+    taken = [int(path.read_text()) for path in (job.folder / "runs" / "own-undisturbed").glob("taken-*")]
+    assert len(set(taken)) == 1, taken
+    assert len(taken) == 3
+    assert taken[0] < 600
 
 
 def test_in_one_process_a_group_is_one_rank_and_there_may_be_several_of_them(own: Callable[..., Job]) -> None:

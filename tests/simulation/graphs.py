@@ -89,16 +89,18 @@ def versions_job(rng: random.Random, steps: int) -> Job:
     return Job(LogicalGraph("shared", ops, edges), sizes, kinds, steps)
 
 
-def chain_job(rng: random.Random, steps: int) -> Job:
-    """Roles in a row, whose first may wait for the last in the middle of its step."""
+def chain_job(rng: random.Random, steps: int, *, groups: bool = False) -> Job:
+    """Roles in a row, whose first may wait for the last in the middle of its step; some of them groups."""
     roles = [f"r{i}" for i in range(rng.randint(2, 4))]
     kinds: dict[str, Kind] = {role: rng.choice(("stateful", "stateless")) for role in roles}
+    if groups:
+        kinds |= dict.fromkeys(roles[rng.randrange(len(roles)) :][:2], "collective")
     callers = [*roles, "r0"] if rng.random() < 0.5 else roles
     part = rng.choice((Split(), Broadcast()))
     last = len(callers) - 1
     ops = [OpCall(i, role, f"op{i}", f"{role}.op{i}", part if i < last else None) for i, role in enumerate(callers)]
     edges = [Edge(i, i, i + 1, "x", part, part, 0, rng.choice((1, 2, 3))) for i in range(last)]
-    sizes = {role: rng.choice((1, 1, 2)) for role in roles}
+    sizes = {role: 2 if kinds[role] == "collective" else rng.choice((1, 1, 2)) for role in roles}
     return Job(LogicalGraph("chain", tuple(ops), tuple(edges)), sizes, kinds, steps)
 
 

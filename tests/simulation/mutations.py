@@ -25,6 +25,7 @@ from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.calls import CalleeState, CallerState
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.first import FirstChoice
@@ -304,6 +305,23 @@ def _same_generation(original: Any) -> Any:
 
 def _overwrites_at_once(original: Any) -> Any:
     return lambda self, step: True
+
+
+def _takes_it_alone(original: Any) -> Any:
+    def heard(self: Any, rank: int, kind: int, position: int) -> Any:
+        answers = original(self, rank, kind, position)
+        return ((rank, TAKE),) if kind == WANT else answers
+
+    return heard
+
+
+def _goes_in_untold(original: Any) -> Any:
+    def heard(self: Any, rank: int, kind: int, position: int) -> Any:
+        answers = original(self, rank, kind, position)
+        late, self._late = self.__dict__.get("_late", ()), answers if kind == WANT else ()
+        return (*answers, *late) if kind != WANT else ()
+
+    return heard
 
 
 def _timeline_is_forgotten(original: Any) -> Any:
@@ -811,6 +829,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "calm",
              method(sim_rank.SimRank, "_settle", lambda original: lambda self: iter(()))),
+    Mutation("a rank of a group takes the snapshot that it wants without its mates", "no deadlock", "room group",
+             method(Barrier, "heard", _takes_it_alone)),
+    Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",
+             method(Barrier, "heard", _goes_in_untold)),
     Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
              lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1), 320),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",

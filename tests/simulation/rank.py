@@ -31,6 +31,7 @@ from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Send
 from rolemesh.graph.schedule import Period
 from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.protocol import barrier
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
@@ -203,6 +204,15 @@ class SimRank:
         self.timeline = agent.memory.timeline
         self.owed, self.late, self.admitted = -1, False, -1
         self.keeps = self.world.scenario.keeps.get(self.key, 1 << 30)
+        size = self.shape.sizes[self.key[0]]
+        alone = not launch.collective or size == 1
+        self.owes = may_owe(self.job.graph, self.job.activity, self.key[0], together=not alone)
+        self.owes &= alone == (not launch.collective)
+        self.together = self.owes and not alone
+        self.guard = barrier.Barrier(size) if launch.collective and self.key[1] == 0 else None
+        self.waiting, self.gone, self.taking = -1, False, -1
+        """The call that it waits for its group before, whether that goes in, and the newest step of which it takes the
+        snapshot."""
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self.ways: dict[int, OutEdge] = {}
         self.ins: dict[int, In] = {}
@@ -356,11 +366,31 @@ class SimRank:
                     self._early.append(frame)
                     return
                 self.mates[self.job.graph.edges[edge].dst].message(kind, mate, generation, step, item)
+            case ("gather", kind, rank, generation, position):
+                if generation >= self.generation_of(self.key[0], rank):
+                    self._gathering(kind, rank, position)
             case _:
                 if not self.opened:
                     self._early.append(frame)
                     return
                 self.calls.frame(frame)
+
+    def _gathering(self, kind: int, rank: int, position: int) -> None:
+        """As `rolemesh_durable.rank.barrier.GroupBarrier`."""
+        if kind in (barrier.ARRIVE, barrier.WANT):
+            assert self.guard is not None
+            for each, answer in self.guard.heard(rank, kind, position):
+                self._say(each, answer, position)
+        elif kind == barrier.TAKE:
+            self.taking = max(self.taking, position)
+        elif position == self.waiting:
+            self.gone = True
+
+    def _say(self, rank: int, kind: int, position: int) -> None:
+        if rank == self.key[1]:
+            self._gathering(kind, rank, position)
+        else:
+            self.send_to((self.key[0], rank), ("gather", kind, self.key[1], self.generation, position))
 
     def _feeds(self, edge: int, consumer: int) -> bool:
         """Whether it does in the present layout."""
@@ -465,8 +495,7 @@ class SimRank:
         while self.finished < self.last:
             step = self.finished + 1
             if step > self.granted:
-                yield from self._settle()
-                self._at(IDLE)
+                yield from self._await(lambda: self._may_begin(step) or self._pauses() or self._crosses(), IDLE)  # noqa: B023 (asked before the next step)
                 while not self._may_begin(step):
                     if self._pauses():
                         self.paused = self.finished
@@ -700,9 +729,7 @@ class SimRank:
             if op.streaming:
                 yield from self._stream(port, made)
             if not port.ready(made):
-                yield from self._settle()
-                self._at(WAITING, edge.id)
-                yield lambda: port.ready(made)  # noqa: B023 (asked before the next round)
+                yield from self._await(lambda: port.ready(made), WAITING, edge.id)  # noqa: B023 (asked before the next round)
             parts = port.state.take(made)
             if not port.collates:
                 world.checks.used_version(self, edge, step, made, parts)
@@ -712,6 +739,8 @@ class SimRank:
             yield from shared_call(self, op, step, given)
             self._release(op, step)
             return
+        if self.together and step > self.finished:
+            yield from self._gather(op, step)
         yield from self.computes(op, step)
         if op.calls:
             inputs.append((yield from self.calls.ask(op, step)))
@@ -900,19 +929,29 @@ class SimRank:
             return
         if not must and self._may_owe(step, persist):
             self.owed, self.late = step, True
-        else:
-            yield from self._take(step, persist)
-            self.world.checks.held(self, step)
+            return
+        if not must and self.together:
+            self._say(0, barrier.WANT, step)
+            self._at(BLOCKED)
+            yield lambda: self.taking >= step
+        yield from self._take(step, persist)
+        self.world.checks.held(self, step)
 
     def _may_owe(self, step: int, persist: bool) -> bool:
         """Most snapshots are left out, where they may be."""
-        in_time = crc32(f"{self.key} {step}".encode()) % 4 == 0
-        if in_time or self.launch.collective or not may_owe(self.job.graph, self.key[0]):
+        if not self.owes:
             return False
-        waiting = (at for at, snap in self.agent.memory.snaps.get(self.key, {}).items() if snap.pinned)
-        if persist and outlasting((*waiting, step)) == step:
+        if not self.together or self.guard is not None:
+            if crc32(f"{self.key} {step}".encode()) % 4 == 0:
+                return False
+            waiting = (at for at, snap in self.agent.memory.snaps.get(self.key, {}).items() if snap.pinned)
+            if persist and outlasting((*waiting, step)) == step:
+                return False
+        if len(self._kept()) > self.keeps:
             return False
-        if len(self._kept()) > self.keeps or not all(way.state.credit for way in self.ways.values()):
+        if self.together:
+            return True
+        if not all(way.state.credit for way in self.ways.values()):
             return False
         self.admitted = step + 1
         return True
@@ -928,12 +967,32 @@ class SimRank:
             return len(kept) > self.keeps and min(kept) <= reachable
 
         if step != self.admitted and full():
-            self._at(BLOCKED)
-            yield lambda: not full()
+            yield from self._await(lambda: not full(), BLOCKED)
+
+    def _await(self, there: Callable[[], bool], phase: int, edge: int = -1) -> Generator[Any, None, None]:
+        """Wait until `there()`; what is owed is settled meanwhile."""
+        while not there():
+            yield from self._settle()
+            self._at(phase, edge)
+            yield lambda: there() or 0 <= self.owed <= self.taking
 
     def _settle(self) -> Generator[Any, None, None]:
         """The rank waits, and no operator has run since the last step."""
-        if self.owed >= 0:
+        if self.owed >= 0 and self.together and self.guard is not None:
+            self._say(0, barrier.WANT, self.owed)
+        if self.owed >= 0 and (not self.together or self.owed <= self.taking):
+            yield from self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
+
+    def _gather(self, op: OpCall, step: int) -> Generator[Any, None, None]:
+        """As `rolemesh_durable.rank.call_start.Admission`: the group goes in together, with credits and room."""
+        yield from self._room(step)
+        for edge in self.job.outputs[op.id]:
+            if (way := self.ways.get(edge.id)) is not None and self.job.activity.consumed(edge, step, self.job.steps):
+                yield from self._await(lambda: way.state.credit, BLOCKED, edge.id)
+        self.admitted, self.waiting, self.gone = step, step * len(self.job.graph.ops) + op.id, False
+        self._say(0, barrier.ARRIVE, self.waiting)
+        yield from self._await(lambda: self.gone, BLOCKED)
+        if 0 <= self.owed <= self.taking:
             yield from self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
     def _await_journal(self) -> Generator[Any, None, None]:

@@ -74,6 +74,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "memory": {"rank": 2, "agent": 1, "node": 1, "master": 4, "zombie": 1, "freeze_master": 0.5},
     "room": {"rank": 5, "ranks": 1, "agent": 1, "node": 0.5, "master": 0.5},
     "room calm": {},
+    "room group": {"rank": 5, "ranks": 1, "agent": 1, "node": 0.5, "master": 0.5},
+    "room group calm": {},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
@@ -135,7 +137,7 @@ class Scenario:
             self.is_grpo = not first and not behind
             self.job = shared_job(rng, self.steps, first=first, behind=behind)
         if self.family.startswith("room"):
-            self.is_grpo, self.job = False, chain_job(rng, self.steps)
+            self.is_grpo, self.job = False, chain_job(rng, self.steps, groups="group" in self.family)
         if self.family == "versions":
             self.is_grpo, self.job = False, versions_job(rng, self.steps)
         self.job.varying = self._varying(random.Random(seed * 32452843 + 11))
@@ -189,6 +191,7 @@ class Scenario:
             "resize calm": 0,
             "drain calm": 0,
             "room calm": 0,
+            "room group calm": 0,
             "slow": 0,
             "lost": 1,
             "back": 6,
@@ -196,6 +199,7 @@ class Scenario:
             "endless": 10_000,
             "versions": 5,
             "room": 5,
+            "room group": 5,
             "poison": rng.randint(0, 1),
         }
         faults = fixed.get(self.family, rng.randint(1, 5))
@@ -203,7 +207,11 @@ class Scenario:
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
-        if self.family in ("versions", "room"):  # steps that take as long as restarts, so that they are hit
+        if self.family in (
+            "versions",
+            "room",
+            "room group",
+        ):  # steps that take as long as restarts, so that they are hit
             self.pace, until = rng.choice((0.1, 0.3)), 6.0
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):

@@ -47,7 +47,7 @@ class RoleTimes(msgspec.Struct):
     blocked_s: float = 0.0
 
 
-class StepMetrics(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class StepMetrics(msgspec.Struct, gc=False):
     """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every`` is above 1).
 
     `values` are the metrics by name, over all calls of an operator in the step; where several operators report one

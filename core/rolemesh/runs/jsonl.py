@@ -85,9 +85,13 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+class _Bare(StepMetrics, forbid_unknown_fields=True):
+    """A line that has no values at the top level, as most of quick steps have none."""
+
+
 def _line(raw: bytes) -> StepMetrics:
-    with suppress(msgspec.ValidationError):  # most lines of quick steps have no values at the top level
-        return msgspec.json.decode(raw, type=StepMetrics)
+    with suppress(msgspec.ValidationError):
+        return StepMetrics(*msgspec.structs.astuple(msgspec.json.decode(raw, type=_Bare)))
     line = msgspec.json.decode(raw, type=dict[str, Any])
     values = _numbers({name: value for name, value in line.items() if name not in RESERVED})
     operators = {label: _numbers(metrics) for label, metrics in line["operators"].items()}

@@ -87,8 +87,7 @@ class LineBuilder:
         for role, each in found.items():  # of quick steps there are many lines, most of them of times alone
             (a, b, c), scale = (part := joined(each)).times, self._scales[role]
             roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
-            if part.means or part.sums or part.records:
-                said.append(part)
+            said += [part] if part.means or part.sums or part.records else []
         means = {label: numbers for one in said for label, numbers in one.means.items()}
         sums = {label: numbers for one in said for label, numbers in one.sums.items()}
         records = {name: record for one in said for name, record in one.records.items()}

@@ -18,7 +18,7 @@ from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, Barrier
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WANT, Barrier
 from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free, taking_turns
 
 STEPS = 3
@@ -305,6 +305,14 @@ def test_the_gate_opens_when_all_are_there_for_the_same_call() -> None:
     assert barrier.heard(1, LEAVE, 4) == ((1, LEFT),)
     assert barrier.heard(0, ARRIVE, 4) == ()
     assert barrier.heard(1, ARRIVE, 4) == ((0, GO), (1, GO))
+
+
+def test_who_wants_a_snapshot_has_all_of_the_group_told_before_any_of_it_goes_in() -> None:
+    barrier = Barrier(2)
+    assert barrier.heard(0, ARRIVE, 3) == ()
+    assert barrier.heard(1, WANT, 7) == ((0, TAKE), (1, TAKE))
+    assert barrier.heard(0, WANT, 7) == (), "they have been told"
+    assert barrier.heard(1, ARRIVE, 3) == ((0, GO), (1, GO))
 
 
 @pytest.mark.parametrize("roles", [("b", "a"), ("a", "b")])

@@ -148,7 +148,7 @@ def test_a_log_that_nobody_can_read_fails_its_set_and_the_next_one_is_persisted(
     SendLog(shm, "trainer", 0).close()
     body = struct.pack("<QBBHIqIIqIIH", 0, 0, 1, 65535, 0, 9, 0, 1, -1, 0, 0, 0)  # says that it has 65535 consumers
     with open(shm / "log-trainer-0-0", "r+b") as file:
-        file.seek(struct.calcsize("<8sIIqQB"))
+        file.seek(struct.calcsize("<8sIIqQB7xq"))
         file.write(struct.pack("<II", len(body), crc32(body)) + body)
     persister.look("trainer", 0)
     assert "trainer/0: error: unpack_from requires" in until(lambda: persister.warning)

@@ -39,13 +39,11 @@ SEGMENT_BYTES: Final = 1 << 20
 """A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
 into little memory, and one that starts again finds room."""
 _MAGIC: Final = b"rmlog003"
-_OPENING = struct.Struct("<8sIIqQB7x")
+_OPENING = struct.Struct("<8sIIqQB7xq")
 """magic, generation, timeline, the step that the generation was restored to, position of the first record, whether
-the log is sure (1) and copied (2)."""
+the log is sure (1) and copied (2), until which step is committed the segment is needed: `_OPEN` before it is full."""
 _UNTIL = struct.Struct("<q")
-"""Behind the opening, once the segment is full: until which step is committed it is needed; before, `_OPEN`."""
 _OPEN: Final = 1 << 62
-_BEGIN: Final = _OPENING.size + _UNTIL.size
 _FRAME = struct.Struct("<II")
 """bytes of the body, their crc32."""
 _BODY = struct.Struct("<QBBHIqIIqIIH")
@@ -335,7 +333,7 @@ class SendLog:
     def _append(self, kind: int, step: int, hold: int, body: bytes) -> None:
         size = len(body)
         if self._at + _FRAME.size + size > self._size:
-            self._map[_OPENING.size : _BEGIN] = _UNTIL.pack(self._current.until)
+            self._map[_OPENING.size - _UNTIL.size : _OPENING.size] = _UNTIL.pack(self._current.until)
             self._begin(self._current.number + 1, size)
         at = self._at
         self._at = end = at + _FRAME.size + size
@@ -345,17 +343,17 @@ class SendLog:
 
     def _begin(self, number: int, room: int) -> None:
         path = self._directory / f"{self._name}{number}"
-        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _BEGIN + _FRAME.size + room)
+        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _OPENING.size + _FRAME.size + room)
         self._made += 1
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._map = self._persist(
             lambda: new_file(path, size, " of what was sent", "or lower edges.retention.max_bytes", spare=False).data
         )
         opening = _OPENING.pack(
-            _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1
+            _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1, _OPEN
         )
-        self._map[:_BEGIN] = opening + _UNTIL.pack(_OPEN)
-        self._at, self._size = _BEGIN, size
+        self._map[: _OPENING.size] = opening
+        self._at, self._size = _OPENING.size, size
         self._current = _Segment(path, number, self._generation, self._timeline, self._resume, self.position, size)
         self._segments.append(self._current)
         self.nbytes += size
@@ -383,21 +381,20 @@ def _scan(directory: Path, name: str, after: int = -_OPEN) -> Iterator[tuple[_Se
     for number, path in _files(directory, name):
         try:
             with path.open("rb", buffering=0) as file:
-                data = file.read(_BEGIN)
-                if len(data) < _BEGIN or not data.startswith(_MAGIC):
+                data = file.read(_OPENING.size)
+                if len(data) < _OPENING.size or not data.startswith(_MAGIC):
                     continue
-                needed = _UNTIL.unpack_from(data, _OPENING.size)[0] > after
-                data += file.readall() if needed else b""
+                _, generation, timeline, resume, first, sure, until = _OPENING.unpack(data)
+                data += file.readall() if until > after else b""
         except FileNotFoundError:
             continue
-        _, generation, timeline, resume, first, sure = _OPENING.unpack_from(data)
         segment = _Segment(path, number, generation, timeline, resume, first, len(data))
         segment.sure, segment.copied = bool(sure & 1), bool(sure & 2)
         yield segment, list(_records(data, segment))
 
 
 def _records(data: bytes, segment: _Segment) -> Iterator[LogRecord]:
-    at, position = _BEGIN, segment.first
+    at, position = _OPENING.size, segment.first
     while at + _FRAME.size <= len(data):
         length, crc = _FRAME.unpack_from(data, at)
         at += _FRAME.size

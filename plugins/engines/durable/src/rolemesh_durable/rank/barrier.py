@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rolemesh_durable.dataplane.transport import BARRIER, BARRIERS
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, Barrier
+from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, TAKE, WANT, Barrier
 from rolemesh_durable.rank.endpoint import Endpoint
 
 __all__ = ["GroupBarrier"]
@@ -18,6 +18,10 @@ class GroupBarrier:
         self._endpoint, self._site = endpoint, endpoint.site
         self._guard = Barrier(world_size) if endpoint.site.rank == KEEPER else None
         self._position, self._answer = -1, -1
+        self.keeps = self._guard is not None
+        """Whether this rank lets the others go."""
+        self.taking = -1
+        """The newest step of which the group takes the snapshot."""
         endpoint.register_barrier(self)
 
     def arrive(self, position: int) -> None:
@@ -28,6 +32,10 @@ class GroupBarrier:
     def leave(self) -> None:
         """Ask to step back. Either `left` or, if it was too late, `open` becomes true."""
         self._say(KEEPER, LEAVE, self._position)
+
+    def want(self, step: int) -> None:
+        """Have the group take the snapshot of `step`; not after this rank has arrived, unless it `keeps`."""
+        self._say(KEEPER, WANT, step)
 
     @property
     def open(self) -> bool:
@@ -43,9 +51,11 @@ class GroupBarrier:
         """Take what a rank of the group has said. Words of its dead generations are dropped."""
         if generation < self._endpoint.generation(self._site.role, rank):
             return
-        if kind in (ARRIVE, LEAVE):
+        if kind in (ARRIVE, LEAVE, WANT):
             for each, answer in self._guard.heard(rank, kind, position) if self._guard is not None else ():
                 self._say(each, answer, position)
+        elif kind == TAKE:
+            self.taking = max(self.taking, position)
         elif position == self._position:
             self._answer = kind
 

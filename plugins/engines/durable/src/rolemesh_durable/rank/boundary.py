@@ -15,6 +15,7 @@ from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.edges import Ports
@@ -72,13 +73,14 @@ class Boundary:
         admission: Admission | None,
         shortage: Shortage,
         owes: bool = False,
+        barrier: GroupBarrier | None = None,
     ) -> None:
         """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank. `owes`: a
-        snapshot may be left out where steps are short (see `owed`)."""
+        snapshot may be left out where steps are short (see `owed`), of a group as it agrees at its `barrier`."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
         self._group, self._inherited, self._admission = group, inherited, admission
-        self._shortage, self._control = shortage, control
+        self._shortage, self._control, self._barrier = shortage, control, barrier
         self._resent = False
         self._owes, self._not_before, self._longest_ns = owes, 0, int(plan.every_s * 1e9)
         where = statvfs(ports.endpoint.pool.directory)
@@ -103,22 +105,30 @@ class Boundary:
             return
         if not must and self._may_owe(step, persist):
             self.owed, self._late = step, True
-        else:
-            self._take(step, persist=persist)
+            return
+        if not must and (barrier := self._barrier) is not None:
+            barrier.want(step)
+            self._wait_for(lambda: barrier.taking >= step)
+        self._take(step, persist=persist)
 
     def _may_owe(self, step: int, persist: bool) -> bool:
         """The last snapshot was just now, and the next step waits for nobody once its operator has begun.
 
-        One that is to be persisted may be left out if it would give way to one that waits for the disk already.
+        One that is to be persisted may be left out if it would give way to one that waits for the disk already. For a
+        group its keeper sees to both, and all of it waits for credits before an operator begins.
         """
-        if not self._owes or monotonic_ns() >= self._not_before:
+        if not self._owes:
             return False
-        if persist and outlasting((*self._pins, step)) == step:
+        if (self._barrier is None or self._barrier.keeps) and (
+            monotonic_ns() >= self._not_before or (persist and outlasting((*self._pins, step)) == step)
+        ):
             return False
         ports = self._ports
         kept = ports.kept_bytes
         if kept > self._most or kept > ports.retention_bytes:
             return False
+        if self._barrier is not None:
+            return True
         for way in ports.ways:
             if not way.state.credit:
                 return False
@@ -129,14 +139,33 @@ class Boundary:
     def settle(self) -> bool:
         """The rank waits: take the snapshot that it owes, if it is time, or if it waits to be granted more steps.
 
-        Whether it still owes one.
+        Whether it still owes one. In a group it is the keeper that says so to all.
         """
-        step, fields = self.owed, self._status_page.fields
-        if step >= 0 and (fields[PHASE] == IDLE or monotonic_ns() >= self._not_before):
-            before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
-            self._take(step, persist=self._plan.persisted(step, self._steps))
-            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
+        step, barrier = self.owed, self._barrier
+        due = step >= 0 and (self._status_page.fields[PHASE] == IDLE or monotonic_ns() >= self._not_before)
+        if due and barrier is None:
+            self._take_owed()
+        elif barrier is not None:
+            if due and barrier.keeps:
+                barrier.want(step)
+            self._take_told(barrier)
         return self.owed >= 0
+
+    def begins(self) -> None:
+        """An operator is about to begin: what is owed before it is left out, unless the group takes it."""
+        if self._barrier is not None:
+            self._take_told(self._barrier)
+        self.owed = -1
+
+    def _take_told(self, barrier: GroupBarrier) -> None:
+        if 0 <= self.owed <= barrier.taking:
+            self._take_owed()
+
+    def _take_owed(self) -> None:
+        fields = self._status_page.fields
+        before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
+        self._take(self.owed, persist=self._plan.persisted(self.owed, self._steps))
+        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
 
     def end(self, step: int) -> None:
         """`step` was the last one, or that before the layout changes, which may not have been known by then.
@@ -167,8 +196,9 @@ class Boundary:
             self._meter.end(step)
         self._meter.boundary(step)
         fields = self._status_page.fields
-        if self._group is not None and len(self._memory.steps()) > 1:
-            self._wait_for(self._group, fields[SNAPSHOT])
+        if (group := self._group) is not None and len(self._memory.steps()) > 1:
+            newest = fields[SNAPSHOT]
+            self._wait_for(lambda: group.has(newest))  # the older one is overwritten: no mate can need it then
         state = self._workload.snapshot
         if not self._stateful:
             state = _nothing
@@ -176,7 +206,7 @@ class Boundary:
             if self._admission is not None:
                 self._admission.take()
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
-            if self._admission is not None:  # its turn may be over after a wait for memory; else it may answer calls
+            if self._admission is not None or group is not None:  # its turn, or its mates', may be over after a wait
                 state = partial(_same, state())
         # Never left out: producers that keep as much as they may wait for the commit of this step.
         write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
@@ -206,14 +236,14 @@ class Boundary:
         self._pins = self._memory.pinned()
         self._ports.pin(self._pins)
 
-    def _wait_for(self, group: Group, step: int) -> None:
-        """The older of two snapshots is about to be overwritten: wait until no mate can need it."""
-        if group.has(step):
+    def _wait_for(self, there: Callable[[], bool]) -> None:
+        """Wait for the group."""
+        if there():
             return
         fields, endpoint = self._status_page.fields, self._ports.endpoint
         began = monotonic_ns()
         fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, BLOCKED, -1, began
-        while not group.has(step):
+        while not there():
             endpoint.pump(POLL_S)
             if endpoint.stopping:
                 raise Stopping

@@ -31,7 +31,8 @@ class Admission:
     ) -> None:
         """`page`: that of the rank's slot, if it takes turns. `barrier`: that of its group, if it has one."""
         self._member, self._endpoint, self._status_page = who, endpoint, status
-        self._page, self._barrier = page, barrier
+        self._page, self.barrier = page, barrier
+        self.turns = page is not None
         self._position = STARTING
         self._loaded = self._claimed = self._held = False
         self._workload: Workload | None = None
@@ -60,7 +61,7 @@ class Admission:
         before = fields[PHASE], fields[EDGE]
         while True:
             self._wait(self._claim, TURN)
-            if self._barrier is None or self._pass(self._barrier):
+            if self.barrier is None or self._pass(self.barrier):
                 break
         if (fields[PHASE], fields[EDGE]) != before:
             fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, monotonic_ns()

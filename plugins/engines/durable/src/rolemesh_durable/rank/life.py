@@ -210,6 +210,9 @@ class Life:
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
+        admission = self._admission
+        may = not self._hears and may_owe(job.graph, self._ports.activity, launch.role, together=not alone)
+        barrier = admission.barrier if may and not alone and admission is not None and not admission.turns else None
         return Boundary(
             job.snapshots,
             memory,
@@ -223,9 +226,10 @@ class Life:
             status_page=self._status_page,
             group=None if alone else Group(launch.role, start.mates, self._control),
             inherited=self._inherited,
-            admission=self._admission,
+            admission=admission if barrier is None else None,
             shortage=self._shortage,
-            owes=alone and self._admission is None and not self._hears and may_owe(job.graph, launch.role),
+            owes=barrier is not None or (may and alone and admission is None),
+            barrier=barrier,
         )
 
     @property

@@ -300,7 +300,7 @@ class Loop:
             if self._admission is not None:
                 self._admit(self._admission, call, step)
             if self._boundary is not None:
-                self._boundary.owed = -1
+                self._boundary.begins()
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
