@@ -303,7 +303,7 @@ class SendLog:
     ) -> list[LogRecord]:
         """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile.
 
-        Segments of which nothing is needed once step `after` is committed, and lines alone, may be left out.
+        What is not needed once step `after` is committed, and lines of metrics, may be left out.
         """
         found = list(_scan(Path(directory), f"log-{role}-{rank}-", after))
         found = [(s, records) for s, records in found if upto is None or s.first < upto]
@@ -390,10 +390,10 @@ def _scan(directory: Path, name: str, after: int = -_OPEN) -> Iterator[tuple[_Se
             continue
         segment = _Segment(path, number, generation, timeline, resume, first, len(data))
         segment.sure, segment.copied = bool(sure & 1), bool(sure & 2)
-        yield segment, list(_records(data, segment))
+        yield segment, list(_records(data, segment, after))
 
 
-def _records(data: bytes, segment: _Segment) -> Iterator[LogRecord]:
+def _records(data: bytes, segment: _Segment, after: int) -> Iterator[LogRecord]:
     at, position = _OPENING.size, segment.first
     while at + _FRAME.size <= len(data):
         length, crc = _FRAME.unpack_from(data, at)
@@ -402,31 +402,22 @@ def _records(data: bytes, segment: _Segment) -> Iterator[LogRecord]:
         if length < _BODY.size or len(body) < length or crc32(body) != crc:
             return
         at += length
-        record = _parse(body, segment.generation)
-        if record.position != position:
+        fields = _BODY.unpack_from(body)
+        if fields[0] != position:
             return
         position += 1
-        yield record
+        if fields[5] + fields[7] > after:
+            yield _parse(body, segment.generation, *fields)
 
 
-def _parse(body: bytes, generation: int) -> LogRecord:
-    position, kind, last, ranks, edge, step, chunk, hold, payload, hlen, count, name = _BODY.unpack_from(body)
+def _parse(
+    body: bytes, generation: int, position: int, kind: int, last: int, ranks: int, edge: int, step: int, chunk: int,
+    hold: int, payload: int, hlen: int, count: int, name: int,
+) -> LogRecord:  # fmt: skip
     consumers = struct.unpack_from(f"<{ranks}I", body, _BODY.size)
     at = _BODY.size + 4 * ranks
     slot = body[at : at + name].decode()
+    rest = body[at + name :]
     return LogRecord(
-        kind,
-        position,
-        generation,
-        edge,
-        step,
-        chunk,
-        bool(last),
-        hold,
-        consumers,
-        payload,
-        hlen,
-        count,
-        slot,
-        body[at + name :],
+        kind, position, generation, edge, step, chunk, bool(last), hold, consumers, payload, hlen, count, slot, rest
     )
