@@ -141,31 +141,22 @@ class Boundary:
 
         Whether it still owes one. In a group it is the keeper that says so to all.
         """
-        step, barrier = self.owed, self._barrier
-        due = step >= 0 and (self._status_page.fields[PHASE] == IDLE or monotonic_ns() >= self._not_before)
-        if due and barrier is None:
-            self._take_owed()
-        elif barrier is not None:
+        step, fields, barrier = self.owed, self._status_page.fields, self._barrier
+        due = step >= 0 and (fields[PHASE] == IDLE or monotonic_ns() >= self._not_before)
+        if barrier is not None:
             if due and barrier.keeps:
                 barrier.want(step)
-            self._take_told(barrier)
+            due = self.told
+        if due:
+            before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
+            self._take(step, persist=self._plan.persisted(step, self._steps))
+            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
         return self.owed >= 0
 
-    def begins(self) -> None:
-        """An operator is about to begin: what is owed before it is left out, unless the group takes it."""
-        if self._barrier is not None:
-            self._take_told(self._barrier)
-        self.owed = -1
-
-    def _take_told(self, barrier: GroupBarrier) -> None:
-        if 0 <= self.owed <= barrier.taking:
-            self._take_owed()
-
-    def _take_owed(self) -> None:
-        fields = self._status_page.fields
-        before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
-        self._take(self.owed, persist=self._plan.persisted(self.owed, self._steps))
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
+    @property
+    def told(self) -> bool:
+        """Whether the group takes the snapshot that is owed: now, or before the next operator begins."""
+        return self._barrier is not None and 0 <= self.owed <= self._barrier.taking
 
     def end(self, step: int) -> None:
         """`step` was the last one, or that before the layout changes, which may not have been known by then.

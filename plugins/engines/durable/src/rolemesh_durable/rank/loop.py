@@ -279,13 +279,16 @@ class Loop:
         return True
 
     def _settle(self, boundary: Boundary) -> bool:
-        step = boundary.owed
+        ctx, step = self._ctx, boundary.owed
+        now, ctx.step = ctx.step, step
         try:
             return boundary.settle()
         except Stopping:
             raise
         except BaseException as error:
             raise OperatorFailed("snapshot", step, error) from error
+        finally:
+            ctx.step = now
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
@@ -300,7 +303,9 @@ class Loop:
             if self._admission is not None:
                 self._admit(self._admission, call, step)
             if self._boundary is not None:
-                self._boundary.begins()
+                if self._boundary.told:
+                    self._settle(self._boundary)
+                self._boundary.owed = -1
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
