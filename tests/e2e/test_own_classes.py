@@ -113,13 +113,15 @@ class Brief(Workload):
     deterministic = True
 
     def setup(self, ctx):
-        self.ctx, self.total, self.taken = ctx, 0, 0
+        self.ctx, self.total, self.taken, self.step = ctx, 0, 0, -1
 
     @operator(rows=Split())
     def add(self, rows):
         self.total += int(rows["n"].sum())
+        self.step = self.ctx.step
 
     def snapshot(self):
+        assert self.step in (-1, self.ctx.step), (self.step, self.ctx.step)
         self.taken += 1
         (self.ctx.run_dir / f"taken-{self.ctx.rank}").write_text(str(self.taken))
         return {"total": self.total}
