@@ -974,7 +974,7 @@ class SimRank:
         while not there():
             yield from self._settle()
             self._at(phase, edge)
-            yield lambda: there() or 0 <= self.owed <= self.taking
+            yield lambda told=self.taking: there() or self.taking > told
 
     def _settle(self) -> Generator[Any, None, None]:
         """The rank waits, and no operator has run since the last step."""
