@@ -29,6 +29,8 @@ NAMES = (
     "balanced",
     "imports",
     "grpo",
+    "launch",
+    "flash",
 )
 
 

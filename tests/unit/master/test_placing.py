@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from rolemesh.api.batch import Shard
+from rolemesh.api.cluster import ClusterView
 from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.job.planning import plan_job
@@ -24,9 +27,14 @@ AGENTS = {"node0": "node-0", "node1": "node-1"}
 HOMES = {(a.role, a.rank): {n: name for name, n in AGENTS.items()}[PLAN.slot(a.slot).node] for a in PLAN.assignments}
 
 
-def found(**sizes: int) -> e.LayoutFound:
+def found(cluster: ClusterView = CLUSTER, agents: Mapping[str, str] = AGENTS, **sizes: int) -> e.LayoutFound:
     wanted = e.FindLayout(1, -1, sizes)
-    return find_places(wanted, sized(REQUEST, sizes), PLAN, (), CLUSTER, (PACK,), HOMES, AGENTS)
+    return find_places(wanted, sized(REQUEST, sizes), PLAN, (), cluster, (PACK,), HOMES, agents)
+
+
+def test_an_agent_on_a_new_node_has_a_name_that_no_lost_one_had() -> None:
+    more = found(parse_nodes("3x(cpu=2)"), {**AGENTS, "node2": ""}, b=4)
+    assert [(place.agent, place.node) for place in more.places if place.node == "node-2"] == [("node3", "node-2")]
 
 
 def test_more_ranks_get_what_is_free_and_the_others_keep_their_places() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -101,15 +102,34 @@ def told(folder: Path) -> Iterator[dict[str, object]]:
         path.unlink()
 
 
-def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path) -> None:
-    flags = ("--nproc-per-node", "2", "--max-restarts", "0")
-    done = run(folder, "torchrun", *flags, "tell.py", "a", "--b")
-    assert done.returncode == 0, done.stderr
+def start(folder: Path, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: int) -> None:
+    flags = ("--nnodes", str(nodes), "--nproc-per-node", "2", "--max-restarts", "0")
+    met = ("--master-addr", "localhost", "--master-port", str(free_port())) if nodes > 1 else ()
+    agents = [
+        start(folder, "torchrun", *flags, *met, "--node-rank", str(n), "tell.py", "a", "--b") for n in range(nodes)
+    ]
+    for agent in agents:
+        _, said = agent.communicate(timeout=100)
+        assert agent.returncode == 0, said
     theirs = list(told(folder))
     done = run(folder, "rolemesh", "launch", *flags, "tell.py", "a", "--b")
     assert done.returncode == 0, done.stderr
     ours = list(told(folder))
-    assert len(theirs) == len(ours) == 2
+    assert len(theirs) == len(ours) == 2 * nodes
     for one, other in zip(theirs, ours, strict=True):
         wanted, found = one.pop("env"), other.pop("env")
         assert isinstance(wanted, dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from rolemesh import Job, flow
 from rolemesh_launch.flags import Asked
@@ -27,15 +28,25 @@ def job_of(asked: Asked, folder: Path) -> Job:
         "target": target, "how": asked.how, "arguments": list(asked.arguments), "max_restarts": asked.max_restarts,
         "run_id": asked.run_id, "role_name": asked.role_name, "threads": asked.threads,
     }  # fmt: skip
-    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[])
+    elastic = least != most
+    rooms = [{"use": "room", "options": {"per_node": asked.per_node}}]
+    more: dict[str, Any] = {"plugins": {"scalers": rooms}} if elastic else {}
+    if asked.nodes[1] > 1:
+        spread = {"spread": {ROLE: {"over": "node", "most": asked.per_node}}}
+        more["placement"] = {"use": "separation", "options": spread}
+    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[], **more)
     job.role(
         ROLE,
         use="script",
-        world_size=least if least == most else {"min": least, "max": most},
+        world_size={"min": least, "max": most} if elastic else least,
         resources={"cpu": 1, **({"gpu": asked.gpus} if asked.gpus else {})},
         options=options,
     )
     if asked.max_restarts:
         job.failover("process", max_attempts=asked.max_restarts)
+    if elastic:
+        job.failover("node", when_full="fail")
+        job.failover("shrink")
+    if asked.max_restarts:
         job.failover("job", max_attempts=asked.max_restarts)
     return job.flow("rolemesh_launch.job:script")

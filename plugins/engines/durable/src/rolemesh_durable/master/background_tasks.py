@@ -258,10 +258,11 @@ class BackgroundTasks:
 
 
 def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankKey, str], dict[str, str], set[str]]:
-    """The agent of each rank, the node of each agent that may be used, and all nodes that are believed to live."""
-    living = [
-        (a, name) for name, a in state.agents.items() if a.state in ("starting", "up") and a.place.node not in lost
-    ]
-    agents = {name: agent.place.node for agent, name in living if agent.state == "up"}
-    homes = {key: record.agent for key, record in state.ranks.items()}
-    return homes, agents, {agent.place.node for agent, _ in living}
+    """The agent of each rank; the node of each agent, or "" if it may not be used; all nodes believed to live."""
+    living = {
+        name: a.place.node
+        for name, a in state.agents.items()
+        if a.state in ("starting", "up") and a.place.node not in lost
+    }
+    agents = {name: living.get(name, "") if a.state == "up" else "" for name, a in state.agents.items()}
+    return {key: record.agent for key, record in state.ranks.items()}, agents, {*living.values()}

@@ -14,16 +14,17 @@ __all__ = ["moves_of"]
 
 
 def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> Replanned:
-    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that may be used.
+    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was, or
+    "" if it may not be used.
 
     A node without such an agent gets a new one, with a name that no agent has had.
     """
     if plan.unplaced:
         missing = "; ".join(f"{u.role}/{u.rank}: {u.reason}" for u in plan.unplaced)
         return Replanned(None, why=missing)
-    at = {node: agent for agent, node in agents.items()}
-    number = len({*agents, *homes.values()})
+    at = {node: agent for agent, node in agents.items() if node}
     taken: Collection[str] = {*agents, *homes.values()}
+    number = len(taken)
     for a in plan.assignments:
         node = plan.slot(a.slot).node
         if node not in at:

@@ -1,0 +1,35 @@
+"""The scaler of ``--nnodes MIN:MAX``: whole nodes are used as soon as there is room on them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rolemesh_durable.scalers import Load, Scaler, ScalerOptions, Wanted
+
+__all__ = ["Room", "RoomOptions"]
+
+
+class RoomOptions(ScalerOptions):
+    """How many ranks a node has."""
+
+    period_s: float = 1.0
+    agree: int = 3
+    cool_down_s: float = 10.0
+    per_node: int = Field(default=1, ge=1, description="Ranks are taken in by so many.")
+
+
+class Room(Scaler):
+    """Gives a role all that there is room for. Fewer it gets by the level `shrink`, when a node is lost."""
+
+    Options = RoomOptions
+    options: RoomOptions
+
+    def decide(self, load: Load) -> Wanted | None:
+        """See `Scaler.decide`."""
+        per_node, wanted = self.options.per_node, {}
+        for role in load.roles:
+            size = min(role.room, role.most) // per_node * per_node
+            if size > role.ranks:
+                wanted[role.role] = size
+        told = ", ".join(f"there is room for {size} ranks of {role}" for role, size in wanted.items())
+        return Wanted(wanted, told) if wanted else None
