@@ -1,4 +1,4 @@
-"""A script's state kept in memory (`track`), by torch.save, DCP and DLRover: the pause of a save, and having it back."""
+"""A script's state kept by `track`, torch.save, DCP and DLRover: the pause of a save, and having it back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path

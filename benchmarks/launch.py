@@ -1,4 +1,4 @@
-"""The same script under `rolemesh launch` and torchrun: the start, and SIGKILL of one worker → the group's next step."""
+"""A script under `rolemesh launch` and torchrun: the start, and SIGKILL of a worker → the group's next step."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ else:
     restored = time.perf_counter() - began
 
 pauses, stepped = [], 0.0
-for number in range(WARM + SAVES):
+for _ in range(WARM + SAVES):
     train()
     stepped = stepped or time.monotonic()
     began = time.perf_counter()

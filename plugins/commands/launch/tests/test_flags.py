@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import JobFileError
-from rolemesh_launch.flags import Asked, Std, job_name, node_range, processes, std
+from rolemesh_launch.flags import Asked, Std, ignored, job_name, node_range, processes, std
 from rolemesh_launch.job import job_of
 
 
@@ -56,3 +56,24 @@ def test_the_job_of_a_script_is_one_that_a_file_may_say(tmp_path: Path) -> None:
     assert spec.steps is None
     assert spec.roles["worker"].options["arguments"] == ["--lr", "1"]
     assert [use.use for use in spec.failover] == ["process", "job"]
+
+
+def test_what_changes_nothing_is_said_and_what_cannot_be_followed_is_refused() -> None:
+    (one, other) = ignored({"rdzv-backend": "c10d", "node-rank": "0", "start-method": "spawn"})
+    assert one.startswith("--rdzv-backend, --node-rank changes nothing: ")
+    assert other.startswith("--start-method changes nothing: ")
+    for flag, value in (("node-rank", "1"), ("numa-binding", "node"), ("logs-specs", "mine")):
+        with pytest.raises(JobFileError) as refused:
+            list(ignored({flag: value}))
+        assert refused.value.where == f"--{flag}"
+
+
+def test_every_flag_of_torchrun_is_known() -> None:
+    from torch.distributed.run import get_args_parser
+    from typer.utils import get_params_from_function
+
+    from rolemesh_launch.command import launch
+
+    ours = {name for p in get_params_from_function(launch).values() for name in getattr(p.default, "param_decls", ())}
+    theirs = {name for action in get_args_parser()._actions for name in action.option_strings} - {"-h", "--help"}
+    assert not theirs - ours

@@ -17,7 +17,7 @@ from rolemesh.errors import JobFileError
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.run import runs_folder
-from rolemesh_launch.flags import Asked, job_name, node_range, processes, std
+from rolemesh_launch.flags import Asked, ignored, job_name, node_range, processes, std
 from rolemesh_launch.job import job_of
 from rolemesh_launch.watching import Printing, finish, say
 
@@ -36,8 +36,10 @@ class Launch(Command):
 
 
 def _flag(name: str, text: str, **more: Any) -> Any:
-    """A flag of torchrun's, which may be written with underscores."""
-    return typer.Option(f"--{name}", f"--{name.replace('-', '_')}", *more.pop("short", ()), help=text, **more)
+    """A flag of torchrun's, which may be written with underscores, or given as a variable ``PET_…``."""
+    under = name.replace("-", "_")
+    names = (f"--{name}", f"--{under}", *more.pop("short", ()))
+    return typer.Option(*names, help=text, envvar=f"PET_{under.upper()}", show_envvar=False, **more)
 
 
 def launch(
@@ -69,15 +71,26 @@ def launch(
     ] = None,
     rdzv_id: Annotated[str, _flag("rdzv-id", "TORCHELASTIC_RUN_ID.")] = "",
     standalone: Annotated[bool, _flag("standalone", "One node; needs no more than that.")] = False,
+    run_path: Annotated[bool, _flag("run-path", "Not needed: SCRIPT runs in a process that is up.")] = False,
+    shutdown_timeout: Annotated[
+        float, _flag("shutdown-timeout", "Seconds that the script has to end after SIGTERM.", min=0.1)
+    ] = 5.0,
     rdzv_backend: Annotated[str, _flag("rdzv-backend", "Not needed: processes meet through rolemesh.")] = "",
     rdzv_endpoint: Annotated[str, _flag("rdzv-endpoint", "Not needed.")] = "",
     rdzv_conf: Annotated[str, _flag("rdzv-conf", "Not needed.")] = "",
-    node_rank: Annotated[str, _flag("node-rank", "Not needed: one command starts all nodes.")] = "",
+    node_rank: Annotated[str, _flag("node-rank", "0: one command starts all nodes.")] = "",
     master_addr: Annotated[str, _flag("master-addr", "Not needed.")] = "",
     master_port: Annotated[str, _flag("master-port", "Not needed.")] = "",
     local_addr: Annotated[str, _flag("local-addr", "Not needed.")] = "",
     monitor_interval: Annotated[str, _flag("monitor-interval", "Not needed: deaths are seen at once.")] = "",
     start_method: Annotated[str, _flag("start-method", "Not needed: processes are forked.")] = "",
+    event_log_handler: Annotated[str, _flag("event-log-handler", "Is ignored: see rolemesh events.")] = "",
+    signals_to_handle: Annotated[str, _flag("signals-to-handle", "Is ignored.")] = "",
+    duplicate_stdout_filters: Annotated[str, _flag("duplicate-stdout-filters", "Is refused.")] = "",
+    duplicate_stderr_filters: Annotated[str, _flag("duplicate-stderr-filters", "Is refused.")] = "",
+    logs_specs: Annotated[str, _flag("logs-specs", "Is refused.")] = "",
+    numa_binding: Annotated[str, _flag("numa-binding", "Is refused.")] = "",
+    virtual_local_rank: Annotated[bool, _flag("virtual-local-rank", "Is refused.")] = False,
     name: Annotated[str, typer.Option(help="The job's name.", show_default="the script's")] = "",
     backend: Annotated[
         str | None, typer.Option(help="Where it runs: local or ray.", show_default="ray with --address, else local")
@@ -113,6 +126,18 @@ def launch(
 
       rolemesh launch --nproc-per-node 2 train.py --print-job > job.yaml
     """
+    given = {
+        "rdzv-backend": rdzv_backend, "rdzv-endpoint": rdzv_endpoint, "rdzv-conf": rdzv_conf, "node-rank": node_rank,
+        "master-addr": master_addr, "master-port": master_port, "local-addr": local_addr,
+        "monitor-interval": monitor_interval, "start-method": start_method, "event-log-handler": event_log_handler,
+        "signals-to-handle": signals_to_handle, "duplicate-stdout-filters": duplicate_stdout_filters,
+        "duplicate-stderr-filters": duplicate_stderr_filters, "logs-specs": logs_specs, "numa-binding": numa_binding,
+        "virtual-local-rank": "1" if virtual_local_rank else "",
+    }  # fmt: skip
+    for text in ignored({flag: value for flag, value in given.items() if value}):
+        say(text)
+    if module and no_python:
+        raise JobFileError("a module needs Python", where="--no-python", remedy="leave -m or --no-python out")
     target, *arguments = script
     cluster = this_machine()
     machine = cluster.nodes[0]
@@ -121,7 +146,7 @@ def launch(
     on_gpus = machine.gpu >= per_node and nproc_per_node in ("auto", "gpu")
     asked = Asked(
         target=target,
-        how="module" if module else "executable" if no_python else "path",
+        how="module" if module else "executable" if no_python and not run_path else "path",
         arguments=tuple(arguments),
         nodes=(least, most),
         per_node=per_node,
@@ -131,6 +156,7 @@ def launch(
         role_name=role,
         hang_after_s=hang_after or None,
         threads=per_node == 1,
+        grace_s=shutdown_timeout,
         name=name or job_name(target),
     )
     job = job_of(asked, Path.cwd())

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolemesh.errors import JobFileError
 from rolemesh_launch.program import How
 
-__all__ = ["Asked", "Std", "job_name", "node_range", "processes", "std"]
+__all__ = ["Asked", "Std", "ignored", "job_name", "node_range", "processes", "std"]
+
+IGNORED = {
+    "one command starts all nodes, and processes meet through rolemesh": (
+        "rdzv-backend", "rdzv-endpoint", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
+    ),
+    "deaths are seen at once": ("monitor-interval",),
+    "processes are forked from one that has imported torch": ("start-method",),
+    "what happens is in the job's events": ("event-log-handler",),
+    "SIGTERM reaches the script, whatever ends the command": ("signals-to-handle",),
+}  # fmt: skip
+"""Flags of torchrun's that change nothing, by the reason."""
+REFUSED = {
+    "duplicate-stdout-filters": "filter what rolemesh logs prints",
+    "duplicate-stderr-filters": "filter what rolemesh logs prints",
+    "logs-specs": "leave it out; logs are in the run's folder",
+    "numa-binding": "leave it out, and bind the processes in the script",
+    "virtual-local-rank": "leave it out; the script finds its device by LOCAL_RANK",
+}
+"""Those that a script could not do without, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +47,22 @@ class Asked:
     role_name: str = "default"
     hang_after_s: float | None = None
     threads: bool = False
+    grace_s: float = 5.0
     name: str = "script"
     overrides: tuple[str, ...] = field(default=())
+
+
+def ignored(given: Mapping[str, str]) -> Iterator[str]:
+    """What to say of flags that change nothing. Raises `JobFileError` for those that there is no way to follow."""
+    for flag in given:
+        if flag in REFUSED:
+            raise JobFileError("there is no such thing here", where=f"--{flag}", remedy=REFUSED[flag])
+    if given.get("node-rank", "0") != "0":
+        what = f"this is the command of node {given['node-rank']}, and one command starts all nodes"
+        raise JobFileError(what, where="--node-rank", remedy="run it once, without --node-rank")
+    for why, flags in IGNORED.items():
+        if found := [f"--{flag}" for flag in flags if flag in given]:
+            yield f"{', '.join(found)} changes nothing: {why}"
 
 
 def node_range(text: str) -> tuple[int, int]:

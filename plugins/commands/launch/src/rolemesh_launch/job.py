@@ -34,6 +34,8 @@ def job_of(asked: Asked, folder: Path) -> Job:
     if asked.nodes[1] > 1:
         spread = {"spread": {ROLE: {"over": "node", "most": asked.per_node}}}
         more["placement"] = {"use": "separation", "options": spread}
+    if asked.grace_s != Asked.grace_s:
+        more["stop_grace_s"] = asked.grace_s
     job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[], **more)
     job.role(
         ROLE,

@@ -14,14 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Literal, TypeAlias
 
 from greenlet import getcurrent, greenlet
 
-__all__ = ["How", "Program", "ProgramExit"]
+__all__ = ["How", "Program", "ProgramExit", "of_script"]
 
 How: TypeAlias = Literal["path", "module", "executable"]
+
+_NOT_THE_SCRIPT = (str(Path(__file__).parent), runpy.__file__, "<frozen runpy>")
 
 
 class ProgramExit(Exception):
@@ -108,3 +110,11 @@ class Program:
             raise ProgramExit(f"{self._target} was killed by {signal.Signals(-code).name}")
         if code:
             raise ProgramExit(f"{self._target} has ended with exit code {code}")
+
+
+def of_script(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins with the script: what would be seen if Python had been given it."""
+    begin = trace
+    while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_NOT_THE_SCRIPT):
+        begin = begin.tb_next
+    return begin or trace

@@ -16,7 +16,7 @@ from rolemesh import OptionsError, RankContext, State, Workload, operator
 from rolemesh_durable.sources import Gathered
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
-from rolemesh_launch.program import Program
+from rolemesh_launch.program import Program, of_script
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
 
@@ -110,7 +110,11 @@ class Script(Workload):
         program, rounds, ctx = self._program, self._rounds, self._ctx
         if not program.ended:
             tracking.current = self
-            program.go()
+            try:
+                program.go()
+            except BaseException as error:
+                error.__traceback__ = of_script(error.__traceback__)
+                raise
             if program.ended:
                 rounds.end()
         ctx.count(optimizer_steps=self._steps - self._counted)
