@@ -13,7 +13,7 @@ KERNEL_NAMES = (
     "events", "failover-job", "failover-more-memory", "failover-node", "failover-process", "failover-shrink",
     "files", "fsdp", "function", "inline", "job", "launch", "local", "lock", "logs", "mariadb", "matmul", "memory",
     "more-memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process", "ray",
-    "reasoning-gym", "reasoning-gym-reward", "rehearsal", "scale", "scaler-backlog", "scalers", "script",
+    "reasoning-gym", "reasoning-gym-reward", "rehearsal", "room", "scale", "scaler-backlog", "scalers", "script",
     "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "standard", "status", "stop", "stores",
     "subgraph", "tcp", "testing", "torch", "transports", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip

@@ -148,10 +148,7 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
     undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
     (digest,) = digests(undisturbed.stdout)
     (folder / "kept.pt").unlink()
-    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "train.py", "0.05"]
-    process = subprocess.Popen(
-        command, cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "train.py", "0.05")
     deadline = time.monotonic() + 60
     while not (folder / "kept.pt").exists():
         assert time.monotonic() < deadline
@@ -179,10 +176,7 @@ def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str)
 
 
 def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
-    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "-t", "3", "ends.py", "wait"]
-    process = subprocess.Popen(
-        command, cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "-t", "3", "ends.py", "wait")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("[default")
     process.stdout.readline()

@@ -1,0 +1,70 @@
+"""`rolemesh launch` on a Ray that is up: two nodes, a worker of one is killed, and the script ends as undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import until
+
+BIN = Path(sys.executable).parent
+TRAIN = """
+import hashlib, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from rolemesh_launch import track
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+run = track(model=model, optimizer=optimizer)
+print("begins at", run.step, flush=True)
+for step in range(run.step, 100):
+    data = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()))
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+    run.done()
+    time.sleep(0.03)
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("ends with", digest, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.soak
+def test_a_killed_worker_of_a_script_is_back_on_ray(tmp_path: Path, ray_address: str) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    flags = ("--address", ray_address, "--nnodes", "2", "--nproc-per-node", "1")
+
+    def cli(*command: str) -> str:
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=200
+        )
+        return done.stdout
+
+    wanted = set(re.findall("ends with ([0-9a-f]{64})", cli("torchrun", "--nproc-per-node", "2", "train.py")))
+    process = subprocess.Popen(
+        [str(BIN / "rolemesh"), "launch", *flags, "train.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until(lambda: list((tmp_path / "runs/train/snapshots").glob("step-*/manifest*")), 100, "a checkpoint on disk")
+    ranks = json.loads(cli("rolemesh", "status", "train", "--json"))["ranks"]
+    assert len({rank["node"] for rank in ranks}) == 2, "one worker a node"
+    (pid,) = [rank["pid"] for rank in ranks if rank["rank"] == 1]
+    os.kill(pid, signal.SIGKILL)
+    out, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert set(re.findall("ends with ([0-9a-f]{64})", out)) == wanted
+    assert min(int(step) for step in re.findall(r"begins at (\d+)", out)[2:]) > 0
+    assert "worker/0, worker/1 ready again" in said
