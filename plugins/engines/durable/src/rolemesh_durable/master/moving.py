@@ -14,8 +14,8 @@ __all__ = ["moves_of"]
 
 
 def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> Replanned:
-    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was, or
-    "" if it may not be used.
+    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was,
+    or "" if it may not be used.
 
     A node without such an agent gets a new one, with a name that no agent has had.
     """

@@ -53,8 +53,8 @@ def find_places(
     """Places for all ranks of the roles in `wanted`: who has one keeps it, and all others keep theirs, or find another
     in a recovery if they have lost it.
 
-    `homes` is the agent of each rank now, `agents` the node of each, "" if it may not be used, `lost` are nodes that are
-    gone.
+    `homes` is the agent of each rank now, `agents` the node of each, or "" if it may not be used, `lost` are nodes that
+    are gone.
     """
     kept = [a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1)]
     found = replan(request, _only(plan, kept), lost, cluster, strategies)
