@@ -55,7 +55,7 @@ def test_the_job_of_a_script_is_one_that_a_file_may_say(tmp_path: Path) -> None:
     spec = job.validate().job.spec
     assert spec.steps is None
     assert spec.roles["worker"].options["arguments"] == ["--lr", "1"]
-    assert [use.use for use in spec.failover] == ["process", "job"]
+    assert [use.use for use in spec.failover] == ["process", "node", "shrink", "job"]
 
 
 def test_what_changes_nothing_is_said_and_what_cannot_be_followed_is_refused() -> None:
@@ -74,6 +74,10 @@ def test_every_flag_of_torchrun_is_known() -> None:
 
     from rolemesh_launch.command import launch
 
-    ours = {name for p in get_params_from_function(launch).values() for name in getattr(p.default, "param_decls", ())}
+    ours = {
+        name
+        for p in get_params_from_function(launch).values()
+        for name in getattr(p.default, "param_decls", None) or ()
+    }
     theirs = {name for action in get_args_parser()._actions for name in action.option_strings} - {"-h", "--help"}
     assert not theirs - ours
