@@ -23,8 +23,8 @@ class TestFSDP(WorkloadConformance):
         {"init": "pretrained"},
         {"lr": 0.0},
         {"betas": [0.9, 1.5]},
-        {"loss": "rolemesh_fsdp.losses:no_such_loss"},
-        {"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clipp": 0.2}},
+        {"loss": "rolemesh_training.losses:no_such_loss"},
+        {"loss": "rolemesh_training.losses:grpo", "loss_options": {"clipp": 0.2}},
     )
     world_sizes = (2, 1, 3)
     steps = 2

@@ -12,11 +12,13 @@ from pydantic import ValidationError
 from rolemesh.errors import OptionsError
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
+GRPO = "rolemesh_training.losses:grpo"
+
 
 def test_importing_the_package_and_checking_options_leaves_torch_out(tiny_model):
     code = (
         "import sys; from rolemesh_fsdp import FSDPOptions, FSDPWorkload\n"
-        f"FSDPWorkload.check(FSDPOptions(model={str(tiny_model)!r}, loss='rolemesh_fsdp.losses:grpo'), 2)\n"
+        f"FSDPWorkload.check(FSDPOptions(model={str(tiny_model)!r}, loss='rolemesh_training.losses:grpo'), 2)\n"
         "sys.exit(','.join(m for m in ('torch', 'transformers', 'ray') if m in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -60,12 +62,14 @@ def test_a_folder_without_weights_needs_random_init(tmp_path):
         ({"learning_rate": 1.0}, "Extra inputs are not permitted"),
         ({"lr": 0}, "greater than 0"),
         ({"betas": [0.9, 1.0]}, "each beta must be in"),
+        ({"schedule": "cosine"}, "schedule cosine needs schedule_updates"),
+        ({"schedule": "wsd", "schedule_updates": 9, "decay_updates": 9}, "leaves nothing between"),
         ({"dtype": "float16"}, "'float32' or 'bfloat16'"),
         ({"logprobs": {"temperature": 0}}, "greater than 0"),
         ({"logprobs": {"temperatur": 1.0}}, "Extra inputs are not permitted"),
-        ({"loss": "rolemesh_fsdp.losses:grop"}, "did you mean 'grpo'"),
-        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clp": 1}}, "unknown key 'clp'; did you mean 'clip'"),
-        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"clip": "x"}}, "clip: Input should be a valid number"),
+        ({"loss": "rolemesh_training.losses:grop"}, "did you mean 'grpo'"),
+        ({"loss": GRPO, "loss_options": {"clp": 1}}, "unknown key 'clp'; did you mean 'clip'"),
+        ({"loss": GRPO, "loss_options": {"clip": "x"}}, "clip: Input should be a valid number"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
@@ -79,12 +83,8 @@ def test_wrong_options_are_refused_with_a_hint(given, message):
     [
         ({}, 1.0, True),
         ({"logprobs": {"temperature": 0.7, "pack": False}}, 0.7, False),
-        ({"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"temperature": 1.3, "pack": False}}, 1.3, False),
-        (
-            {"loss": "rolemesh_fsdp.losses:grpo", "loss_options": {"temperature": 1.3}, "logprobs": {"pack": False}},
-            1.3,
-            False,
-        ),
+        ({"loss": GRPO, "loss_options": {"temperature": 1.3, "pack": False}}, 1.3, False),
+        ({"loss": GRPO, "loss_options": {"temperature": 1.3}, "logprobs": {"pack": False}}, 1.3, False),
     ],
 )
 def test_a_reference_model_of_any_loss_says_what_its_logprobs_are_of(given, temperature, packed):
@@ -109,3 +109,22 @@ def test_operators_and_their_partitions():
     assert {name: spec.returns for name, spec in found.items()}.keys() == {"train", "logprobs", "weights"}
     assert type(found["weights"].returns).__name__ == "Sharded"
     assert found["train"].returns is None
+
+
+@pytest.mark.parametrize(
+    ("task", "own"), [("causal_lm", "logprobs"), ("value", "values"), ("classification", "scores")]
+)
+def test_the_head_says_what_a_flow_can_ask_for(task, own):
+    found = FSDPWorkload.operators(FSDPOptions(model="m", task=task))
+    assert found.keys() == {"train", "weights", own}
+
+
+def test_a_frozen_role_keeps_no_state():
+    assert not FSDPWorkload.stateful(FSDPOptions(model="m", frozen=True))
+    assert FSDPWorkload.stateful(FSDPOptions(model="m"))
+
+
+def test_a_classifier_needs_to_know_where_a_row_ends(tmp_path):
+    Path(tmp_path, "config.json").write_text("{}")
+    with pytest.raises(OptionsError, match="has no pad_token_id"):
+        FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random", task="classification"), 1)

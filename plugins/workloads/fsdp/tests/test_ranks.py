@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import fsdp_group
 import numpy as np
 import pytest
+import trainer_group
 
 from rolemesh.runs.digest import digest
 
-GRPO = {"loss": "rolemesh_fsdp.losses:grpo"}
+GRPO = {"loss": "rolemesh_training.losses:grpo"}
 
 
 def options(model: Path, **more: Any) -> dict[str, Any]:
@@ -29,9 +29,9 @@ def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> No
 @pytest.mark.parametrize("shares", [[3, 2], [4, 1], [5, 0], [0, 2, 3]], ids=str)
 def test_ranks_with_uneven_rows_take_the_step_of_one_rank(group, tiny_model, texts, shares):
     batches = [texts(seed) for seed in range(3)]
-    alone = group(fsdp_group.train, 1, options(tiny_model), batches, [5])
-    together = group(fsdp_group.train, len(shares), options(tiny_model), batches, shares)
-    assert_close(fsdp_group.assembled(alone), fsdp_group.assembled(together))
+    alone = group(trainer_group.train, 1, options(tiny_model), batches, [5])
+    together = group(trainer_group.train, len(shares), options(tiny_model), batches, shares)
+    assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
     for result in together:
         assert result["metrics"] == pytest.approx(alone[0]["metrics"], rel=1e-4)
     assert sum(r["counts"]["trained_tokens"] for r in together) == alone[0]["counts"]["trained_tokens"]
@@ -39,42 +39,53 @@ def test_ranks_with_uneven_rows_take_the_step_of_one_rank(group, tiny_model, tex
 
 def test_micro_batches_accumulate_to_the_step_of_the_whole_batch(group, tiny_model, texts):
     batches = [texts(seed) for seed in range(3)]
-    whole = group(fsdp_group.train, 1, options(tiny_model), batches, [5])
-    parts = group(fsdp_group.train, 2, options(tiny_model, micro_batch_rows=1), batches, [4, 1])
-    assert_close(fsdp_group.assembled(whole), fsdp_group.assembled(parts))
+    whole = group(trainer_group.train, 1, options(tiny_model), batches, [5])
+    parts = group(trainer_group.train, 2, options(tiny_model, micro_batch_rows=1), batches, [4, 1])
+    assert_close(trainer_group.assembled(whole), trainer_group.assembled(parts))
 
 
 @pytest.mark.parametrize("shares", [[3, 2], [2, 2, 1]], ids=str)
 def test_memory_that_was_given_back_between_steps_changes_no_bit(group, tiny_model, texts, shares):
     batches = [texts(seed) for seed in range(3)]
-    plain = group(fsdp_group.train, len(shares), options(tiny_model), batches, shares)
-    paused = group(fsdp_group.train_with_pauses, len(shares), options(tiny_model), batches, shares)
+    plain = group(trainer_group.train, len(shares), options(tiny_model), batches, shares)
+    paused = group(trainer_group.train_with_pauses, len(shares), options(tiny_model), batches, shares)
     assert [digest(rank["state"]) for rank in plain] == [digest(rank["state"]) for rank in paused]
 
 
 @pytest.mark.parametrize("more", [{"reshard_after_forward": False}, {"gradient_checkpointing": True}], ids=str)
 def test_memory_options_do_not_change_the_step(group, tiny_model, texts, more):
     batches = [texts(seed) for seed in range(2)]
-    plain = group(fsdp_group.train, 2, options(tiny_model), batches, [3, 2])
-    other = group(fsdp_group.train, 2, options(tiny_model, **more), batches, [3, 2])
-    assert_close(fsdp_group.assembled(plain), fsdp_group.assembled(other))
+    plain = group(trainer_group.train, 2, options(tiny_model), batches, [3, 2])
+    other = group(trainer_group.train, 2, options(tiny_model, **more), batches, [3, 2])
+    assert_close(trainer_group.assembled(plain), trainer_group.assembled(other))
+
+
+def test_mini_batches_and_epochs_are_an_update_each(group, tiny_model, texts):
+    batch, whole = texts(0), options(tiny_model)
+    halves = [batch[:2], batch[2:]]
+    several = group(trainer_group.train, 1, whole, [*halves, *halves], [5])
+    at_once = group(trainer_group.train, 1, options(tiny_model, mini_batches=2, epochs=2), [batch], [5])
+    one, other = trainer_group.assembled(several), trainer_group.assembled(at_once)
+    assert (one.pop("__version__"), other.pop("__version__")) == (4, 1)
+    assert all((one[name] == other[name]).all() for name in one)
+    assert at_once[0]["state"]["updates"] == 4
 
 
 def test_grpo_over_ranks_takes_the_step_of_one_rank(group, tiny_model, rollouts):
     # Rank 1 holds the group without advantage only, and a micro-batch of two rows has no advantage on any rank.
     batches = [rollouts(seed, (1.0, -1.0, 0.5, -0.5, 0.0, 0.0)) for seed in range(3)]
-    alone = group(fsdp_group.train, 1, options(tiny_model, **GRPO), batches, [6])
-    together = group(fsdp_group.train, 2, options(tiny_model, micro_batch_rows=2, **GRPO), batches, [4, 2])
-    assert_close(fsdp_group.assembled(alone), fsdp_group.assembled(together))
+    alone = group(trainer_group.train, 1, options(tiny_model, **GRPO), batches, [6])
+    together = group(trainer_group.train, 2, options(tiny_model, micro_batch_rows=2, **GRPO), batches, [4, 2])
+    assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
     assert together[0]["metrics"]["loss"] == pytest.approx(alone[0]["metrics"]["loss"], rel=1e-3)
     assert together[0]["metrics"]["staleness"] == together[1]["metrics"]["staleness"] == 2.0
 
 
 def test_a_step_without_any_advantage_changes_no_weight_but_counts_and_reports(group, tiny_model, rollouts):
     dead = rollouts(0, (0.0,) * 6)
-    before = group(fsdp_group.train, 2, options(tiny_model, **GRPO), [], [3, 3])
-    after = group(fsdp_group.train, 2, options(tiny_model, **GRPO), [dead], [3, 3])
-    start, end = fsdp_group.assembled(before), fsdp_group.assembled(after)
+    before = group(trainer_group.train, 2, options(tiny_model, **GRPO), [], [3, 3])
+    after = group(trainer_group.train, 2, options(tiny_model, **GRPO), [dead], [3, 3])
+    start, end = trainer_group.assembled(before), trainer_group.assembled(after)
     assert start.pop("__version__").tolist() == [0]
     assert end.pop("__version__").tolist() == [1]
     assert all((start[name] == end[name]).all() for name in start)
@@ -87,7 +98,7 @@ def test_forward_passes_between_updates_see_the_updated_weights(group, tiny_mode
     # The micro-batches without advantage run forward but not backward, which would leave gathered parameters behind.
     batches = [rollouts(seed, (1.0, -1.0, 0.0, 0.0, 0.5, 0.0)) for seed in range(3)]
     more = {"micro_batch_rows": 1, "reshard_after_forward": False, **GRPO}
-    scenario = (fsdp_group.logprobs_after, batches, rollouts(9))
+    scenario = (trainer_group.logprobs_after, batches, rollouts(9))
     alone = group(scenario[0], 1, options(tiny_model, **GRPO), *scenario[1:], [6])
     together = group(scenario[0], 2, options(tiny_model, **more), *scenario[1:], [3, 3])
     found = np.concatenate([part.values for part in together])
@@ -96,8 +107,8 @@ def test_forward_passes_between_updates_see_the_updated_weights(group, tiny_mode
 
 def test_logprobs_keep_the_rows_when_a_rank_has_none(group, tiny_model, rollouts):
     batch = rollouts(4)
-    alone = group(fsdp_group.logprobs, 1, options(tiny_model), batch, [6])[0]
-    full, empty = group(fsdp_group.logprobs, 2, options(tiny_model), batch, [6, 0])
+    alone = group(trainer_group.logprobs, 1, options(tiny_model), batch, [6])[0]
+    full, empty = group(trainer_group.logprobs, 2, options(tiny_model), batch, [6, 0])
     assert len(empty) == 0
     assert full.offsets.tolist() == alone.offsets.tolist() == batch["completion_ids"].offsets.tolist()
     assert full.values.dtype == np.float32
@@ -108,8 +119,8 @@ def test_logprobs_keep_the_rows_when_a_rank_has_none(group, tiny_model, rollouts
 def test_weights_assemble_to_the_hugging_face_state_dict(group, tiny_model, world_size):
     from transformers import AutoModelForCausalLM
 
-    results = group(fsdp_group.train, world_size, options(tiny_model), [], [0] * world_size)
-    found = fsdp_group.assembled(results)
+    results = group(trainer_group.train, world_size, options(tiny_model), [], [0] * world_size)
+    found = trainer_group.assembled(results)
     assert found.pop("__version__").tolist() == [0]
     expected = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
     assert found.keys() == expected.keys()
@@ -130,9 +141,9 @@ def model_with_dropout(tiny_model: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_restored_group_continues_bit_for_bit(group, model_with_dropout, texts, world_size):
     batches, shares = [texts(seed) for seed in range(4)], [3, 2] if world_size == 2 else [5]
-    straight = group(fsdp_group.train_and_return_to, world_size, options(model_with_dropout), batches, shares, 2)
+    straight = group(trainer_group.train_and_return_to, world_size, options(model_with_dropout), batches, shares, 2)
     early = [result["early"] for result in straight]
-    resumed = group(fsdp_group.continue_from, world_size, options(model_with_dropout), early, batches[2:], shares)
+    resumed = group(trainer_group.continue_from, world_size, options(model_with_dropout), early, batches[2:], shares)
     for one, other in zip(straight, resumed, strict=True):
         assert early[0]["version"] == 2
         assert digest(one["state"]) == digest(other["state"]) != digest(one["early"])
@@ -140,16 +151,18 @@ def test_a_restored_group_continues_bit_for_bit(group, model_with_dropout, texts
 
 def test_two_runs_with_one_seed_end_with_equal_states(group, tiny_model, rollouts):
     batches = [rollouts(seed) for seed in range(2)]
-    runs = [group(fsdp_group.train, 2, options(tiny_model, init="random", **GRPO), batches, [3, 3]) for _ in range(2)]
+    runs = [
+        group(trainer_group.train, 2, options(tiny_model, init="random", **GRPO), batches, [3, 3]) for _ in range(2)
+    ]
     assert [digest(r["state"]) for r in runs[0]] == [digest(r["state"]) for r in runs[1]]
     assert list(runs[0][0]["state"]) == list(runs[1][0]["state"])
 
 
 def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, texts):
     batches = [texts(seed) for seed in range(2)]
-    exact = group(fsdp_group.train, 1, options(tiny_model), batches, [5])
+    exact = group(trainer_group.train, 1, options(tiny_model), batches, [5])
     for world_size, shares in ((1, [5]), (2, [3, 2])):
-        half = group(fsdp_group.train, world_size, options(tiny_model, dtype="bfloat16"), batches, shares)
+        half = group(trainer_group.train, world_size, options(tiny_model, dtype="bfloat16"), batches, shares)
         assert half[0]["state"]["model"]["model.norm.weight"].data.dtype == np.float32
         assert half[0]["metrics"]["loss"] == pytest.approx(exact[0]["metrics"]["loss"], rel=0.05)
         assert half[0]["metrics"]["loss"] != exact[0]["metrics"]["loss"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fsdp_group
 import numpy as np
 import pytest
+import trainer_group
 import yaml
 
 from rolemesh.api.workload import RankContext
@@ -51,6 +51,6 @@ def test_its_sentences_belong_to_steps(batches):
 
 
 def test_its_loss_falls_on_two_ranks(batches, options, group):
-    losses = group(fsdp_group.losses, 2, options.model_dump(mode="json"), batches, [8, 8])[0]
+    losses = group(trainer_group.losses, 2, options.model_dump(mode="json"), batches, [8, 8])[0]
     assert losses[0] == pytest.approx(np.log(256), rel=0.05)
     assert np.mean(losses[-10:]) < 0.5 * losses[0]

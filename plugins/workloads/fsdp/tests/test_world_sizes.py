@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import fsdp_group
 import numpy as np
 import pytest
+import trainer_group
 
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.reshard import merge
@@ -32,7 +32,7 @@ def persisted(group, tiny_model, texts, tmp_path):
 
     def make(size: int) -> tuple[Path, list[Any]]:
         batches = [texts(seed) for seed in range(2)]
-        results = group(fsdp_group.persist, size, options(tiny_model), batches, rows(size), shm)
+        results = group(trainer_group.persist, size, options(tiny_model), batches, rows(size), shm)
         files = {}
         for rank in range(size):
             name = disk.state_file("trainer", rank, size)
@@ -50,15 +50,15 @@ def persisted(group, tiny_model, texts, tmp_path):
 @pytest.mark.parametrize(("old", "new"), [(2, 1), (1, 2), (2, 4), (2, 2)])
 def test_another_world_size_goes_on_from_the_same_bits(group, tiny_model, texts, persisted, old, new):
     origin, before = persisted(old)
-    resumed = group(fsdp_group.resume, new, options(tiny_model), str(origin), [texts(7)], rows(new))
-    start = fsdp_group.assembled([result[0] for result in resumed])
-    end = fsdp_group.assembled(before)
+    resumed = group(trainer_group.resume, new, options(tiny_model), str(origin), [texts(7)], rows(new))
+    start = trainer_group.assembled([result[0] for result in resumed])
+    end = trainer_group.assembled(before)
     assert start.keys() == end.keys()
     assert all(np.array_equal(start[name], end[name]) for name in start)
     moments = [merged_moments([r["state"] for r in results]) for results in (before, [r[0] for r in resumed])]
     assert all(np.array_equal(moments[0][name], moments[1][name]) for name in moments[0])
-    straight = group(fsdp_group.train, old, options(tiny_model), [texts(0), texts(1), texts(7)], rows(old))
-    wanted, found = fsdp_group.assembled(straight), fsdp_group.assembled([result[1] for result in resumed])
+    straight = group(trainer_group.train, old, options(tiny_model), [texts(0), texts(1), texts(7)], rows(old))
+    wanted, found = trainer_group.assembled(straight), trainer_group.assembled([result[1] for result in resumed])
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
 
@@ -73,7 +73,7 @@ def test_a_snapshot_of_another_model_is_refused(group, tiny_model, texts, persis
     origin, _ = persisted(2)
     (state, _) = disk.states(origin, "trainer")
     workload = FSDPWorkload()
-    workload.setup(fsdp_group.RankContext(options=FSDPOptions(**options(tiny_model))))
+    workload.setup(trainer_group.RankContext(options=FSDPOptions(**options(tiny_model))))
     with pytest.raises(ValueError, match="at another world size"):
         workload.restore(state)
     state["model"].pop("model.norm.weight")
@@ -92,7 +92,7 @@ def test_the_export_is_a_hugging_face_folder(tiny_model, persisted, tmp_path):
     FSDPWorkload.export(FSDPOptions(**options(tiny_model)), state, folder)
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer_config.json"}
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-    weights = fsdp_group.assembled(results)
+    weights = trainer_group.assembled(results)
     weights.pop("__version__")
     assert loaded.keys() == weights.keys()
     for name, value in weights.items():

@@ -1,6 +1,6 @@
 """Groups of trainer ranks for the tests: a server process that has torch imported forks them, as the zygote does.
 
-Importable by the server's children because `conftest.py` puts this folder on the path.
+Importable by the server's children because `plugins/workloads/conftest.py` puts this folder on the path.
 """
 
 from __future__ import annotations
@@ -9,42 +9,73 @@ import multiprocessing
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
 
-import rolemesh_fsdp.engine
-import rolemesh_fsdp.losses  # noqa: F401
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import RankContext, Rendezvous
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+from rolemesh_training.workload import TrainerWorkload
 
 Scenario = Callable[..., Any]
 
 
-def serve(requests: Connection) -> None:
+def served(target: str) -> Iterator[Callable[..., list[Any]]]:
+    """For a fixture: ``group(scenario, world_size, options, *args)`` gives what `scenario` returns on each rank.
+
+    `target` is the workload, ``module:name``. A rank's exception fails the test.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    server = spawn.Process(target=serve, args=(theirs, target))
+    server.start()
+    theirs.close()
+
+    def run(scenario: Any, world_size: int, options: dict[str, Any], *args: Any) -> list[Any]:
+        ours.send((scenario, world_size, options, args))
+        results: list[Any] = ours.recv()
+        errors = [str(result) for result in results if isinstance(result, BaseException)]
+        assert not errors, "\n".join(errors)
+        return results
+
+    yield run
+    ours.close()
+    server.join(10)
+    server.kill()
+
+
+def serve(requests: Connection, target: str) -> None:
     """Answer (scenario, world_size, options, args) with each rank's result, until the other side closes."""
+    module, _, name = target.partition(":")
+    workload = getattr(import_module(module), name)
+    os.environ.update(workload.env)
+    for preload in workload.preload:
+        import_module(preload)
     while True:
         try:
             scenario, world_size, options, args = requests.recv()
         except EOFError:
             return
-        requests.send(_group(scenario, world_size, options, args))
+        requests.send(_group(workload, scenario, world_size, options, args))
 
 
-def _group(scenario: Scenario, world_size: int, options: dict[str, Any], args: tuple[Any, ...]) -> list[Any]:
+def _group(
+    workload: type[TrainerWorkload], scenario: Scenario, world_size: int, options: dict[str, Any], args: tuple[Any, ...]
+) -> list[Any]:
     fork = multiprocessing.get_context("fork")
     listener = socket.create_server(("127.0.0.1", 0))
     pipes, ranks = [], []
     for rank in range(world_size):
         meeting = Rendezvous("127.0.0.1", listener.getsockname()[1], 3, listener.fileno() if rank == 0 else None)
         ours, theirs = fork.Pipe()
-        process = fork.Process(target=_rank, args=(theirs, scenario, rank, world_size, options, args, meeting))
+        process = fork.Process(
+            target=_rank, args=(theirs, workload, scenario, rank, world_size, options, args, meeting)
+        )
         process.start()
         theirs.close()
         pipes.append(ours)
@@ -65,6 +96,7 @@ def _group(scenario: Scenario, world_size: int, options: dict[str, Any], args: t
 
 def _rank(
     results: Connection,
+    workload: type[TrainerWorkload],
     scenario: Scenario,
     rank: int,
     world_size: int,
@@ -73,13 +105,14 @@ def _rank(
     meeting: Rendezvous,
 ) -> None:
     try:
-        results.send(on_rank(scenario, rank, world_size, options, args, meeting if world_size > 1 else None))
+        results.send(on_rank(workload, scenario, rank, world_size, options, args, meeting if world_size > 1 else None))
     except BaseException:
         results.send(RuntimeError(traceback.format_exc()))
         os._exit(1)
 
 
 def on_rank(
+    cls: type[TrainerWorkload],
     scenario: Scenario,
     rank: int,
     world_size: int,
@@ -88,9 +121,9 @@ def on_rank(
     meeting: Rendezvous | None,
 ) -> Any:
     """Set a workload up, run the scenario on it, tear it down."""
-    parsed = FSDPOptions.model_validate(options)
+    parsed = cls.Options.model_validate(options)
     context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
-    workload = FSDPWorkload()
+    workload = cls()
     workload.setup(context)
     try:
         return scenario(workload, context, *args)
@@ -106,6 +139,8 @@ def share(batch: Batch, shares: list[int], rank: int) -> Batch:
 
 def copied(value: Any) -> Any:
     """A snapshot of its own, which pickles without torch's shared memory: numpy copies instead of tensors."""
+    import torch
+
     if isinstance(value, torch.Tensor):
         return value.clone().numpy()
     if isinstance(value, Shard):
@@ -115,6 +150,8 @@ def copied(value: Any) -> Any:
 
 def as_tensors(value: Any) -> Any:
     """The inverse of `copied`."""
+    import torch
+
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     if isinstance(value, Shard):
@@ -122,7 +159,7 @@ def as_tensors(value: Any) -> Any:
     return {key: as_tensors(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def train(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> dict[str, Any]:
+def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> dict[str, Any]:
     """Train on each batch; return snapshot, whole weights of this rank's blocks, and the last step's metrics."""
     for step, batch in enumerate(batches):
         ctx.step = step
@@ -137,7 +174,7 @@ def train(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], s
 
 
 def train_with_pauses(
-    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:
     """As `train`, but between any two things all parameters and moments are without memory for a while."""
     parking = workload.engine.parking
@@ -152,6 +189,8 @@ def train_with_pauses(
 
 
 def _block(shard: Any) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    import torch
+
     data = shard.data
     return (data.float().numpy().copy() if isinstance(data, torch.Tensor) else data, shard.shape, shard.offsets)
 
@@ -170,7 +209,7 @@ def assembled(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def train_and_return_to(
-    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], at: int
+    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], at: int
 ) -> dict[str, Any]:
     """Train on all batches, having kept the snapshot taken before batch `at`."""
     first = train(workload, ctx, batches[:at], shares)["state"]
@@ -178,19 +217,19 @@ def train_and_return_to(
 
 
 def continue_from(
-    workload: FSDPWorkload, ctx: RankContext[Any], states: list[Any], batches: list[Batch], shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext[Any], states: list[Any], batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:
     """Restore this rank's snapshot in the new process, then train."""
     workload.restore(as_tensors(states[ctx.rank]))
     return train(workload, ctx, batches, shares)
 
 
-def logprobs(workload: FSDPWorkload, ctx: RankContext[Any], batch: Batch, shares: list[int]) -> Ragged:
+def logprobs(workload: TrainerWorkload, ctx: RankContext[Any], batch: Batch, shares: list[int]) -> Ragged:
     return workload.logprobs(share(batch, shares, ctx.rank))["ref_logprobs"]
 
 
 def logprobs_after(
-    workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], batch: Batch, shares: list[int]
+    workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], batch: Batch, shares: list[int]
 ) -> Ragged:
     """`logprobs` before, between and after updates: what a forward pass gathers must not outlive an update."""
     for step in batches:
@@ -199,19 +238,21 @@ def logprobs_after(
     return logprobs(workload, ctx, batch, shares)
 
 
-def losses(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
+def losses(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
     """The loss of each step."""
     return [train(workload, ctx, [batch], shares)["metrics"]["loss"] for batch in batches]
 
 
-def persist(workload: FSDPWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], shm: str) -> Any:
+def persist(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int], shm: str) -> Any:
     """Train, then leave a snapshot in shared memory; the weights."""
     result = train(workload, ctx, batches, shares)
     MemorySnapshots(shm, "trainer", ctx.rank).write(0, workload.snapshot(), log=0, persist=True)
     return result
 
 
-def resume(workload: FSDPWorkload, ctx: RankContext[Any], origin: str, batches: list[Batch], shares: list[int]) -> Any:
+def resume(
+    workload: TrainerWorkload, ctx: RankContext[Any], origin: str, batches: list[Batch], shares: list[int]
+) -> Any:
     """Load a persisted snapshot at this world size; the weights at once, and those after training on."""
     workload.restore(disk.load(origin, "trainer", ctx.rank, ctx.world_size, workload.snapshot).state)
     return [train(workload, ctx, [], shares), train(workload, ctx, batches, shares)]

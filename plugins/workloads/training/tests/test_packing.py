@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rolemesh_fsdp.packing import completion_logprobs, pack
+from rolemesh_training.packing import completion_logprobs, pack
 
 CPU = torch.device("cpu")
 

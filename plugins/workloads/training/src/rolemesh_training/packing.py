@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Packed", "completion_logprobs", "pack"]
+__all__ = ["Packed", "completion_logprobs", "completion_values", "pack", "row_scores"]
 
 Ids = NDArray[np.int64]
 
@@ -116,17 +116,44 @@ def completion_logprobs(
     if not packed:
         return _padded(model, prompts, completions, device, temperature)
     layout = pack(prompts, completions)
+    logits = model(
+        **_inputs(model, layout, device), logits_to_keep=torch.from_numpy(layout.keep).to(device), use_cache=False
+    ).logits[0]
+    return _pick(logits, torch.from_numpy(layout.source), torch.from_numpy(layout.targets), temperature)
+
+
+def completion_values(
+    model: torch.nn.Module, prompts: Sequence[Any], completions: Sequence[Any], device: torch.device
+) -> torch.Tensor:
+    """What a model with one number for each token (``task: value``) says of the text before each completion token:
+    float32, (tokens,), row by row, differentiable. One forward pass over one packed row."""
+    layout = pack(prompts, completions)
+    found = model(**_inputs(model, layout, device), use_cache=False).logits[0, :, 0].float()
+    return found[torch.from_numpy(layout.keep[layout.source]).to(device)]
+
+
+def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device) -> torch.Tensor:
+    """What a classifier says of each row of token ids: float32, (rows, labels), differentiable. One forward pass over
+    rows padded on the right with the model's pad token."""
+    shape = (len(rows), max((len(row) for row in rows), default=1))
+    ids, mask = np.full(shape, int(model.config.pad_token_id or 0), dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    found: torch.Tensor = model(
+        input_ids=torch.from_numpy(ids).to(device), attention_mask=torch.from_numpy(mask).to(device)
+    ).logits
+    return found.float()
+
+
+def _inputs(model: torch.nn.Module, layout: Packed, device: torch.device) -> dict[str, torch.Tensor]:
     _refuse_sliding_window(model, int(layout.positions.max(initial=0)) + 1)
     visible = torch.from_numpy(layout.mask()).to(device)
     mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
-    logits = model(
-        input_ids=_row(layout.input_ids, device),
-        attention_mask=mask[None, None],
-        position_ids=_row(layout.positions, device),
-        logits_to_keep=torch.from_numpy(layout.keep).to(device),
-        use_cache=False,
-    ).logits[0]
-    return _pick(logits, torch.from_numpy(layout.source), torch.from_numpy(layout.targets), temperature)
+    return {
+        "input_ids": _row(layout.input_ids, device),
+        "attention_mask": mask[None, None],
+        "position_ids": _row(layout.positions, device),
+    }
 
 
 def _padded(

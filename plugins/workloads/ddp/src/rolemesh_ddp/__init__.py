@@ -1,0 +1,6 @@
+"""Data parallelism for any torch module, as a rolemesh role. Importing this imports no torch."""
+
+from rolemesh_ddp.options import DDPOptions
+from rolemesh_ddp.workload import DDPWorkload
+
+__all__ = ["DDPOptions", "DDPWorkload"]

@@ -1,0 +1,54 @@
+"""The `ddp` workload as the kernel sees it; the torch code behind it is imported in `setup`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from rolemesh.api.workload import OperatorSpec, RankContext, State
+from rolemesh_ddp.options import DDPOptions
+from rolemesh_training.workload import TrainerWorkload, check_folder
+
+if TYPE_CHECKING:
+    from rolemesh_ddp.engine import Engine
+
+__all__ = ["DDPWorkload"]
+
+
+class DDPWorkload(TrainerWorkload):
+    """Trains any torch module, or a Hugging Face model, that fits into each of `world_size` ranks."""
+
+    Options: ClassVar[type[BaseModel]] = DDPOptions
+    preload: ClassVar[Sequence[str]] = (*TrainerWorkload.preload, "rolemesh_ddp.engine")
+
+    @classmethod
+    def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
+        """Those of its head for a Hugging Face model; `train` and `weights` for a module of one's own."""
+        found = super().operators(options)
+        return found if options.factory is None else {name: found[name] for name in ("train", "weights")}
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        """A model folder must hold what `init` needs; a module's function has been looked up with the options."""
+        if options.factory is None:
+            check_folder(options)
+
+    @classmethod
+    def export(cls, options: Any, state: State, folder: Path) -> None:
+        """``model.safetensors``; of a Hugging Face model its folder, with all files of `options.model` but its weights."""
+        if options.factory is None:
+            super().export(options, state, folder)
+            return
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in state["model"].items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def make(self, ctx: RankContext[Any]) -> Engine:
+        from rolemesh_ddp.engine import Engine
+
+        return Engine(ctx)

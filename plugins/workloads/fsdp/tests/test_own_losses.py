@@ -1,0 +1,66 @@
+"""What happens round a loss: it is one's own, runs the model too often, is not finite; the schedule of updates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rolemesh.api.workload import RankContext
+from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+
+
+def trainer(model, tmp_path, loss, **options):
+    (tmp_path / "flow.py").write_text(loss)
+    given = {"model": str(model), "loss": "flow.py:loss", **options}
+    workload = FSDPWorkload()
+    workload.setup(RankContext(options=FSDPOptions.model_validate(given, context={"base": str(tmp_path)})))
+    return workload
+
+
+def test_a_loss_that_runs_the_model_twice_is_refused(tiny_model, tmp_path, texts):
+    twice = (
+        "from rolemesh_training import losses\n"
+        "def loss(model, batch, ctx):\n"
+        "    losses.causal_lm(model, batch, ctx)\n"
+        "    return losses.causal_lm(model, batch, ctx)\n"
+    )
+    with pytest.raises(RuntimeError, match="ran the model 2 times on a micro-batch; it must run it exactly once"):
+        trainer(tiny_model, tmp_path, twice).train(texts(0))
+
+
+def test_a_loss_that_is_not_finite_stops_the_job_before_the_update(tiny_model, tmp_path, texts):
+    infinite = (
+        "from dataclasses import replace\n"
+        "from rolemesh_training import losses\n"
+        "def loss(model, batch, ctx):\n"
+        "    output = losses.causal_lm(model, batch, ctx)\n"
+        "    return replace(output, total=output.total * float('inf'))\n"
+    )
+    workload = trainer(tiny_model, tmp_path, infinite)
+    before = {name: shard.data.clone() for name, shard in workload.snapshot()["model"].items()}
+    with pytest.raises(FloatingPointError, match="gradient norm of update 0 is"):
+        workload.train(texts(0))
+    assert all(torch.equal(workload.snapshot()["model"][name].data, value) for name, value in before.items())
+
+
+def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
+    options = FSDPOptions(model=str(tiny_model), lr=0.1, warmup_steps=4, clip_norm=None)
+    workload, rates = FSDPWorkload(), []
+    context = RankContext(options=options)
+    workload.setup(context)
+    for step in range(6):
+        context._means.clear()
+        workload.train(texts(step))
+        rates.append(context._means["lr"][0])
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+
+
+def test_the_loss_in_the_readme_trains(tiny_model, tmp_path, texts):
+    readme = (Path(__file__).parents[2] / "training" / "README.md").read_text()
+    source = readme.split("```python\n")[1].split("```")[0].replace("def next_token", "def loss")
+    workload = trainer(tiny_model, tmp_path, source)
+    before = workload.snapshot()["model"]["model.norm.weight"].data.clone()
+    workload.train(texts(0))
+    assert not torch.equal(workload.snapshot()["model"]["model.norm.weight"].data, before)

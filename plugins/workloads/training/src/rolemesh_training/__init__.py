@@ -1,0 +1,9 @@
+"""What trainers share: losses, packing, schedules, batching, state. No entry points.
+
+Importing it imports no torch.
+"""
+
+from rolemesh_training.contract import LossContext, LossFunction, LossOutput
+from rolemesh_training.options import HuggingFaceOptions, TrainerOptions
+
+__all__ = ["HuggingFaceOptions", "LossContext", "LossFunction", "LossOutput", "TrainerOptions"]

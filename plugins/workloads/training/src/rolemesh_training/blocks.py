@@ -1,0 +1,67 @@
+"""This rank's block of each parameter, by its name in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from rolemesh.api.batch import Shard
+
+__all__ = ["Blocks", "chunk"]
+
+
+def chunk(tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    """The view of dimension 0 that `torch.chunk` gives `rank`, which may be empty; a scalar is everybody's."""
+    tensor = tensor.detach()
+    if not tensor.dim():
+        return tensor
+    each = -(-len(tensor) // world_size)
+    start = min(len(tensor), each * rank)
+    return tensor[start : start + each]
+
+
+class Blocks:
+    """Blocks of dimension 0 in `torch.chunk`'s layout, so a block may be empty."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        rank: int,
+        world_size: int,
+        local: Callable[[torch.Tensor], torch.Tensor],
+        aliases: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """`local` gives this rank's block of a parameter. `aliases` has all names of all parameters, tied ones too."""
+        self.rank = rank
+        self.world_size = world_size
+        self.parameters: dict[str, torch.Tensor] = dict(sorted(parameters.items()))
+        """Each parameter once, by its first name, sorted."""
+        self.data = {name: local(parameter) for name, parameter in self.parameters.items()}
+        owner = {id(parameter): name for name, parameter in self.parameters.items()}
+        aliases = self.parameters if aliases is None else aliases
+        self.names = {name: owner[id(p)] for name, p in sorted(aliases.items()) if id(p) in owner}
+        """Every name, tied ones included → the key in `parameters`."""
+
+    @classmethod
+    def of(
+        cls, model: torch.nn.Module, rank: int, world_size: int, local: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Blocks:
+        """Of a model's parameters, by their names in it."""
+        every = dict(model.named_parameters(remove_duplicate=False))
+        return cls(dict(model.named_parameters()), rank, world_size, local, every)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The whole parameter's shape."""
+        return tuple(self.parameters[name].shape)
+
+    def offsets(self, name: str) -> tuple[int, ...]:
+        """Where the block starts in the whole parameter."""
+        if not self.shape(name):
+            return ()
+        rows, *rest = self.shape(name)
+        return (min(rows, -(-rows // self.world_size) * self.rank), *(0 for _ in rest))
+
+    def shards(self, data: Mapping[str, torch.Tensor]) -> dict[str, Shard]:
+        """Tensors that lie as the parameters do, as shards."""
+        return {name: Shard(block, self.shape(name), self.offsets(name)) for name, block in data.items()}

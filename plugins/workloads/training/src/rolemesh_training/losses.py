@@ -1,0 +1,189 @@
+"""The losses that come with the trainer; a job may name its own in the same form (`rolemesh_training.LossFunction`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh_training.contract import LossContext, LossOutput
+from rolemesh_training.options import CausalLMOptions, DPOOptions, GRPOOptions, PolicyOptions, ValueOptions
+from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
+
+__all__ = ["causal_lm", "classification", "dpo", "grpo", "ppo", "value"]
+
+_IGNORED = -100
+
+
+def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """Next-token cross-entropy, a mean over tokens.
+
+    Columns: `input_ids` (ragged int); optional `loss_mask` (ragged, same lengths): a token counts as a target where it
+    is not 0. The first token of a row is predicted by nothing and never counts.
+    """
+    options = CausalLMOptions.model_validate(ctx.options)
+    rows, masks = batch["input_ids"], batch.get("loss_mask")
+    width = max(max((len(row) for row in rows), default=1), options.pad_to or 1)
+    ids = np.zeros((batch.rows, width), dtype=np.int64)
+    targets = np.full((batch.rows, width), _IGNORED, dtype=np.int64)
+    for i, row in enumerate(rows):
+        row = np.asarray(row, dtype=np.int64)
+        ids[i, : len(row)] = row
+        counted = row[1:] if masks is None else np.where(np.asarray(masks[i])[1:] != 0, row[1:], _IGNORED)
+        targets[i, : len(counted)] = counted
+    # Rows are padded on the right, where a causal model's earlier tokens cannot see: no mask is needed.
+    logits = model(input_ids=torch.from_numpy(ids).to(ctx.device), use_cache=False).logits
+    wanted = torch.from_numpy(targets).to(ctx.device).flatten()
+    total = cross_entropy(logits.flatten(0, 1).float(), wanted, ignore_index=_IGNORED, reduction="sum")
+    return LossOutput(total, float((targets != _IGNORED).sum()))
+
+
+def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """Group-relative policy optimization with a clipped ratio, a mean over completion tokens.
+
+    Shao et al., "DeepSeekMath", arXiv:2402.03300, equation 3, with the token mean of Yu et al., "DAPO",
+    arXiv:2503.14476; ``ratio: sequence`` is GSPO-token of Zheng et al., arXiv:2507.18071. Columns: `prompt_ids`,
+    `completion_ids` (ragged int), `logprobs` (ragged float32: the sampler's log-probability of each completion token),
+    `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`.
+
+    Rows without advantage have no gradient: they are neither computed nor counted. If no row of the micro-batch has
+    any, `probe_rows` of them are computed with weight 0, so that the metrics exist at every step.
+    """
+    options = GRPOOptions.model_validate(ctx.options)
+    advantages = np.asarray(batch["advantage"], dtype=np.float32)
+    live = np.flatnonzero(advantages)
+    rows = live if len(live) else np.arange(min(batch.rows, options.probe_rows))
+    lengths = [len(batch["completion_ids"][i]) for i in rows]
+    advantage = torch.from_numpy(np.repeat(advantages[rows], lengths)).to(ctx.device)
+    output = _policy(model, batch, ctx, options, rows, advantage)
+    return output if len(live) else LossOutput(output.total * 0.0, 0.0, output.metrics)
+
+
+def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """Proximal policy optimization with a clipped ratio, a mean over completion tokens.
+
+    Schulman et al., arXiv:1707.06347, equation 7. Columns as of `grpo`, but `advantages` (ragged float32) has one for
+    each completion token, such as `rolemesh_training.advantages.gae` gives.
+    """
+    options = PolicyOptions.model_validate(ctx.options)
+    rows = np.arange(batch.rows)
+    completions = [np.asarray(row) for row in batch["completion_ids"]]
+    advantage = _column(batch["advantages"], rows, completions, "advantages", ctx.device)
+    return _policy(model, batch, ctx, options, rows, advantage)
+
+
+def _policy(
+    model: torch.nn.Module,
+    batch: Batch,
+    ctx: LossContext,
+    options: PolicyOptions,
+    rows: NDArray[np.int64],
+    advantage: torch.Tensor,
+) -> LossOutput:
+    """The clipped objective over the completion tokens of `rows`, each with its advantage."""
+    completions = [np.asarray(batch["completion_ids"][i]) for i in rows]
+    new = completion_logprobs(
+        model,
+        [batch["prompt_ids"][i] for i in rows],
+        completions,
+        ctx.device,
+        temperature=options.temperature,
+        packed=options.pack,
+    )
+    old = _column(batch["logprobs"], rows, completions, "logprobs", ctx.device)
+    ratio = (new - old).exp() if options.ratio == "token" else _sequence_ratio(new, old, completions)
+    clipped = ratio.clamp(1 - options.clip, 1 + options.clip)
+    total = -torch.minimum(ratio * advantage, clipped * advantage).sum()
+    tokens = float(new.numel())
+    seen = new.detach()
+    metrics: dict[str, tuple[Any, float]] = {
+        "logprob_diff": ((seen - old).abs().sum(), tokens),
+        "ratio": (ratio.detach().sum(), tokens),
+        "clip_fraction": (((ratio.detach() - 1).abs() > options.clip).sum(), tokens),
+        "entropy": (-seen.sum(), tokens),
+    }
+    if options.kl_coef:
+        reference = _column(batch["ref_logprobs"], rows, completions, "ref_logprobs", ctx.device)
+        kl = (reference - new).exp() - (reference - new) - 1
+        total = total + options.kl_coef * kl.sum()
+        metrics["kl"] = (kl.detach().sum(), tokens)
+    return LossOutput(total, tokens, metrics)
+
+
+def _sequence_ratio(new: torch.Tensor, old: torch.Tensor, completions: list[Any]) -> torch.Tensor:
+    """The value is the completion's geometric mean of ratios; the gradient goes through each token's own."""
+    lengths = [len(c) for c in completions]
+    parts = zip(new.detach().split(lengths), old.split(lengths), strict=True)
+    means = torch.cat([(n - o).mean().expand(len(n)) if len(n) else n for n, o in parts])
+    return (means + new - new.detach()).exp()
+
+
+def dpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """Direct preference optimization, a mean over pairs: Rafailov et al., arXiv:2305.18290, equation 7.
+
+    Columns: `prompt_ids`, `chosen_ids`, `rejected_ids` (ragged int), and `ref_chosen`, `ref_rejected` (float32,
+    (rows,)): the reference's log-probability of each whole completion.
+    """
+    options = DPOOptions.model_validate(ctx.options)
+    prompts = [*batch["prompt_ids"], *batch["prompt_ids"]]
+    completions = [np.asarray(row) for name in ("chosen_ids", "rejected_ids") for row in batch[name]]
+    flat = completion_logprobs(
+        model, prompts, completions, ctx.device, temperature=options.temperature, packed=options.pack
+    )
+    sums = torch.stack([part.sum() for part in flat.split([len(c) for c in completions])])
+    reference = np.concatenate([np.asarray(batch[name], dtype=np.float32) for name in ("ref_chosen", "ref_rejected")])
+    chosen, rejected = (options.beta * (sums - torch.from_numpy(reference).to(ctx.device))).split(batch.rows)
+    rows = float(batch.rows)
+    metrics = {
+        "margin": ((chosen - rejected).detach().sum(), rows),
+        "accuracy": ((chosen > rejected).float().sum(), rows),
+    }
+    return LossOutput(-logsigmoid(chosen - rejected).sum(), rows, metrics)
+
+
+def value(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """Half the squared error of a critic (``task: value``), a mean over completion tokens.
+
+    Columns: `prompt_ids`, `completion_ids` (ragged int), `returns` (ragged float32: what the value before each
+    completion token should be); with `clip` also `values` (the critic's, before the update): a value that leaves the
+    old one by more has the larger of both errors, as in Ouyang et al., arXiv:2203.02155.
+    """
+    options = ValueOptions.model_validate(ctx.options)
+    rows, completions = np.arange(batch.rows), [np.asarray(row) for row in batch["completion_ids"]]
+    wanted = _column(batch["returns"], rows, completions, "returns", ctx.device)
+    new = completion_values(model, batch["prompt_ids"], completions, ctx.device)
+    error = (new - wanted).square()
+    if options.clip is not None:
+        old = _column(batch["values"], rows, completions, "values", ctx.device)
+        error = torch.maximum(error, ((old + (new - old).clamp(-options.clip, options.clip)) - wanted).square())
+    tokens = float(new.numel())
+    return LossOutput(0.5 * error.sum(), tokens, {"value": (new.detach().sum(), tokens)})
+
+
+def classification(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """The error of one label for a row (``task: classification``), a mean over rows.
+
+    Columns: `input_ids` (ragged int), `label` ((rows,)): integers for a model of several labels (cross-entropy),
+    numbers for a model of one (squared error).
+    """
+    scores = row_scores(model, batch["input_ids"], ctx.device)
+    rows = float(batch.rows)
+    if scores.shape[-1] == 1:
+        wanted = torch.from_numpy(np.asarray(batch["label"], dtype=np.float32)).to(ctx.device)
+        return LossOutput((scores[:, 0] - wanted).square().sum(), rows)
+    labels = torch.from_numpy(np.asarray(batch["label"], dtype=np.int64)).to(ctx.device)
+    right = (scores.detach().argmax(-1) == labels).float().sum()
+    return LossOutput(cross_entropy(scores, labels, reduction="sum"), rows, {"accuracy": (right, rows)})
+
+
+def _column(column: Ragged, rows: Any, completions: list[Any], name: str, device: torch.device) -> torch.Tensor:
+    """The rows of a per-token float column, flat; its lengths must be the completions'."""
+    values = [np.asarray(column[i], dtype=np.float32) for i in rows]
+    for row, value, completion in zip(rows, values, completions, strict=True):
+        if len(value) != len(completion):
+            raise ValueError(f"row {row}: {name!r} has {len(value)} entries for {len(completion)} completion tokens")
+    return torch.from_numpy(np.concatenate(values)).to(device)

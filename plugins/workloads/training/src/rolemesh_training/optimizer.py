@@ -1,0 +1,98 @@
+"""The optimizer over this rank's blocks: schedule, clipping by the global norm, and the state to save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from rolemesh_training.options import TrainerOptions
+from rolemesh_training.schedules import factor
+
+__all__ = ["Optimizer", "not_finite", "of"]
+
+_MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+
+
+def of(groups: list[dict[str, object]], options: TrainerOptions, *, fused: bool = True) -> torch.optim.Optimizer:
+    """torch's optimizer that the options name, over parameter groups."""
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, fused=fused)
+    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=fused)
+
+
+def not_finite(norm: float, update: int) -> FloatingPointError:
+    """What is raised, on every rank, before weights are spoilt."""
+    return FloatingPointError(
+        f"the gradient norm of update {update} is {norm}: lower lr, lengthen warmup_steps, or look for a loss that "
+        "divides by zero or takes the logarithm of zero"
+    )
+
+
+class Optimizer:
+    """An elementwise optimizer of torch, fused, on plain local tensors (so blocks need no DTensor dispatch).
+
+    The moments exist from the start, so that a snapshot has the same entries and sizes at every step.
+    """
+
+    def __init__(self, data: Mapping[str, torch.Tensor], dims: Mapping[str, int], options: TrainerOptions) -> None:
+        """`data` are the tensors to update, by name; `dims` the dimensions of the whole parameters (only what has two
+        or more decays)."""
+        self.data = data
+        self.options = options
+        self.clip_norm = math.inf if options.clip_norm is None else options.clip_norm
+        self.updates = 0
+        self._leaves = {name: torch.nn.Parameter(block) for name, block in data.items() if block.numel()}
+        decayed = [p for name, p in self._leaves.items() if dims[name] > 1]
+        plain = [p for name, p in self._leaves.items() if dims[name] < 2]
+        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        self._torch = of([g for g in groups if g["params"]] or [{"params": [torch.zeros(1)]}], options)
+        self._moments = _MOMENTS[options.optimizer]
+        for leaf in self._leaves.values():
+            self._torch.state[leaf] = {moment: torch.zeros_like(leaf.detach()) for moment in self._moments}
+            if options.optimizer != "sgd":
+                self._torch.state[leaf]["step"] = torch.zeros((), device=leaf.device)
+
+    def update(
+        self, gradients: Mapping[str, torch.Tensor], scale: float, total: Callable[[float], float] = float
+    ) -> tuple[float, float]:
+        """Apply `gradients` times `scale` (they are changed): (their global norm before clipping, learning rate).
+
+        `total` sums a number over the ranks among which the gradients are divided. Raises `FloatingPointError` on every
+        rank if the norm is not finite.
+        """
+        gradients = {name: gradient for name, gradient in gradients.items() if name in self._leaves}
+        squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in gradients.values()]
+        norm = scale * math.sqrt(total(float(torch.stack(squares).sum()) if squares else 0.0))
+        if not math.isfinite(norm):
+            raise not_finite(norm, self.updates)
+        lr = self.options.lr * factor(self.options, self.updates)
+        shrink = scale * min(1.0, self.clip_norm / (norm + 1e-6))
+        for name, gradient in gradients.items():
+            self._leaves[name].grad = gradient.mul_(shrink)
+        for group in self._torch.param_groups:
+            group["lr"] = lr
+        self._torch.step()
+        for leaf in self._leaves.values():
+            leaf.grad = None
+        self.updates += 1
+        return norm, lr
+
+    def moments(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Each moment by parameter, empty blocks included, in a fixed order."""
+        return {
+            moment: {
+                name: self._torch.state[self._leaves[name]][moment] if name in self._leaves else data
+                for name, data in self.data.items()
+            }
+            for moment in self._moments
+        }
+
+    def restore(self, updates: int) -> None:
+        """The tensors of `moments` have been filled; `updates` sets the position of schedule and optimizer."""
+        for leaf in self._leaves.values():
+            if "step" in self._torch.state[leaf]:
+                self._torch.state[leaf]["step"].fill_(updates)
+        self.updates = updates

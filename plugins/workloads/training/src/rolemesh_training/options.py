@@ -1,0 +1,217 @@
+"""The options that trainers share, checked in the driver: nothing here imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from rolemesh.api.import_ref import ImportRef
+from rolemesh.errors import nearest
+
+__all__ = [
+    "CausalLMOptions",
+    "ClassificationOptions",
+    "DPOOptions",
+    "GRPOOptions",
+    "HuggingFaceOptions",
+    "LogprobsOptions",
+    "PolicyOptions",
+    "TrainerOptions",
+    "ValueOptions",
+    "folder_of",
+]
+
+_LOSSES = "rolemesh_training.losses:"
+
+
+class CausalLMOptions(BaseModel, extra="forbid"):
+    """`loss_options` of ``rolemesh_training.losses:causal_lm``."""
+
+    pad_to: int | None = Field(
+        None, gt=0, description="pad rows to this many tokens instead of to the longest row of the micro-batch"
+    )
+
+
+class _Completions(BaseModel, extra="forbid"):
+    temperature: float = Field(1.0, gt=0, description="the temperature that the completions were sampled at")
+    pack: bool = Field(
+        True,
+        description="one packed row with the common prefix computed once; false: padded rows, for models whose "
+        "attention takes no 4-D mask",
+    )
+
+
+class PolicyOptions(_Completions):
+    """`loss_options` of ``rolemesh_training.losses:ppo``."""
+
+    clip: float = Field(0.2, gt=0, description="the probability ratio is clipped to 1 ± clip")
+    kl_coef: float = Field(0.0, ge=0, description="weight of the KL penalty against the column `ref_logprobs`")
+    ratio: Literal["token", "sequence"] = Field(
+        "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"
+    )
+
+
+class GRPOOptions(PolicyOptions):
+    """`loss_options` of ``rolemesh_training.losses:grpo``."""
+
+    probe_rows: int = Field(
+        4, gt=0, description="rows of a micro-batch without any advantage that are still computed, for the metrics"
+    )
+
+
+class DPOOptions(_Completions):
+    """`loss_options` of ``rolemesh_training.losses:dpo``."""
+
+    beta: float = Field(0.1, gt=0, description="how strongly the policy is held to the reference")
+
+
+class ValueOptions(BaseModel, extra="forbid"):
+    """`loss_options` of ``rolemesh_training.losses:value``."""
+
+    clip: float | None = Field(
+        0.2, gt=0, description="a value may leave the old one (the column `values`) by this much; null: no clipping"
+    )
+
+
+class ClassificationOptions(BaseModel, extra="forbid"):
+    """`loss_options` of ``rolemesh_training.losses:classification``: there are none."""
+
+
+class LogprobsOptions(BaseModel, extra="forbid"):
+    """How `logprobs` computes, whatever the role's loss is: a reference model need not have one of its own."""
+
+    temperature: float | None = Field(
+        None, gt=0, description="the temperature that the completions were sampled at; null: the loss's, or 1"
+    )
+    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
+
+
+LOSS_OPTIONS: dict[str, type[BaseModel]] = {
+    f"{_LOSSES}causal_lm": CausalLMOptions,
+    f"{_LOSSES}classification": ClassificationOptions,
+    f"{_LOSSES}dpo": DPOOptions,
+    f"{_LOSSES}grpo": GRPOOptions,
+    f"{_LOSSES}ppo": PolicyOptions,
+    f"{_LOSSES}value": ValueOptions,
+}
+
+
+class TrainerOptions(BaseModel, extra="forbid"):
+    """What any trainer may be told, whatever its model is."""
+
+    loss: ImportRef = Field(
+        ImportRef(f"{_LOSSES}causal_lm"),
+        description="`module:name` or `file.py:name` of a function like rolemesh_training.LossFunction",
+    )
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="passed to the loss as `ctx.options`")
+    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="torch's optimizer")
+    lr: float = Field(1e-5, gt=0, description="the highest learning rate, after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="Adam's decay rates of the two moments")
+    eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum")
+    weight_decay: float = Field(0.0, ge=0, description="decay of parameters of two or more dimensions")
+    warmup_steps: int = Field(0, ge=0, description="updates over which the learning rate rises linearly to `lr`")
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = Field(
+        "constant", description="how the learning rate falls after the warm-up; wsd: only over the last `decay_updates`"
+    )
+    schedule_updates: int | None = Field(None, gt=0, description="the update at which the schedule is at its end")
+    decay_updates: int = Field(0, ge=0, description="of `schedule: wsd`: over how many updates it falls")
+    min_lr_ratio: float = Field(0.0, ge=0, le=1, description="what is left of `lr` at the schedule's end")
+    clip_norm: float | None = Field(1.0, gt=0, description="largest global gradient norm; null for no clipping")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="what forward, backward and `weights` are in; parameters, gradient sums and optimizer are float32",
+    )
+    micro_batch_rows: int | None = Field(
+        None,
+        gt=0,
+        description="rows per forward and backward pass, whose gradients are added up; null: all rows at once",
+    )
+    mini_batches: int = Field(1, gt=0, description="into how many parts, an update each, a rank's rows are cut")
+    epochs: int = Field(1, gt=0, description="how often `train` goes through its batch")
+    frozen: bool = Field(
+        False, description="never trained (a reference): it keeps no optimizer state and gives no snapshots"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
+    timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
+
+    @field_validator("betas")
+    @classmethod
+    def _are_decay_rates(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"each beta must be in [0, 1), got {list(betas)}")
+        return betas
+
+    @field_validator("loss_options")
+    @classmethod
+    def _fit_the_loss(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        kind = LOSS_OPTIONS.get(str(info.data.get("loss")))
+        if kind is None:
+            return options
+        try:
+            return kind.model_validate(options).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            raise ValueError("; ".join(_explain(kind, dict(e)) for e in error.errors())) from None
+
+    @model_validator(mode="after")
+    def _the_schedule_has_an_end(self) -> Self:
+        if self.schedule != "constant":
+            if self.schedule_updates is None:
+                raise ValueError(f"schedule {self.schedule} needs schedule_updates: the update at which it ends")
+            if self.schedule_updates <= self.warmup_steps + self.decay_updates * (self.schedule == "wsd"):
+                raise ValueError(
+                    f"schedule_updates {self.schedule_updates} leaves nothing between the warm-up of "
+                    f"{self.warmup_steps} updates and the end of the schedule"
+                )
+        return self
+
+
+class HuggingFaceOptions(TrainerOptions):
+    """Options of a trainer of Hugging Face models."""
+
+    model: str = Field(description="folder of a Hugging Face model, relative to the job file")
+    init: Literal["pretrained", "random"] = Field(
+        "pretrained", description="pretrained: load the folder's weights; random: seeded weights from its config.json"
+    )
+    init_seed: int | None = Field(None, ge=0, description="seed of `init: random`; from the job's seed if absent")
+    task: Literal["causal_lm", "classification", "value"] = Field(
+        "causal_lm",
+        description="the model's head: next tokens; one label for a row; or a value for each token (a critic)",
+    )
+    logprobs: LogprobsOptions = Field(
+        default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"
+    )
+    gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass to save memory")
+    attention: Literal["sdpa", "eager"] = Field("sdpa", description="transformers' attention implementation")
+
+    @property
+    def sampled_at(self) -> float:
+        """The temperature of the distribution that `logprobs` gives log-probabilities of."""
+        own = self.logprobs.temperature
+        return float(own if own is not None else self.loss_options.get("temperature", 1.0))
+
+    @property
+    def packed(self) -> bool:
+        """Whether `logprobs` packs the rows of a micro-batch into one."""
+        own = self.logprobs.pack
+        return bool(own if own is not None else self.loss_options.get("pack", True))
+
+    @field_validator("model")
+    @classmethod
+    def _relative_to_job(cls, model: str, info: ValidationInfo) -> str:
+        return folder_of(model, info)
+
+
+def folder_of(model: str, info: ValidationInfo) -> str:
+    """The folder's absolute path; a relative one starts at the job file."""
+    base = (info.context or {}).get("base", ".")
+    return str(Path(base, Path(model).expanduser()).resolve())
+
+
+def _explain(kind: type[BaseModel], error: dict[str, Any]) -> str:
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {path!r}; {nearest(path, kind.model_fields)}"
+    return f"{path}: {error['msg']}"

@@ -1,0 +1,345 @@
+"""A trainer inside one rank: forward and backward over its rows in step with the other ranks, update, state.
+
+How gradients are summed over the ranks, and where parameters lie, is what a subclass says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.utils.deterministic
+from numpy.typing import NDArray
+
+from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.api.workload import RankContext, State
+from rolemesh.errors import RolemeshError
+from rolemesh_training.contract import LossContext, LossFunction, LossOutput
+from rolemesh_training.group import join
+from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
+from rolemesh_training.parking import Parking
+
+__all__ = ["Trainer"]
+
+
+class Trainer(ABC):
+    """Model, optimizer and process group of one rank."""
+
+    lockstep: ClassVar[bool] = True
+    """Whether a forward or backward pass talks to the other ranks, so that each must make as many as the busiest."""
+    model: torch.nn.Module
+    """What a loss calls; set by `prepare`."""
+
+    def __init__(self, ctx: RankContext[Any]) -> None:
+        self.ctx = ctx
+        self.options = ctx.options
+        self.version = 0
+        self.device = _device(ctx)
+        torch.set_num_threads(max(1, int(ctx.cpus)))
+        torch.use_deterministic_algorithms(True, warn_only=self.device.type == "cuda")
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        self.loss: LossFunction = self.options.loss.resolve()
+        self.group = join(ctx, self.options.timeout_s, needed=self.needs_group())
+        self.prepare()
+        self.parking = Parking(self.on_device())
+        self._forwards = 0
+        self.model.register_forward_pre_hook(self._count_forward)
+        torch.manual_seed(ctx.seed_for("rank", ctx.rank))
+
+    # ------------------------------------------------------------------------------------------- what a subclass says
+
+    def needs_group(self) -> bool:
+        """Whether a single rank needs a process group too."""
+        return False
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make `model` and, unless it is frozen, the optimizer."""
+
+    @abstractmethod
+    def backward(self, output: LossOutput, share: float, *, last: bool) -> None:
+        """Add the gradients of a micro-batch to those of the update.
+
+        `share` is the weight of all ranks' micro-batches of this turn (of the own one, unless `lockstep`); it may be 0.
+        `last` says that none follows on this rank.
+        """
+
+    def passed(self) -> None:  # noqa: B027 (there may be nothing)
+        """This rank has made all passes of the update; it talks to the others next, in `Group.gather`."""
+
+    @abstractmethod
+    def update(self, weight: float) -> tuple[float, float] | None:
+        """Step the optimizer on the mean over `weight`; (gradient norm before clipping, learning rate), or None if the
+        update had to be left out. Raises `FloatingPointError` on every rank if the norm is not finite."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """There was nothing to learn in any rank's rows: drop what gradients there are."""
+
+    @abstractmethod
+    def whole(self) -> Mapping[str, Shard]:
+        """This rank's block of every parameter by all of its names, in the dtype that the model computes in, on the
+        CPU."""
+
+    @abstractmethod
+    def shards(self) -> dict[str, Any]:
+        """The state's tensors, live: ``model`` by parameter, and ``optimizer`` by moment and parameter."""
+
+    @property
+    @abstractmethod
+    def updates(self) -> int:
+        """How often the optimizer has stepped."""
+
+    @abstractmethod
+    def restored(self, state: State) -> None:
+        """The tensors of `shards` have been filled from `state`: let everything else follow."""
+
+    def on_device(self) -> list[torch.Tensor]:
+        """What `offload` moves."""
+        return _tensors(self.shards())
+
+    def release(self) -> None:  # noqa: B027 (there may be nothing)
+        """Free what forward passes left behind."""
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Around each forward pass."""
+        return nullcontext()
+
+    def progress(self) -> dict[str, Any]:
+        """What else belongs to a snapshot; JSON values."""
+        return {}
+
+    # ---------------------------------------------------------------------------------------------------- the operators
+
+    def train(self, batch: Batch) -> None:
+        """One update for each mini-batch in each epoch; see `TrainerWorkload.train`."""
+        if self.options.frozen:
+            remedy = "set its option frozen to false, or leave the call out of the flow"
+            raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
+        self.model.train()
+        cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
+        for _ in range(self.options.epochs):
+            for start, end in pairwise(cuts):
+                self._learn(batch[start:end] if len(cuts) > 2 else batch)
+        self.version += 1
+
+    def _learn(self, batch: Batch) -> None:
+        """One update from the rows of all ranks."""
+        sums: dict[str, list[float]] = {}
+        with self._passes(batch) as parts:
+            for number, part in enumerate(parts, 1):
+                output = self._loss_of(part) if part is not None else self._idle_pass()
+                weight = float(output.weight)
+                share = self.group.sum(weight) if self.lockstep else weight
+                self.backward(output, share, last=number == len(parts))
+                for name, (total, amount) in {"loss": (output.total.detach(), weight), **output.metrics}.items():
+                    _add(sums, name, float(total), float(amount))
+        self.passed()
+        if "weight_version" in batch and batch.rows:
+            versions = np.asarray(batch["weight_version"], dtype=np.float64)
+            _add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
+        self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
+        self._update(sums)
+
+    def _update(self, sums: dict[str, list[float]]) -> None:
+        """Step the optimizer on the mean over all ranks, and report that mean, equal on every rank."""
+        merged: dict[str, list[float]] = {}
+        for part in self.group.gather(sums):
+            for name, (total, weight) in part.items():
+                _add(merged, name, total, weight)
+        weight = merged.get("loss", [0.0, 0.0])[1]
+        if weight > 0:
+            done = self.update(weight)
+            if done is not None:
+                norm, lr = done
+                self.ctx.metric(grad_norm=norm, lr=lr)
+        else:
+            self.discard()
+        self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
+
+    def logprobs(self, batch: Batch) -> Batch:
+        """See `TrainerWorkload.logprobs`."""
+
+        def compute(part: Batch) -> torch.Tensor:
+            return completion_logprobs(
+                self.model,
+                part["prompt_ids"],
+                part["completion_ids"],
+                self.device,
+                temperature=self.options.sampled_at,
+                packed=self.options.packed,
+            )
+
+        return batch | {"ref_logprobs": self._per_token(batch, compute)}
+
+    def values(self, batch: Batch) -> Batch:
+        """See `TrainerWorkload.values`."""
+
+        def compute(part: Batch) -> torch.Tensor:
+            return completion_values(self.model, part["prompt_ids"], part["completion_ids"], self.device)
+
+        return batch | {"values": self._per_token(batch, compute)}
+
+    def scores(self, batch: Batch) -> Batch:
+        """See `TrainerWorkload.scores`."""
+        labels = int(self.model.config.num_labels)
+        found = self._forward_only(batch, lambda part: row_scores(self.model, part["input_ids"], self.device))
+        return batch | {"scores": np.concatenate([np.zeros((0, labels), dtype=np.float32), *found])}
+
+    def _per_token(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> Ragged:
+        """What `compute` says of each completion token."""
+        found = self._forward_only(batch, compute)
+        lengths = [len(row) for row in batch["completion_ids"]]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return Ragged(np.concatenate([np.zeros(0, dtype=np.float32), *found]), offsets)
+
+    def _forward_only(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> list[NDArray[np.float32]]:
+        """What `compute` gives for each micro-batch of this rank."""
+        self.model.eval()
+        found = []
+        with torch.no_grad(), self._passes(batch) as parts:
+            for part in parts:
+                if part is None:
+                    self._idle_pass()
+                    continue
+                with self.precision():
+                    found.append(compute(part).float().cpu().numpy())
+        return found
+
+    def weights(self) -> Shards:
+        """See `TrainerWorkload.weights`."""
+        shards = Shards(self.whole())
+        held = np.array([self.version] if self.ctx.rank == 0 else [], dtype=np.int64)
+        shards["__version__"] = Shard(held, (1,), (0 if self.ctx.rank == 0 else 1,))
+        return shards
+
+    # -------------------------------------------------------------------------------------------------------- the state
+
+    def snapshot(self) -> State | None:
+        """See `TrainerWorkload.snapshot`; the keys are in a fixed order."""
+        if self.options.frozen:
+            return None
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return {"version": self.version, "updates": self.updates, "rng": rng, **self.progress(), **self.shards()}
+
+    def restore(self, state: State) -> None:
+        """Raises `ValueError` if the snapshot was taken of another model, or is not this rank's part of it."""
+        for name, own in self.shards().items():
+            self._fill(own, state.get(name, {}), name)
+        self.version = int(state["version"])
+        self.restored(state)
+        rng = state.get("rng", {})
+        if "cpu" in rng:
+            torch.set_rng_state(rng["cpu"])
+        else:  # of another world size, whose ranks had different ones
+            torch.manual_seed(self.ctx.seed_for("rank", self.ctx.rank, "version", self.version))
+        if "cuda" in rng and self.device.type == "cuda":
+            torch.cuda.set_rng_state(rng["cuda"], self.device)
+        self.release()
+
+    def _fill(self, own: Any, found: Any, name: str) -> None:
+        """Copy the tensors of a snapshot into those that are of the same name here."""
+        if isinstance(own, Shard):
+            if (found.shape, found.offsets, found.data.shape) != (own.shape, own.offsets, own.data.shape):
+                raise ValueError(
+                    f"the snapshot's {name} is {found}, this rank's is {own}: it was taken of another model, or at "
+                    "another world size and not cut for this one"
+                )
+            own.data.copy_(found.data)
+            return
+        if found.keys() != own.keys():
+            model = getattr(self.options, "model", "this one")
+            raise ValueError(
+                f"the snapshot is of another model than {model}; restore it with the options that it was taken with "
+                f"(it differs in {sorted(found.keys() ^ own.keys())[:4]})"
+            )
+        for key, value in own.items():
+            self._fill(value, found[key], key)
+
+    def offload(self) -> None:
+        """Parameters and moments wait in host memory, where the device has memory of its own."""
+        if self.device.type != "cpu":
+            self.release()
+            self.parking.park()
+
+    def onload(self) -> None:
+        """They are back on the device."""
+        self.parking.unpark()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    # ------------------------------------------------------------------------------------------------------- the passes
+
+    @contextmanager
+    def _passes(self, batch: Batch) -> Iterator[list[Batch | None]]:
+        """This rank's micro-batches; in lockstep filled up with None to the number that the busiest rank has."""
+        size = self.options.micro_batch_rows or max(1, batch.rows)
+        parts: list[Batch | None] = [batch[start : start + size] for start in range(0, batch.rows, size)]
+        try:
+            yield parts + [None] * ((self.group.max(len(parts)) if self.lockstep else 0) - len(parts))
+        finally:
+            self.release()
+
+    def _idle_pass(self) -> LossOutput:
+        """Take part in the others' forward and backward pass without adding to either."""
+        token = torch.zeros((1, 1), dtype=torch.int64, device=self.device)
+        with self.precision():
+            return LossOutput(self.model(input_ids=token, use_cache=False).logits.float().sum() * 0.0, 0.0)
+
+    def _loss_of(self, part: Batch) -> LossOutput:
+        before = self._forwards
+        context = LossContext(self.device, self.ctx.step, self.version, self.options.loss_options)
+        with self.precision():
+            output = self.loss(self.model, part, context)
+        if self.lockstep and self._forwards - before != 1:
+            raise RuntimeError(
+                f"the loss {self.options.loss} ran the model {self._forwards - before} times on a micro-batch; it must "
+                "run it exactly once, or ranks would gather parameters a different number of times and hang"
+            )
+        if not output.total.requires_grad:
+            raise RuntimeError(
+                f"the loss {self.options.loss} returned a total without a gradient; other ranks would wait for this "
+                "rank's backward pass. Return a total computed from the model's output, with weight 0 to skip it"
+            )
+        return output
+
+    def _count_forward(self, *_: object) -> None:
+        self._forwards += 1
+
+
+def _tensors(found: Any) -> list[torch.Tensor]:
+    if isinstance(found, Shard):
+        return [found.data]
+    return [tensor for value in found.values() for tensor in _tensors(value)]
+
+
+def _device(ctx: RankContext[Any]) -> torch.device:
+    wanted = ctx.options.device
+    if wanted == "cpu" or (wanted == "auto" and not ctx.gpus):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"options.device is {wanted!r} and the rank has GPUs {list(ctx.gpus)}, but torch {torch.__version__} sees "
+            "no CUDA device; install a CUDA build of torch or set options.device to cpu"
+        )
+    device = torch.device("cuda", ctx.gpus[0] if ctx.gpus else 0)
+    torch.cuda.set_device(device)
+    torch.cuda.init()  # or the device mesh would choose a device by itself
+    return device
+
+
+def _add(sums: dict[str, list[float]], name: str, total: float, weight: float) -> None:
+    slot = sums.setdefault(name, [0.0, 0.0])
+    slot[0] += total
+    slot[1] += weight

@@ -1,0 +1,177 @@
+"""What every trainer is to a flow; the torch code behind it is imported in `setup`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel
+
+from rolemesh.api.batch import Batch, Shards
+from rolemesh.api.partition import Sharded, Split
+from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
+from rolemesh.errors import OptionsError
+from rolemesh_training.options import HuggingFaceOptions
+
+if TYPE_CHECKING:
+    from rolemesh_training.trainer import Trainer
+
+__all__ = ["TrainerWorkload", "check_folder"]
+
+
+_OF_TASK = {"causal_lm": ("logprobs",), "value": ("values",), "classification": ("scores",), "module": ()}
+
+
+def check_folder(options: HuggingFaceOptions) -> None:
+    """The model folder must hold what `init` and `task` need."""
+    folder = Path(options.model)
+    if not folder.is_dir():
+        raise OptionsError(
+            f"the model folder {folder} does not exist",
+            where="model",
+            remedy="set options.model to a Hugging Face model folder; relative paths start at the job file",
+        )
+    if not (folder / "config.json").is_file():
+        raise OptionsError(
+            f"the model folder {folder} has no config.json",
+            where="model",
+            remedy="options.model must be a folder written by save_pretrained() or downloaded from a model hub",
+        )
+    if options.init == "pretrained" and not any(folder.glob("*.safetensors")):
+        raise OptionsError(
+            f"the model folder {folder} has no *.safetensors file",
+            remedy="put the weights there, or set options.init to random for new weights from its config.json",
+        )
+    if options.task == "classification":
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if config.get("pad_token_id") is None:
+            raise OptionsError(
+                f"{folder}/config.json has no pad_token_id, which says where a row of a classifier ends",
+                where="task",
+                remedy="set pad_token_id there to a token that ends no row",
+            )
+
+
+class TrainerWorkload(Workload):
+    """The operators and the life of a trainer. A subclass says `Options` and makes its `Trainer` in `make`.
+
+    `version` counts the finished `train` calls: 0 is the initial weights. It is the entry ``__version__`` of
+    `weights`, and part of the snapshot.
+    """
+
+    group: ClassVar[Literal["independent", "collective"]] = "collective"
+    deterministic: ClassVar[bool] = True
+    preload: ClassVar[Sequence[str]] = (
+        "rolemesh_training.trainer",
+        "rolemesh_training.losses",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.llama.modeling_llama",
+    )
+    env: ClassVar[Mapping[str, str]] = {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+
+    engine: Trainer
+
+    @classmethod
+    def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
+        """`train`, `weights`, and what the model's head is for."""
+        for_heads = {name for names in _OF_TASK.values() for name in names}
+        own = _OF_TASK[getattr(options, "task", "causal_lm")]
+        return {n: spec for n, spec in super().operators(options).items() if n in own or n not in for_heads}
+
+    def make(self, ctx: RankContext[Any]) -> Trainer:
+        """The rank's trainer; called in `setup`."""
+        raise NotImplementedError
+
+    @classmethod
+    def stateful(cls, options: Any) -> bool:
+        """A frozen role has its weights from `options.model` each time."""
+        return not options.frozen
+
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        """The model folder must hold what `init` needs."""
+        check_folder(options)
+
+    @classmethod
+    def export(cls, options: Any, state: State, folder: Path) -> None:
+        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32."""
+        from rolemesh_training.export import export
+
+        export(Path(options.model), state["model"], folder)
+
+    def setup(self, ctx: RankContext[BaseModel]) -> None:
+        self.engine = self.make(ctx)
+
+    @operator(batch=Split())
+    def train(self, batch: Batch) -> None:
+        """An update from the loss over the rows of all ranks, for each mini-batch in each epoch; a rank may have none.
+
+        The loss and its metrics are means over all ranks. Rows with an int column `weight_version` report
+        `staleness`, the mean number of updates since the weights that produced them.
+        """
+        self.engine.train(batch)
+
+    @operator(batch=Split(), returns=Split())
+    def logprobs(self, batch: Batch) -> Batch:
+        """Add `ref_logprobs` (ragged float32): each completion token's log-probability under the present weights.
+
+        At the temperature `logprobs.temperature` of the options, which is the loss's if it has one and none is given.
+
+        Needs the ragged int columns `prompt_ids` and `completion_ids`.
+        """
+        return self.engine.logprobs(batch)
+
+    @operator(batch=Split(), returns=Split())
+    def values(self, batch: Batch) -> Batch:
+        """Add `values` (ragged float32): what a critic (``task: value``) says of the text before each completion token.
+
+        Needs the ragged int columns `prompt_ids` and `completion_ids`.
+        """
+        return self.engine.values(batch)
+
+    @operator(batch=Split(), returns=Split())
+    def scores(self, batch: Batch) -> Batch:
+        """Add `scores` (float32, (rows, labels)): what a classifier (``task: classification``) says of each row.
+
+        Needs the ragged int column `input_ids`.
+        """
+        return self.engine.scores(batch)
+
+    @operator(returns=Sharded())
+    def weights(self) -> Shards:
+        """Every parameter under its name in the model, tied ones under each of their names, as CPU tensors.
+
+        In float32 on CPUs the blocks are views of the live parameters: read them before the next `train`.
+        ``__version__`` is an int64 array of shape (1,), held by rank 0.
+        """
+        return self.engine.weights()
+
+    def offload(self) -> None:
+        """Parameters and moments go to host memory."""
+        self.engine.offload()
+
+    def onload(self) -> None:
+        """Parameters and moments come back to the device."""
+        self.engine.onload()
+
+    def snapshot(self) -> State | None:
+        """The rank's blocks of parameters and moments (views on CPUs) as shards, counters and torch's RNG state.
+
+        ``model`` has the parameters by their names in the model, tied ones once.
+        """
+        return self.engine.snapshot()
+
+    def restore(self, state: State) -> None:
+        self.engine.restore(state)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close()

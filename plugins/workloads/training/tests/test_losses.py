@@ -1,0 +1,181 @@
+"""The losses against their formulas, on one rank without a group."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from rolemesh.api.batch import Batch, Ragged
+from rolemesh_training import LossContext
+from rolemesh_training.advantages import gae
+from rolemesh_training.losses import causal_lm, classification, dpo, grpo, ppo, value
+from rolemesh_training.packing import completion_logprobs, completion_values
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model(tiny_model):
+    return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+
+def context(**options):
+    return LossContext(CPU, step=0, version=0, options=options)
+
+
+def test_causal_lm_sums_the_cross_entropy_of_the_counted_tokens(model, texts):
+    batch = texts(0)
+    expected, tokens = 0.0, 0
+    model.requires_grad_(False)
+    for row in batch["input_ids"]:
+        ids = torch.tensor(row, dtype=torch.int64)
+        logprobs = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+        expected -= float(logprobs[torch.arange(1, len(ids) - 1), ids[2:]].sum())
+        tokens += len(ids) - 2
+    output = causal_lm(model, batch, context())
+    assert output.weight == tokens
+    assert float(output.total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_causal_lm_without_a_mask_counts_all_but_the_first_token(model, texts):
+    batch = texts(0)
+    output = causal_lm(model, batch.select("input_ids"), context())
+    assert output.weight == len(batch["input_ids"].values) - batch.rows
+
+
+def per_token(model, batch, clip):
+    """GRPO's clipped objective token by token, over all rows."""
+    new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU, packed=False)
+    old = torch.from_numpy(batch["logprobs"].values)
+    advantage = torch.from_numpy(np.repeat(batch["advantage"], np.diff(batch["completion_ids"].offsets)))
+    ratio = (new - old).exp()
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage), advantage != 0
+
+
+def test_grpo_is_the_clipped_objective_over_rows_with_advantage(model, rollouts):
+    batch = rollouts(0)
+    expected, counted = per_token(model, batch, 0.2)
+    output = grpo(model, batch, context())
+    assert output.weight == counted.sum()
+    torch.testing.assert_close(output.total, expected[counted].sum(), rtol=1e-4, atol=1e-4)
+    names = dict(model.named_parameters())
+    found = torch.autograd.grad(output.total, list(names.values()))
+    wanted = torch.autograd.grad(expected.sum(), list(names.values()))
+    for name, one, other in zip(names, found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, msg=name)
+
+
+def test_grpo_does_not_compute_rows_without_advantage(model, rollouts):
+    lengths = []
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    grpo(model, rollouts(0, (1.0,) * 6), context())
+    grpo(model, rollouts(0, (1.0, 1.0, 0.0, 0.0, 0.0, 0.0)), context())
+    assert lengths[1] < lengths[0]
+
+
+def test_grpo_without_any_advantage_still_measures_some_rows(model, rollouts):
+    batch = rollouts(0, (0.0,) * 6)
+    output = grpo(model, batch, context(probe_rows=2))
+    assert (output.total.item(), output.weight) == (0.0, 0.0)
+    total, weight = output.metrics["logprob_diff"]
+    assert weight == len(batch["completion_ids"][0]) + len(batch["completion_ids"][1])
+    assert float(total) > 0
+
+
+def test_logprob_diff_is_zero_when_the_sampler_agrees(model, rollouts):
+    batch = rollouts(0)
+    exact = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU, packed=False)
+    batch = batch | {"logprobs": Ragged(exact.detach().numpy(), batch["completion_ids"].offsets)}
+    metrics = {name: float(total) / weight for name, (total, weight) in grpo(model, batch, context()).metrics.items()}
+    assert metrics["logprob_diff"] < 1e-5
+    assert metrics["ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["clip_fraction"] == 0.0
+
+
+def test_the_kl_penalty_pulls_towards_the_reference(model, rollouts):
+    batch = rollouts(0, (1.0,) * 6)
+    reference = batch | {"ref_logprobs": batch["logprobs"]}
+    plain = grpo(model, reference, context())
+    with_kl = grpo(model, reference, context(kl_coef=0.5))
+    kl, _ = with_kl.metrics["kl"]
+    assert float(kl) > 0
+    assert with_kl.total.item() == pytest.approx(plain.total.item() + 0.5 * float(kl), rel=1e-5)
+
+
+def test_logprobs_of_another_length_than_the_completion_are_refused(model, rollouts):
+    batch = rollouts(0)
+    short = Ragged.from_rows([row[:-1] for row in batch["logprobs"]], np.float32)
+    with pytest.raises(ValueError, match="row 0: 'logprobs' has 3 entries for 4 completion tokens"):
+        grpo(model, batch | {"logprobs": short}, context())
+
+
+def test_ppo_with_one_advantage_for_all_tokens_of_a_row_is_grpo(model, rollouts):
+    batch = rollouts(0, (1.0, -1.0, 0.5, 0.5, -0.5, 2.0))
+    lengths = np.diff(batch["completion_ids"].offsets)
+    per_token = Ragged(np.repeat(batch["advantage"], lengths), batch["completion_ids"].offsets)
+    one, other = grpo(model, batch, context()), ppo(model, batch | {"advantages": per_token}, context())
+    assert one.weight == other.weight
+    assert torch.equal(one.total, other.total)
+
+
+def test_a_ratio_of_the_sequence_is_the_same_for_each_of_its_tokens(model, rollouts):
+    batch = rollouts(0, (1.0,) * 6)
+    new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU).detach()
+    diff = (new - torch.from_numpy(batch["logprobs"].values)).split(np.diff(batch["completion_ids"].offsets).tolist())
+    expected = sum(float(d.mean().exp()) * len(d) for d in diff)
+    output = grpo(model, batch, context(ratio="sequence", clip=100.0))
+    assert float(output.metrics["ratio"][0]) == pytest.approx(expected, rel=1e-4)
+    assert float(output.total) == pytest.approx(-expected, rel=1e-4)
+    assert output.total.requires_grad
+
+
+def test_dpo_prefers_what_was_chosen(model, rollouts):
+    batch, rows = rollouts(0), [0, 2, 4]
+    take = lambda step: Ragged.from_rows([batch["completion_ids"][i + step] for i in rows], np.int32)  # noqa: E731
+    prompts = Ragged.from_rows([batch["prompt_ids"][i] for i in rows], np.int32)
+    pairs = {"prompt_ids": prompts, "chosen_ids": take(0), "rejected_ids": take(1)}
+    sums = []
+    for name in ("chosen_ids", "rejected_ids"):
+        flat = completion_logprobs(model, prompts, pairs[name], CPU, packed=False).detach()
+        sums.append(np.array([p.sum() for p in flat.split(np.diff(pairs[name].offsets).tolist())], dtype=np.float32))
+    at_reference = dpo(model, Batch({**pairs, "ref_chosen": sums[0], "ref_rejected": sums[1]}), context())
+    assert float(at_reference.total) == pytest.approx(3 * np.log(2), rel=1e-4)
+    ahead = dpo(model, Batch({**pairs, "ref_chosen": sums[0] - 5, "ref_rejected": sums[1]}), context(beta=0.5))
+    assert float(ahead.total) == pytest.approx(3 * np.log1p(np.exp(-2.5)), rel=1e-4)
+    assert float(ahead.metrics["accuracy"][0]) == 3.0
+
+
+def test_a_critic_says_the_same_in_a_packed_row_and_learns_returns(tiny_model, rollouts):
+    torch.manual_seed(1)
+    critic = AutoModelForTokenClassification.from_pretrained(tiny_model, num_labels=1).eval()
+    batch = rollouts(0)
+    found = completion_values(critic, batch["prompt_ids"], batch["completion_ids"], CPU).detach()
+    wanted = []
+    for prompt, completion in zip(batch["prompt_ids"], batch["completion_ids"], strict=True):
+        row = torch.tensor(np.concatenate([prompt, completion]), dtype=torch.int64)[None]
+        wanted.append(critic(input_ids=row).logits[0, len(prompt) - 1 : -1, 0].detach())
+    torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
+    offsets = batch["completion_ids"].offsets
+    batch = batch | {"values": Ragged(found.numpy(), offsets), "returns": Ragged(found.numpy() + 1, offsets)}
+    assert float(value(critic, batch, context()).total) == pytest.approx(0.5 * len(found), rel=1e-4)
+
+
+def test_a_classifier_looks_at_the_last_token_of_each_row(tiny_model, texts):
+    judge = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=3, pad_token_id=0).eval()
+    batch = texts(0) | {"label": np.array([0, 1, 2, 1, 0])}
+    alone = [judge(input_ids=torch.tensor(r, dtype=torch.int64)[None]).logits[0] for r in batch["input_ids"]]
+    expected = torch.nn.functional.cross_entropy(torch.stack(alone), torch.tensor(batch["label"]), reduction="sum")
+    output = classification(judge, batch, context())
+    torch.testing.assert_close(output.total, expected, rtol=1e-4, atol=1e-4)
+    assert output.weight == 5.0
+
+
+def test_advantages_with_lambda_one_are_what_is_still_to_come_less_the_value():
+    advantages, returns = gae([0.0, 0.0, 1.0], [0.2, 0.5, 0.7], lam=1.0)
+    np.testing.assert_allclose(returns, [1.0, 1.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(advantages, [0.8, 0.5, 0.3], rtol=1e-6)
+    assert gae([0.0, 0.0, 1.0], [0.2, 0.5, 0.7], lam=0.0)[0] == pytest.approx([0.3, 0.2, 0.3])
