@@ -66,7 +66,7 @@ OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "
 """Kinds that need not be installed, and the distributions that declare them: for messages."""
 _GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
 _KNOWN = {
-    "workloads": {"fsdp": "rolemesh-fsdp", "vllm": "rolemesh-vllm", "source": _DURABLE} | _GYM,
+    "workloads": {n: f"rolemesh-{n}" for n in ("ddp", "deepspeed", "fsdp", "vllm")} | {"source": _DURABLE} | _GYM,
     "schedulers": {"collocation": "rolemesh-collocation"},
     "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
     "diagnosers": {"standard": _DURABLE},

@@ -1,4 +1,4 @@
-"""A module and a loss of one's own: what Hugging Face's models have not (a scalar, running means, dropout, no logits)."""
+"""A module and a loss of one's own: what Hugging Face's models have not (a scalar, running means, no logits)."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class DDPOptions(HuggingFaceOptions):
     """Options of the `ddp` workload."""
 
     model: str = Field(
-        description="`file.py:name` or `module:name` of a function that returns a torch module, or a folder of a Hugging "
-        "Face model; relative to the job file"
+        description="`file.py:name` or `module:name` of a function that returns a torch module, or a folder of a "
+        "Hugging Face model; relative to the job file"
     )
     model_options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the function that returns the module"

@@ -25,7 +25,7 @@ class _Bucket:
 
 
 class Reducer:
-    """Sums `grad` of each parameter over the ranks: `begin` before the last backward pass, then `flush`, then `wait`."""
+    """Sums `grad` of each parameter over the ranks: `begin` before the last backward pass, `flush` after it, `wait`."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], bucket_bytes: float) -> None:
         """Buckets hold parameters of one dtype from the last to the first: about the order in which gradients come."""

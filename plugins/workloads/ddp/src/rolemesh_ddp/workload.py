@@ -38,7 +38,7 @@ class DDPWorkload(TrainerWorkload):
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """``model.safetensors``; of a Hugging Face model its folder, with all files of `options.model` but its weights."""
+        """``model.safetensors``; of a Hugging Face model also the other files of its folder."""
         if options.factory is None:
             super().export(options, state, folder)
             return

@@ -10,9 +10,9 @@ import torch
 from rolemesh_training.options import TrainerOptions
 from rolemesh_training.schedules import factor
 
-__all__ = ["Optimizer", "not_finite", "of"]
+__all__ = ["MOMENTS", "Optimizer", "not_finite", "of"]
 
-_MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 
 
 def of(groups: list[dict[str, object]], options: TrainerOptions, *, fused: bool = True) -> torch.optim.Optimizer:
@@ -49,7 +49,7 @@ class Optimizer:
         plain = [p for name, p in self._leaves.items() if dims[name] < 2]
         groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self._torch = of([g for g in groups if g["params"]] or [{"params": [torch.zeros(1)]}], options)
-        self._moments = _MOMENTS[options.optimizer]
+        self._moments = MOMENTS[options.optimizer]
         for leaf in self._leaves.values():
             self._torch.state[leaf] = {moment: torch.zeros_like(leaf.detach()) for moment in self._moments}
             if options.optimizer != "sgd":

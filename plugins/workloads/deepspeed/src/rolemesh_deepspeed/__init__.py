@@ -1,0 +1,6 @@
+"""DeepSpeed ZeRO training of Hugging Face models as a rolemesh role. Importing this imports neither torch nor deepspeed."""
+
+from rolemesh_deepspeed.options import DeepSpeedOptions
+from rolemesh_deepspeed.workload import DeepSpeedWorkload
+
+__all__ = ["DeepSpeedOptions", "DeepSpeedWorkload"]

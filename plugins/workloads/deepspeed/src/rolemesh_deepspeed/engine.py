@@ -1,0 +1,214 @@
+"""The trainer of one rank, with DeepSpeed's engine inside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator, set_accelerator
+from deepspeed.ops import __compatible_ops__ as compatible_ops
+
+from rolemesh.api.batch import Shard
+from rolemesh.api.workload import RankContext, State
+from rolemesh_deepspeed.partitions import Partitions
+from rolemesh_training.blocks import Blocks, chunk
+from rolemesh_training.contract import LossOutput
+from rolemesh_training.model import load
+from rolemesh_training.optimizer import MOMENTS, not_finite, of
+from rolemesh_training.schedules import factor
+from rolemesh_training.trainer import Trainer
+
+__all__ = ["Engine"]
+
+_GATHERED_AT_ONCE = 64_000_000
+"""Elements of ZeRO 3's parameters that `weights` puts together at a time."""
+
+
+class Engine(Trainer):
+    """Gradients are DeepSpeed's means over ranks of what each rank has added up; so are clipping and update."""
+
+    def __init__(self, ctx: RankContext[Any]) -> None:
+        self.engine: Any = None
+        self._updates = 0
+        self._first = 0.0
+        super().__init__(ctx)
+
+    def needs_group(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        options, ctx = self.options, self.ctx
+        model = load(options, options.init_seed if options.init_seed is not None else ctx.seed_for("init"))
+        self._dtype = getattr(torch, options.dtype)
+        self._named = dict(sorted(model.named_parameters()))
+        self._aliases = dict(model.named_parameters(remove_duplicate=False))
+        if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
+            self.model = model.to(self.device, self._dtype)
+            return
+        _settle(self.device, ctx)
+        decayed = [p for p in self._named.values() if p.dim() > 1]
+        plain = [p for p in self._named.values() if p.dim() < 2]
+        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        optimizer = of([group for group in groups if group["params"]], options)
+        self.engine, *_ = deepspeed.initialize(
+            model=model, optimizer=optimizer, config=self._config(), dist_init_required=False
+        )
+        self.zero = self.engine.optimizer
+        self.model = _Model(self.engine, self._dtype)
+        self.partitions = Partitions(self._named, self.zero, options.stage, MOMENTS[options.optimizer])
+
+    def _config(self) -> dict[str, Any]:
+        """What DeepSpeed is told: the job's config, and what the options say."""
+        config = {key: value for key, value in self.options.config.items() if key != "optimizer"}
+        own = {"bfloat16": "bf16", "float16": "fp16"}.get(self.options.dtype)
+        if own is not None:
+            config[own] = {**config.get(own, {}), "enabled": True}
+        return {
+            "steps_per_print": 1 << 60,
+            **config,
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": self.options.clip_norm or 0.0,
+            "zero_allow_untested_optimizer": True,
+        }
+
+    @property
+    def updates(self) -> int:
+        return self._updates
+
+    def backward(self, output: LossOutput, share: float, *, last: bool) -> None:
+        if share <= 0 and not (last and self._first):
+            return
+        # What is added up is divided by the weight of the first micro-batches, and put right in `update`: the sums stay
+        # near the mean, which half precision needs, and with one micro-batch there is nothing to put right.
+        self._first = self._first or share
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.engine.backward(output.total * (self.group.size / self._first))
+
+    def update(self, weight: float) -> tuple[float, float] | None:
+        rate = self.options.lr * factor(self.options, self._updates)
+        groups = self.zero.param_groups
+        if self.engine.lr_scheduler is None:
+            for group in groups:
+                group["lr"] = rate
+        rate = float(groups[0]["lr"])
+        if self._first != weight:
+            for gradients in self.zero.averaged_gradients.values():
+                for gradient in gradients or ():
+                    gradient.mul_(self._first / weight)
+        self._first = 0.0
+        self.engine.step()
+        if self.zero.overflow and self.options.dtype == "float16":
+            self.ctx.count(skipped_updates=1.0 / self.group.size)
+            return None  # the loss scaler has lowered its scale, as it does
+        norm = float(self.engine.get_global_grad_norm())
+        if self.zero.overflow or not 0 <= norm < float("inf"):
+            raise not_finite(norm, self._updates)
+        self._updates += 1
+        return norm, rate
+
+    def discard(self) -> None:
+        """No backward pass was made."""
+
+    def whole(self) -> Mapping[str, Shard]:
+        if self.options.frozen or self.options.stage < 3:
+            blocks = Blocks(self._named, self.ctx.rank, self.ctx.world_size, self._chunk, self._aliases)
+            data = blocks.shards({name: block.to("cpu") for name, block in blocks.data.items()})
+            return {alias: data[name] for alias, name in blocks.names.items()}
+        data = {}
+        for names in self._by_size():
+            with deepspeed.zero.GatheredParameters([self._named[name] for name in names]):
+                part = {name: self._named[name] for name in names}
+                blocks = Blocks(part, self.ctx.rank, self.ctx.world_size, self._chunk)
+                data.update(blocks.shards({n: block.to("cpu", copy=True) for n, block in blocks.data.items()}))
+        owner = {id(parameter): name for name, parameter in self._named.items()}
+        return {alias: data[owner[id(parameter)]] for alias, parameter in sorted(self._aliases.items())}
+
+    def _by_size(self) -> Iterator[list[str]]:
+        names: list[str] = []
+        size = 0
+        for name, parameter in self._named.items():
+            if names and size + parameter.ds_numel > _GATHERED_AT_ONCE:
+                yield names
+                names, size = [], 0
+            names.append(name)
+            size += parameter.ds_numel
+        yield names
+
+    def _chunk(self, tensor: torch.Tensor) -> torch.Tensor:
+        return chunk(tensor, self.ctx.rank, self.ctx.world_size)
+
+    def shards(self) -> dict[str, Any]:
+        if self.options.frozen:
+            return {}
+        return {
+            "model": self.partitions.shards(),
+            "optimizer": {moment: self.partitions.shards(moment) for moment in self.partitions.moments},
+        }
+
+    def progress(self) -> dict[str, Any]:
+        scaler = {k: v for k, v in vars(self.zero.loss_scaler).items() if isinstance(v, (bool, int, float))}
+        found: dict[str, Any] = {"shapes": self.partitions.shapes(), "loss_scaler": scaler}
+        if self.engine.lr_scheduler is not None:
+            found["scheduler"] = self.engine.lr_scheduler.state_dict()
+        return found
+
+    def restored(self, state: State) -> None:
+        self._updates = int(state["updates"])
+        self.partitions.filled(self._updates)
+        vars(self.zero.loss_scaler).update(state["loss_scaler"])
+        if self.engine.lr_scheduler is not None:
+            self.engine.lr_scheduler.load_state_dict(state["scheduler"])
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.destroy()
+        super().close()
+
+
+class _Model(torch.nn.Module):
+    """What a loss calls: DeepSpeed's engine, which must see each forward pass, with the model's attributes."""
+
+    def __init__(self, engine: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.__dict__["engine"] = engine  # no submodule: it has its own ways with them
+        self.__dict__["dtype"] = dtype
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.engine(*map(self._cast, args), **{name: self._cast(value) for name, value in kwargs.items()})
+
+    def _cast(self, value: Any) -> Any:
+        return value.to(self.dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    def train(self, mode: bool = True) -> _Model:
+        self.engine.train(mode)
+        return super().train(mode)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["engine"].module, name)
+
+
+def _settle(device: torch.device, ctx: RankContext[Any]) -> None:
+    """What DeepSpeed reads off its surroundings, as this rank has it."""
+    os.environ["LOCAL_RANK"] = str(ctx.gpus[0] if ctx.gpus else ctx.local_rank)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\..*is deprecated", category=FutureWarning)
+    if get_accelerator().device_name() != device.type:  # it was chosen where DeepSpeed was imported, before the fork
+        if device.type == "cuda":
+            from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
+            set_accelerator(CUDA_Accelerator())
+        else:
+            from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+            set_accelerator(CPU_Accelerator())
+    # It would be compiled here, for a minute, and is for inference only.
+    compatible_ops["deepspeed_shm_comm"] = False

@@ -1,0 +1,81 @@
+"""The options of the job file, checked in the driver: nothing here imports torch or deepspeed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from rolemesh_deepspeed.config import OPTIMIZERS, checked
+from rolemesh_training import HuggingFaceOptions
+
+__all__ = ["DeepSpeedOptions"]
+
+_OPTIMIZER = {"lr": "lr", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay", "momentum": "momentum"}
+
+
+class DeepSpeedOptions(HuggingFaceOptions):
+    """Options of the `deepspeed` workload."""
+
+    config: dict[str, Any] = Field(
+        default_factory=lambda: checked({}),
+        validate_default=True,
+        description="DeepSpeed's own config, or its JSON file relative to the job file: the ZeRO stage (2 if it does not "
+        "say), bf16 or fp16, optimizer, scheduler; the README says what is taken",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(  # type: ignore[assignment]
+        "float32", description="what forward, backward and `weights` are in; config's bf16 and fp16 say the same"
+    )
+
+    @property
+    def stage(self) -> int:
+        """ZeRO's: 1 divides the optimizer's state, 2 the gradients as well, 3 the parameters too."""
+        return int(self.config["zero_optimization"]["stage"])
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _of_a_file(cls, config: Any, info: ValidationInfo) -> Any:
+        if not isinstance(config, (str, Path)):
+            return config
+        path = Path((info.context or {}).get("base", "."), Path(config).expanduser())
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"DeepSpeed's config {path} cannot be read: {error.strerror}") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"DeepSpeed's config {path} is no JSON: {error}") from None
+
+    @field_validator("config")
+    @classmethod
+    def _is_taken(cls, config: dict[str, Any]) -> dict[str, Any]:
+        return checked(config)
+
+    @model_validator(mode="after")
+    def _take_what_the_config_says(self) -> Self:
+        """What both can say is an option then; saying it differently in both is refused."""
+        said: dict[str, Any] = {}
+        config = dict(self.config)
+        for key, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
+            if config.get(key, {}).get("enabled"):
+                said["dtype"] = dtype
+        if "gradient_clipping" in config:
+            said["clip_norm"] = config["gradient_clipping"] or None
+        if "optimizer" in config:
+            optimizer = config["optimizer"]
+            said["optimizer"] = OPTIMIZERS[str(optimizer["type"]).lower()]
+            for key, value in optimizer.get("params", {}).items():
+                if key in _OPTIMIZER:
+                    said[_OPTIMIZER[key]] = tuple(value) if key == "betas" else value
+                elif key not in ("torch_adam", "adam_w_mode"):
+                    raise ValueError(
+                        f"config: optimizer.params.{key} is not supported; it is one of {', '.join(_OPTIMIZER)}"
+                    )
+        for name, value in said.items():
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r} as an option and {value!r} in config; say it once")
+            object.__setattr__(self, name, value)
+        if "scheduler" in config and (self.schedule != "constant" or self.warmup_steps):
+            raise ValueError("the learning rate is that of config's scheduler; leave schedule and warmup_steps out")
+        return self

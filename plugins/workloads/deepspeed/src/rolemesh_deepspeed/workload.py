@@ -1,0 +1,43 @@
+"""The `deepspeed` workload as the kernel sees it; what is behind it is imported in `setup`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from rolemesh.api.workload import RankContext, State
+from rolemesh_deepspeed.options import DeepSpeedOptions
+from rolemesh_training.workload import TrainerWorkload
+
+if TYPE_CHECKING:
+    from rolemesh_deepspeed.engine import Engine
+
+__all__ = ["DeepSpeedWorkload"]
+
+
+class DeepSpeedWorkload(TrainerWorkload):
+    """Trains a Hugging Face model with DeepSpeed's ZeRO 1, 2 or 3 over `world_size` ranks."""
+
+    Options: ClassVar[type[BaseModel]] = DeepSpeedOptions
+    preload: ClassVar[Sequence[str]] = (*TrainerWorkload.preload, "rolemesh_deepspeed.engine")
+    env: ClassVar[Mapping[str, str]] = {
+        **TrainerWorkload.env,
+        # DeepSpeed asks for devices as it is imported, which must not initialise CUDA before the fork.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+    @classmethod
+    def export(cls, options: Any, state: State, folder: Path) -> None:
+        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32."""
+        from rolemesh_training.export import export
+
+        shapes = state["shapes"]
+        export(Path(options.model), {n: t.reshape(shapes[n]) for n, t in state["model"].items()}, folder)
+
+    def make(self, ctx: RankContext[Any]) -> Engine:
+        from rolemesh_deepspeed.engine import Engine
+
+        return Engine(ctx)

@@ -1,0 +1,132 @@
+"""ZeRO 1, 2 and 3 on gloo against one rank and against `fsdp`: same update, same weights, same continuation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trainer_group
+
+from rolemesh.runs.digest import digest
+from rolemesh_deepspeed import DeepSpeedOptions, DeepSpeedWorkload
+from rolemesh_durable.checkpoint.reshard import merge, reshard
+
+GRPO = {"loss": "rolemesh_training.losses:grpo"}
+STAGES = pytest.mark.parametrize("stage", [1, 2, 3])
+
+
+def options(model: Path, stage: int, **more: Any) -> dict[str, Any]:
+    # Small numbers for ZeRO 3: some parameters stay whole on each rank, the others are fetched by and by.
+    config = {"zero_optimization": {"stage": stage}}
+    if stage == 3:
+        config["zero_optimization"] |= {"stage3_param_persistence_threshold": 40, "stage3_prefetch_bucket_size": 100}
+    return {"model": str(model), "lr": 1e-2, "warmup_steps": 2, "weight_decay": 0.1, "config": config, **more}
+
+
+def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=10 * tolerance, atol=2 * tolerance, err_msg=name)
+
+
+@pytest.fixture(scope="session")
+def fsdp():
+    """As `group`, with the workload `fsdp`."""
+    yield from trainer_group.served("rolemesh_fsdp:FSDPWorkload")
+
+
+@STAGES
+def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollouts, stage):
+    """Uneven rows, several micro-batches, and one of them without any advantage on any rank."""
+    batches = [rollouts(seed, (1.0, -1.0, 0.5, -0.5, 0.0, 0.0)) for seed in range(3)]
+    plain = {k: v for k, v in options(tiny_model, stage, **GRPO).items() if k != "config"}
+    alone = fsdp(trainer_group.train, 1, plain, batches, [6])
+    together = group(trainer_group.train, 2, options(tiny_model, stage, micro_batch_rows=2, **GRPO), batches, [4, 2])
+    assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
+    for name, value in alone[0]["metrics"].items():
+        assert together[0]["metrics"][name] == pytest.approx(value, rel=1e-3), name
+
+
+@STAGES
+def test_a_restored_group_continues_bit_for_bit(group, tiny_model, texts, stage):
+    batches, shares = [texts(seed) for seed in range(4)], [3, 2]
+    given = options(tiny_model, stage)
+    straight = group(trainer_group.train_and_return_to, 2, given, batches, shares, 2)
+    early = [result["early"] for result in straight]
+    resumed = group(trainer_group.continue_from, 2, given, early, batches[2:], shares)
+    for one, other in zip(straight, resumed, strict=True):
+        assert early[0]["version"] == 2
+        assert digest(one["state"]) == digest(other["state"]) != digest(one["early"])
+
+
+@STAGES
+def test_two_ranks_four_and_one_go_on_as_one_would(group, tiny_model, texts, stage):
+    """Snapshots are cut for another number of ranks; what they hold stays the same bits."""
+    batches, given = [texts(seed) for seed in range(6)], options(tiny_model, stage)
+    states, weights = None, None
+    for size, shares, at in ((2, [3, 2], 0), (4, [2, 1, 1, 1], 2), (1, [5], 4)):
+        part = batches[at : at + 2]
+        if states is None:
+            results = group(trainer_group.train, size, given, part, shares)
+        else:
+            empty = group(trainer_group.train, size, given, [], shares)
+            cut = [reshard(states, result["state"]) for result in empty]
+            results = group(trainer_group.continue_from, size, given, cut, part, shares)
+        states, weights = [r["state"] for r in results], trainer_group.assembled(results)
+    straight = group(trainer_group.train, 1, given, batches, [5])
+    assert_close(trainer_group.assembled(straight), weights)
+    moments = [merge(s)["optimizer"]["exp_avg"] for s in ([straight[0]["state"]], states)]
+    assert_close(*moments)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_schedule_of_deepspeeds_own_goes_on_where_it_was(group, tiny_model, texts, stage):
+    given = options(tiny_model, stage, warmup_steps=0)
+    given["config"]["scheduler"] = {"type": "WarmupLR", "params": {"warmup_num_steps": 6, "warmup_max_lr": 0.01}}
+    batches = [texts(seed) for seed in range(4)]
+    straight = group(trainer_group.train_and_return_to, 2, given, batches, [3, 2], 2)
+    early = [result["early"] for result in straight]
+    resumed = group(trainer_group.continue_from, 2, given, early, batches[2:], [3, 2])
+    assert straight[0]["metrics"]["lr"] == resumed[0]["metrics"]["lr"] > 0
+    assert digest(straight[0]["state"]) == digest(resumed[0]["state"])
+
+
+@STAGES
+def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, rollouts, stage):
+    batches = [rollouts(seed) for seed in range(2)]
+    exact, half = (
+        group(trainer_group.train, 2, options(tiny_model, stage, dtype=d, **GRPO), batches, [3, 3])
+        for d in ("float32", "bfloat16")
+    )
+    assert half[0]["state"]["model"]["model.norm.weight"].data.dtype == np.float32
+    assert half[0]["metrics"]["loss"] == pytest.approx(exact[0]["metrics"]["loss"], rel=0.1)
+    assert half[0]["metrics"]["loss"] != exact[0]["metrics"]["loss"]
+
+
+def test_a_step_without_any_advantage_changes_no_weight(group, tiny_model, rollouts):
+    given = options(tiny_model, 3, **GRPO)
+    before = group(trainer_group.train, 2, given, [], [3, 3])
+    after = group(trainer_group.train, 2, given, [rollouts(0, (0.0,) * 6)], [3, 3])
+    start, end = trainer_group.assembled(before), trainer_group.assembled(after)
+    assert (start.pop("__version__"), end.pop("__version__")) == (0, 1)
+    assert all((start[name] == end[name]).all() for name in start)
+
+
+@STAGES
+def test_weights_and_export_are_those_of_the_hugging_face_model(group, tiny_model, tmp_path, stage):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    results = group(trainer_group.train, 3, options(tiny_model, stage), [], [0, 0, 0])
+    found = trainer_group.assembled(results)
+    assert found.pop("__version__").tolist() == [0]
+    expected = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
+    state = trainer_group.as_tensors(merge([r["state"] for r in results]))
+    DeepSpeedWorkload.export(DeepSpeedOptions.model_validate(options(tiny_model, stage)), state, tmp_path / "out")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).state_dict()
+    assert found.keys() == expected.keys() == exported.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value.numpy(), err_msg=name)
+        assert torch.equal(exported[name], value), name
