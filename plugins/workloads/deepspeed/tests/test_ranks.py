@@ -45,8 +45,8 @@ def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollou
     alone = fsdp(trainer_group.train, 1, plain, batches, [6])
     together = group(trainer_group.train, 2, options(tiny_model, stage, micro_batch_rows=2, **GRPO), batches, [4, 2])
     assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
-    for name, value in alone[0]["metrics"].items():
-        assert together[0]["metrics"][name] == pytest.approx(value, rel=1e-3), name
+    for name in ("loss", "grad_norm", "lr", "staleness"):
+        assert together[0]["metrics"][name] == pytest.approx(alone[0]["metrics"][name], rel=1e-3), name
 
 
 @STAGES

@@ -22,7 +22,7 @@ __all__ = ["Engine"]
 
 
 class Engine(Trainer):
-    """Each rank has all parameters and moments, and snapshots of its chunk only: a restored group puts them together."""
+    """Each rank has all parameters and moments, and snapshots its chunk only: a restored group puts them together."""
 
     lockstep = False
 
