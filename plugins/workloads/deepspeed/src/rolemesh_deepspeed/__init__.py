@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO training of Hugging Face models as a rolemesh role. Importing this imports neither torch nor deepspeed."""
+"""DeepSpeed ZeRO training of Hugging Face models as a rolemesh role. Importing this imports no torch."""
 
 from rolemesh_deepspeed.options import DeepSpeedOptions
 from rolemesh_deepspeed.workload import DeepSpeedWorkload

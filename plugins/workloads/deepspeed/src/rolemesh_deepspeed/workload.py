@@ -22,7 +22,13 @@ class DeepSpeedWorkload(TrainerWorkload):
     """Trains a Hugging Face model with DeepSpeed's ZeRO 1, 2 or 3 over `world_size` ranks."""
 
     Options: ClassVar[type[BaseModel]] = DeepSpeedOptions
-    preload: ClassVar[Sequence[str]] = (*TrainerWorkload.preload, "rolemesh_deepspeed.engine")
+    preload: ClassVar[Sequence[str]] = (
+        *TrainerWorkload.preload,
+        "rolemesh_deepspeed.engine",
+        # deepspeed.initialize imports both, and with the first all of torch's compiler: seconds of each restart
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "deepspeed.module_inject.auto_ep_layer",
+    )
     env: ClassVar[Mapping[str, str]] = {
         **TrainerWorkload.env,
         # DeepSpeed asks for devices as it is imported, which must not initialise CUDA before the fork.
