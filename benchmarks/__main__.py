@@ -28,6 +28,7 @@ NAMES = (
     "planning",
     "balanced",
     "imports",
+    "deepspeed_step",
     "grpo",
     "launch",
     "flash",

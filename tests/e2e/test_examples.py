@@ -160,6 +160,19 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_grpo_with_deepspeed_does_what_it_does_with_fsdp(example: Any, grpo: Example) -> None:
+    job = example("grpo")
+    done = job.run(*SMALL_GRPO, "roles.trainer.use=deepspeed", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line, other in zip(job.metrics(), grpo.metrics(), strict=True):
+        assert line["logprob_diff"] < 1e-4
+        for name in ("loss", "grad_norm", "reward"):
+            assert line[name] == pytest.approx(other[name], rel=0.02, abs=1e-3), (line["step"], name)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_grpo_runs_on_ray_with_the_rollout_one_step_ahead(example: Any, smollm2: Path, ray_address: str) -> None:

@@ -129,6 +129,18 @@ def test_weights_assemble_to_the_hugging_face_state_dict(group, tiny_model, worl
         np.testing.assert_array_equal(found[name], value.numpy(), err_msg=name)
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_frozen_role_answers_and_keeps_nothing(group, tiny_model, rollouts, world_size):
+    shares = [6] if world_size == 1 else [4, 2]
+    given, batch = options(tiny_model, **GRPO), rollouts(0)
+    trained = group(trainer_group.logprobs, world_size, given, batch, shares)
+    frozen = group(trainer_group.logprobs, world_size, {**given, "frozen": True}, batch, shares)
+    assert [part.values.tolist() for part in trained] == [part.values.tolist() for part in frozen]
+    assert group(trainer_group.state_of, world_size, {**given, "frozen": True}) == [None] * world_size
+    with pytest.raises(AssertionError, match="is frozen, and cannot be trained"):
+        group(trainer_group.train, world_size, {**given, "frozen": True}, [batch], shares)
+
+
 @pytest.fixture
 def model_with_dropout(tiny_model: Path, tmp_path: Path) -> Path:
     """`tiny_model`, but what a step does depends on torch's RNG state."""

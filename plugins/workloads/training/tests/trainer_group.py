@@ -238,6 +238,11 @@ def logprobs_after(
     return logprobs(workload, ctx, batch, shares)
 
 
+def state_of(workload: TrainerWorkload, ctx: RankContext[Any]) -> Any:
+    """A snapshot, right after setup."""
+    return copied(workload.snapshot())
+
+
 def losses(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]) -> list[float]:
     """The loss of each step."""
     return [train(workload, ctx, [batch], shares)["metrics"]["loss"] for batch in batches]

@@ -22,8 +22,8 @@ class DeepSpeedOptions(HuggingFaceOptions):
     config: dict[str, Any] = Field(
         default_factory=lambda: checked({}),
         validate_default=True,
-        description="DeepSpeed's own config, or its JSON file relative to the job file: the ZeRO stage (2 if it does not "
-        "say), bf16 or fp16, optimizer, scheduler; the README says what is taken",
+        description="DeepSpeed's own config, or its JSON file relative to the job file: the ZeRO stage (2 if it does "
+        "not say), bf16 or fp16, optimizer, scheduler; the README says what is taken",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(  # type: ignore[assignment]
         "float32", description="what forward, backward and `weights` are in; config's bf16 and fp16 say the same"

@@ -1,0 +1,81 @@
+"""A training step of the workload `deepspeed` beside the same step of a script under DeepSpeed's own launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from benchmarks.report import Report, ratios
+from benchmarks.running import JOBS, ROOT, BenchmarkError, run_job
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+WARM_UP = 3
+
+
+def measure(quick: bool) -> Report:
+    """At most 1.05 times the step of DeepSpeed's launcher, at each stage of ZeRO; 12 million parameters, two ranks."""
+    report = Report("deepspeed_step", "a step of DeepSpeed: the workload, and a script under its own launcher", quick)
+    rounds, steps = (1, 8) if quick else (5, 40)
+    report.settings = {"rounds": rounds, "steps": steps, "ranks": 2, "model": MODEL}
+    with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        for stage in (1, 2, 3):
+            ours, theirs = [], []
+            for _ in range(rounds):
+                theirs.append(launched(folder, stage, steps))
+                ours.append(job(folder, stage, steps))
+            report.row(f"ZeRO {stage}: deepspeed's launcher", "ms", theirs)
+            report.row(f"ZeRO {stage}: the workload", "ms", ours)
+            report.claim(f"ZeRO {stage}: the workload / the launcher", ratios(ours, theirs), at_most=1.05)
+    return report
+
+
+def job(folder: str, stage: int, steps: int) -> float:
+    """Milliseconds from one step's end to the next one's, the median."""
+    options = [
+        f"roles.trainer.options.model={folder}",
+        f"roles.trainer.options.config={{zero_optimization: {{stage: {stage}}}}}",
+        f"steps={steps}",
+    ]
+    with run_job(JOBS / "deepspeed.yaml", *options) as run_dir:
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return 1e3 * median(b["time"] - a["time"] for a, b in pairwise(lines[WARM_UP:]))
+
+
+def launched(folder: str, stage: int, steps: int) -> float:
+    """Milliseconds of a step, the median."""
+    out = Path(folder, "seconds.json")
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
+    command += [str(JOBS / "deepspeed_script.py"), folder, str(stage), str(steps), str(out)]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "LOCAL_SIZE": "2",
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode or not out.exists():
+        raise BenchmarkError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    seconds: list[float] = json.loads(out.read_text())
+    out.unlink()
+    return 1e3 * median(seconds[WARM_UP:])
