@@ -34,7 +34,7 @@ WARM_UP = 3
 def measure(quick: bool) -> Report:
     """At most 1.05 times the step of DeepSpeed's launcher, at each stage of ZeRO; 12 million parameters, two ranks."""
     report = Report("deepspeed_step", "a step of DeepSpeed: the workload, and a script under its own launcher", quick)
-    rounds, steps = (1, 8) if quick else (5, 40)
+    rounds, steps = (1, 8) if quick else (3, 20)
     report.settings = {"rounds": rounds, "steps": steps, "ranks": 2, "model": MODEL}
     with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as folder:
         Path(folder, "config.json").write_text(json.dumps(MODEL))

@@ -48,7 +48,7 @@ class Engine(Trainer):
         self._named = dict(sorted(model.named_parameters()))
         self._aliases = dict(model.named_parameters(remove_duplicate=False))
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
-            self.model = model.to(self.device, self._dtype)
+            self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
         _settle(self.device, ctx)
         decayed = [p for p in self._named.values() if p.dim() > 1]
@@ -59,7 +59,7 @@ class Engine(Trainer):
             model=model, optimizer=optimizer, config=self._config(), dist_init_required=False
         )
         self.zero = self.engine.optimizer
-        self.model = _Model(self.engine, self._dtype)
+        self.model = _Model(self.engine, model, self._dtype)
         self.partitions = Partitions(self._named, self.zero, options.stage, MOMENTS[options.optimizer])
 
     def _config(self) -> dict[str, Any]:
@@ -151,6 +151,12 @@ class Engine(Trainer):
             "optimizer": {moment: self.partitions.shards(moment) for moment in self.partitions.moments},
         }
 
+    def on_device(self) -> list[torch.Tensor]:
+        if self.options.frozen:
+            return [parameter.detach() for parameter in self._named.values()]
+        own = [p.ds_tensor if self.options.stage == 3 else p for p in self._named.values()]
+        return [*super().on_device(), *(tensor.detach() for tensor in own)]
+
     def progress(self) -> dict[str, Any]:
         scaler = {k: v for k, v in vars(self.zero.loss_scaler).items() if isinstance(v, (bool, int, float))}
         found: dict[str, Any] = {"shapes": self.partitions.shapes(), "loss_scaler": scaler}
@@ -174,26 +180,25 @@ class Engine(Trainer):
 class _Model(torch.nn.Module):
     """What a loss calls: DeepSpeed's engine, which must see each forward pass, with the model's attributes."""
 
-    def __init__(self, engine: Any, dtype: torch.dtype) -> None:
+    def __init__(self, run: torch.nn.Module, model: torch.nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.__dict__["engine"] = engine  # no submodule: it has its own ways with them
-        self.__dict__["dtype"] = dtype
+        self.__dict__.update(run=run, inner=model, dtype=dtype)  # no submodules: the engine has its own ways with them
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.engine(*map(self._cast, args), **{name: self._cast(value) for name, value in kwargs.items()})
+        return self.run(*map(self._cast, args), **{name: self._cast(value) for name, value in kwargs.items()})
 
     def _cast(self, value: Any) -> Any:
         return value.to(self.dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     def train(self, mode: bool = True) -> _Model:
-        self.engine.train(mode)
+        self.run.train(mode)
         return super().train(mode)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["engine"].module, name)
+            return getattr(self.__dict__["inner"], name)
 
 
 def _settle(device: torch.device, ctx: RankContext[Any]) -> None:
