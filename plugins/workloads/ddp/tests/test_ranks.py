@@ -40,8 +40,19 @@ def assembled(results: list[Any]) -> dict[str, np.ndarray]:
     return {**scalars[0], **trainer_group.assembled(results)}
 
 
-@pytest.mark.parametrize("more", [{}, {"bucket_mb": 1e-5, "micro_batch_rows": 1}, {"optimizer": "sgd"}], ids=str)
-@pytest.mark.parametrize("shares", [[3, 2], [0, 4, 1]], ids=str)
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    ("shares", "more"),
+    [
+        pytest.param([3, 2], {}, marks=SOAK),
+        ([0, 4, 1], {"bucket_mb": 1e-5, "micro_batch_rows": 1}),
+        pytest.param([3, 2], {"bucket_mb": 1e-5, "micro_batch_rows": 1}, marks=SOAK),
+        pytest.param([3, 2], {"optimizer": "sgd"}, marks=SOAK),
+    ],
+    ids=str,
+)
 def test_ranks_with_uneven_rows_take_the_step_of_one_rank(group, shares, more):
     batches = [rows(seed) for seed in range(3)]
     alone = group(trainer_group.train, 1, options(**more), batches, [5])
@@ -51,7 +62,7 @@ def test_ranks_with_uneven_rows_take_the_step_of_one_rank(group, shares, more):
         assert result["metrics"] == pytest.approx(alone[0]["metrics"], rel=1e-4)
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=SOAK), 3])
 def test_a_restored_group_continues_bit_for_bit(group, world_size):
     batches, shares = [rows(seed) for seed in range(4)], [3, 2, 0] if world_size == 3 else [5]
     given = options("make", bucket_mb=1e-4)
@@ -93,6 +104,7 @@ def test_a_hugging_face_model_learns_as_it_does_alone(group, tiny_model, rollout
         np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
+@SOAK
 def test_bfloat16_computes_in_half_and_keeps_float32_state(group):
     batches = [rows(seed) for seed in range(2)]
     exact, half = (group(trainer_group.train, 2, options(dtype=d), batches, [3, 2]) for d in ("float32", "bfloat16"))

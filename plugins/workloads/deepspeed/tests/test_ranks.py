@@ -14,7 +14,14 @@ from rolemesh_deepspeed import DeepSpeedOptions, DeepSpeedWorkload
 from rolemesh_durable.checkpoint.reshard import merge, reshard
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
-STAGES = pytest.mark.parametrize("stage", [1, 2, 3])
+SOAK = pytest.mark.soak
+
+
+def stages(in_every_run: int = 0) -> pytest.MarkDecorator:
+    """Of ZeRO; all but one for the soak."""
+    return pytest.mark.parametrize(
+        "stage", [s if s == in_every_run else pytest.param(s, marks=SOAK) for s in (1, 2, 3)]
+    )
 
 
 def options(model: Path, stage: int, **more: Any) -> dict[str, Any]:
@@ -37,7 +44,7 @@ def fsdp():
     yield from trainer_group.served("rolemesh_fsdp:FSDPWorkload")
 
 
-@STAGES
+@stages(2)
 def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollouts, stage):
     """Uneven rows, several micro-batches, and one of them without any advantage on any rank."""
     batches = [rollouts(seed, (1.0, -1.0, 0.5, -0.5, 0.0, 0.0)) for seed in range(3)]
@@ -49,7 +56,7 @@ def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollou
         assert together[0]["metrics"][name] == pytest.approx(alone[0]["metrics"][name], rel=1e-3), name
 
 
-@STAGES
+@stages(3)
 def test_a_restored_group_continues_bit_for_bit(group, tiny_model, texts, stage):
     batches, shares = [texts(seed) for seed in range(4)], [3, 2]
     given = options(tiny_model, stage)
@@ -61,7 +68,7 @@ def test_a_restored_group_continues_bit_for_bit(group, tiny_model, texts, stage)
         assert digest(one["state"]) == digest(other["state"]) != digest(one["early"])
 
 
-@STAGES
+@stages(3)
 def test_two_ranks_four_and_one_go_on_as_one_would(group, tiny_model, texts, stage):
     """Snapshots are cut for another number of ranks; what they hold stays the same bits."""
     batches, given = [texts(seed) for seed in range(6)], options(tiny_model, stage)
@@ -81,6 +88,7 @@ def test_two_ranks_four_and_one_go_on_as_one_would(group, tiny_model, texts, sta
     assert_close(*moments)
 
 
+@SOAK
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_schedule_of_deepspeeds_own_goes_on_where_it_was(group, tiny_model, texts, stage):
     given = options(tiny_model, stage, warmup_steps=0)
@@ -93,7 +101,7 @@ def test_a_schedule_of_deepspeeds_own_goes_on_where_it_was(group, tiny_model, te
     assert digest(straight[0]["state"]) == digest(resumed[0]["state"])
 
 
-@STAGES
+@stages()
 def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, rollouts, stage):
     batches = [rollouts(seed) for seed in range(2)]
     exact, half = (
@@ -105,6 +113,7 @@ def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, ro
     assert half[0]["metrics"]["loss"] != exact[0]["metrics"]["loss"]
 
 
+@SOAK
 def test_a_step_without_any_advantage_changes_no_weight(group, tiny_model, rollouts):
     given = options(tiny_model, 3, **GRPO)
     before = group(trainer_group.train, 2, given, [], [3, 3])
@@ -114,7 +123,7 @@ def test_a_step_without_any_advantage_changes_no_weight(group, tiny_model, rollo
     assert all((start[name] == end[name]).all() for name in start)
 
 
-@STAGES
+@stages(3)
 def test_weights_and_export_are_those_of_the_hugging_face_model(group, tiny_model, tmp_path, stage):
     import torch
     from transformers import AutoModelForCausalLM
