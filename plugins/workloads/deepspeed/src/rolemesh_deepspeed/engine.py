@@ -162,6 +162,8 @@ class Engine(Trainer):
         found: dict[str, Any] = {"shapes": self.partitions.shapes(), "loss_scaler": scaler}
         if self.engine.lr_scheduler is not None:
             found["scheduler"] = self.engine.lr_scheduler.state_dict()
+            # It has set these for the next update already, and its own state does not say to what.
+            found["groups"] = [{k: g[k] for k in ("lr", "betas", "momentum") if k in g} for g in self.zero.param_groups]
         return found
 
     def restored(self, state: State) -> None:
@@ -170,6 +172,8 @@ class Engine(Trainer):
         vars(self.zero.loss_scaler).update(state["loss_scaler"])
         if self.engine.lr_scheduler is not None:
             self.engine.lr_scheduler.load_state_dict(state["scheduler"])
+            for group, found in zip(self.zero.param_groups, state["groups"], strict=True):
+                group.update({key: tuple(value) if key == "betas" else value for key, value in found.items()})
 
     def close(self) -> None:
         if self.engine is not None:
