@@ -28,7 +28,6 @@ NAMES = (
     "planning",
     "balanced",
     "imports",
-    "deepspeed_step",
     "grpo",
     "launch",
     "flash",
