@@ -41,6 +41,8 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
             labels = {"num_labels": kind.pop("num_labels")} if "num_labels" in kind else {}
             config = AutoConfig.from_pretrained(options.model, local_files_only=True, **labels)
             model = auto.from_config(config, **kind)
+    if options.task == "value":
+        model.dropout = torch.nn.Identity()  # a critic is held to what it has said of the same text
     model.config.use_cache = False
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
