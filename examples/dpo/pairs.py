@@ -1,0 +1,101 @@
+"""Pairs of answers to "reverse these words": the right one, and the words as they stood."""
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+
+from rolemesh import Batch, Broadcast, Ragged, Workload, operator
+
+
+class PairsOptions(BaseModel, extra="forbid"):
+    """Options of the role `pairs`."""
+
+    model: str = Field(description="folder with the tokenizer, relative to the job file")
+    pairs_per_step: int = Field(8, gt=0, description="pairs that are learned from in a step")
+    held_out: int = Field(32, gt=0, description="pairs that are never learned from")
+    words: int = Field(3, ge=2, description="words to be reversed")
+
+    @field_validator("model")
+    @classmethod
+    def _relative_to_job(cls, model: str, info: ValidationInfo) -> str:
+        return str(Path((info.context or {}).get("base", "."), model).resolve())
+
+
+class Pairs(Workload):
+    """Stateless: the pairs of a step follow from its number and the job's seed."""
+
+    Options = PairsOptions
+    deterministic = True
+    preload = ("reasoning_gym", "transformers.models.auto.tokenization_auto")
+
+    def setup(self, ctx):
+        import reasoning_gym
+        from transformers import AutoTokenizer
+
+        self.ctx = ctx
+        words = {"min_words": ctx.options.words, "max_words": ctx.options.words}
+        self.tasks = reasoning_gym.create_dataset(
+            "word_sequence_reversal", seed=ctx.seed_for("pairs"), size=1_000_000, **words
+        )
+        self.tokenizer = AutoTokenizer.from_pretrained(ctx.options.model, local_files_only=True)
+
+    @operator(returns=Broadcast())
+    def next(self):
+        """The step's pairs: rows of `prompt_ids` and `completion_ids`, all right answers before all wrong ones."""
+        options = self.ctx.options
+        first = options.held_out + self.ctx.step * options.pairs_per_step
+        return self._pairs(range(first, first + options.pairs_per_step))
+
+    @operator(returns=Broadcast())
+    def held_out(self):
+        """Pairs that no step has, in the same form."""
+        return self._pairs(range(self.ctx.options.held_out))
+
+    @operator(rows=Broadcast(), returns=Broadcast())
+    def join(self, rows):
+        """A row for each pair, as the loss `dpo` wants them."""
+        half, answers = rows.rows // 2, rows["completion_ids"]
+        reference = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
+        return Batch(
+            {
+                "prompt_ids": rows["prompt_ids"][:half],
+                "chosen_ids": answers[:half],
+                "rejected_ids": answers[half:],
+                "ref_chosen": reference[:half],
+                "ref_rejected": reference[half:],
+            }
+        )
+
+    @operator(rows=Broadcast(), returns=Broadcast())
+    def keep(self, rows):
+        """The reference's log-probability of each answer, as the column `reference`."""
+        return rows | {"reference": np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)}
+
+    @operator(rows=Broadcast())
+    def judge(self, rows):
+        """Report `eval_preferred`: in how many pairs the trainer gives the right answer the higher log-probability."""
+        half = rows.rows // 2
+        own = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
+        gained = own - rows["reference"]
+        for right, wrong, more, less in zip(own[:half], own[half:], gained[:half], gained[half:], strict=True):
+            self.ctx.metric(eval_preferred=float(right > wrong), eval_margin=float(more - less))
+
+    def _pairs(self, numbers):
+        prompts, right, wrong = [], [], []
+        for number in numbers:
+            task = self.tasks[number]
+            answer = task["answer"].split(", ")
+            prompts.append(self._prompt(task["question"]))
+            right.append(self._answer(answer))
+            wrong.append(self._answer(answer[::-1]))
+        rows = {"prompt_ids": prompts * 2, "completion_ids": right + wrong}
+        return Batch({name: Ragged.from_rows(each, dtype=np.int32) for name, each in rows.items()})
+
+    def _prompt(self, question):
+        chat = [{"role": "user", "content": question}]
+        text = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _answer(self, words):
+        return [*self.tokenizer(", ".join(words), add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
