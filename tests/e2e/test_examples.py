@@ -111,6 +111,29 @@ def test_sft_runs_inline_with_one_rank(example: Any) -> None:
     assert "role trainer runs as one rank" in done.stdout + done.stderr
 
 
+def test_pretraining_learns_and_judges_text_that_it_has_not_seen(example: Any) -> None:
+    job = example("pretrain")
+    done = job.run("steps=10", "params.evaluate_every=5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = job.metrics()
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert lines[9]["eval_loss"] < lines[4]["eval_loss"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [1, 3])
+def test_pretraining_that_is_resumed_at_another_world_size_is_as_if_it_had_not_been(example: Any, size: int) -> None:
+    whole, parts = example("pretrain"), example("pretrain")
+    assert whole.run("steps=12").returncode == 0
+    losses = [line["loss"] for line in whole.metrics()]
+    assert parts.run("steps=6", "name=parts").returncode == 0
+    done = parts.run("steps=12", "name=parts", f"roles.trainer.world_size={size}", "--resume", "parts")
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = [json.loads(line) for line in (parts.folder / "runs/parts/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in resumed][-6:] == list(range(6, 12))
+    assert [line["loss"] for line in resumed][-6:] == pytest.approx(losses[6:], abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def grpo(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Example:
     """The GRPO job after a run in which nothing failed."""

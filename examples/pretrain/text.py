@@ -1,0 +1,88 @@
+"""A folder of text as a stream of windows of bytes, in an order that the job's seed gives, epoch after epoch."""
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+
+from rolemesh import Batch, OptionsError, Ragged, Split, Workload, operator
+
+
+class TextOptions(BaseModel, extra="forbid"):
+    """Options of the role `text`."""
+
+    folder: str = Field(description="folder of text files, relative to the job file")
+    pattern: str = Field("*.md", description="which of its files")
+    window: int = Field(128, ge=2, description="tokens (bytes) of a row")
+    rows: int = Field(16, gt=0, description="rows of a step, over all ranks")
+    held_out: float = Field(0.05, gt=0, lt=1, description="part of the text that is never learned from: its end")
+
+    @field_validator("folder")
+    @classmethod
+    def _relative_to_job(cls, folder: str, info: ValidationInfo) -> str:
+        return str(Path((info.context or {}).get("base", "."), folder).resolve())
+
+
+class Text(Workload):
+    """Row *i* of the job is the same whatever rank makes it: ranks take rows by number, so there may be more of them
+    later, or fewer. Where the stream is follows from the step: there is no state, and a job that is resumed goes on
+    with the next row.
+    """
+
+    Options = TextOptions
+    deterministic = True
+
+    @classmethod
+    def check(cls, options, world_size):
+        """There must be text for a window on each side."""
+        size = sum(path.stat().st_size for path in Path(options.folder).glob(options.pattern))
+        if size * options.held_out < options.window:
+            raise OptionsError(
+                f"{options.folder} has {size} bytes in {options.pattern}: too few for windows of {options.window}",
+                where="folder",
+                remedy="name a folder with more text, or another pattern",
+            )
+
+    def setup(self, ctx):
+        self.ctx, options = ctx, ctx.options
+        files = sorted(Path(options.folder).glob(options.pattern))
+        text = np.frombuffer(b"\n".join(path.read_bytes() for path in files), dtype=np.uint8).astype(np.int32)
+        count = len(text) // options.window
+        windows = text[: count * options.window].reshape(count, options.window)
+        kept = max(1, int(count * options.held_out))
+        self.windows, self.kept = windows[:-kept], windows[-kept:]
+        self.epoch, self.order = -1, np.arange(0)
+
+    @operator(returns=Split())
+    def next(self):
+        """This rank's part of the step's rows: `input_ids`."""
+        options, ctx = self.ctx.options, self.ctx
+        first, end = (ctx.step * options.rows + options.rows * r // ctx.world_size for r in (ctx.rank, ctx.rank + 1))
+        rows = [self._window(number) for number in range(first, end)]
+        ctx.metric(epoch=end / len(self.windows))
+        return Batch({"input_ids": Ragged.from_rows(rows, dtype=np.int32)})
+
+    @operator(returns=Split())
+    def held_out(self):
+        """This rank's part of the text that nobody learns from."""
+        rows = self.kept[self.ctx.rank :: self.ctx.world_size]
+        return Batch(
+            {
+                "prompt_ids": Ragged.from_rows([row[:1] for row in rows], dtype=np.int32),
+                "completion_ids": Ragged.from_rows([row[1:] for row in rows], dtype=np.int32),
+            }
+        )
+
+    @operator(rows=Split())
+    def judge(self, rows):
+        """Report `eval_loss`, the mean over held-out tokens in nats, and `eval_bits`, the same in bits per byte."""
+        for row in rows["ref_logprobs"]:
+            loss = -float(np.mean(row))
+            self.ctx.metric(eval_loss=loss, eval_bits=loss / float(np.log(2)))
+
+    def _window(self, number):
+        epoch, at = divmod(number, len(self.windows))
+        if epoch != self.epoch:
+            rng = np.random.default_rng(self.ctx.seed_for("epoch", epoch))
+            self.epoch, self.order = epoch, rng.permutation(len(self.windows))
+        return self.windows[self.order[at]]
