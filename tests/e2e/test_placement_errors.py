@@ -211,7 +211,7 @@ CASES = {
             options: {apart: [[maker, taker]]}
         """,
         11,
-        ("'separation' demands", "keeps maker apart from taker", "collocation: maker/"),
+        ("'separation' demands", "keeps maker apart from taker", "maker/3 is on node-0 (collocation"),
         verbs=WITH_NODES,
     ),
     "a strategy that the one before leaves no place": Case(

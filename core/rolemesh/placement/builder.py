@@ -274,12 +274,15 @@ def violations(
             placed.add(a.role, slot)
     decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
     placed.left = Counter({role: size - decided[role] for role, size in (sizes or {}).items()})
-    for number in sorted(on, reverse=True) if plan.constraints else ():
+    constraints = list(map(revived, plan.constraints))
+    if odd := [each for each in constraints if not isinstance(each, Constraint)]:
+        raise TypeError(f"{odd[0]!r} is no constraint")
+    for number in sorted(on, reverse=True) if constraints else ():
         slot, ranks = plan.slots[number], _by_role([(a.role, a.rank) for a in on[number]])
         for a in on[number]:
             placed.add(a.role, slot, -1)
         node = placed.nodes[slot.node]
-        for each in map(revived, plan.constraints):
+        for each in constraints:
             no, foreign = judged(each, ranks, node, placed)
             if (no, foreign) != judged(each, ranks, node, placed):
                 raise faulty(each, "answers differently when it is asked again")

@@ -114,9 +114,8 @@ class Apart(Constraint, frozen=True):
 
     def told(self) -> str:
         """See `Constraint`."""
-        return (
-            f"{self.by} keeps {' and '.join(self.left)} apart from {' and '.join(self.right)} (by {_word(self.domain)})"
-        )
+        left, right = " and ".join(self.left), " and ".join(self.right)
+        return f"{self.by} keeps {left} apart from {right} (by {_word(self.domain)})"
 
     def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
         """See `Constraint`."""
@@ -189,9 +188,7 @@ def faulty(constraint: Constraint, why: str) -> PlacementError:
 
 def domain_of(node: NodeView, domain: str) -> str | None:
     """Which domain a node is in (for ``device``: the node); None if it lacks the label."""
-    if domain.startswith("label."):
-        return node.labels.get(domain.removeprefix("label."))
-    return node.id
+    return node.labels.get(domain.removeprefix("label.")) if domain.startswith("label.") else node.id
 
 
 def _word(domain: str) -> str:

@@ -19,6 +19,8 @@ from typing import Literal, TypeAlias
 
 from greenlet import getcurrent, greenlet
 
+from rolemesh.errors import RolemeshError
+
 __all__ = ["How", "Program", "ProgramExit", "of_script"]
 
 How: TypeAlias = Literal["path", "module", "executable"]
@@ -26,7 +28,7 @@ How: TypeAlias = Literal["path", "module", "executable"]
 _NOT_THE_SCRIPT = (str(Path(__file__).parent), runpy.__file__, "<frozen runpy>")
 
 
-class ProgramExit(Exception):
+class ProgramExit(RolemeshError):
     """The script has ended with an exit code other than 0."""
 
 

@@ -16,7 +16,7 @@ from rolemesh import OptionsError, RankContext, State, Workload, operator
 from rolemesh_durable.sources import Gathered
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
-from rolemesh_launch.program import Program, of_script
+from rolemesh_launch.program import Program, ProgramExit, of_script
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
 
@@ -113,7 +113,7 @@ class Script(Workload):
             try:
                 program.go()
             except BaseException as error:
-                error.__traceback__ = of_script(error.__traceback__)
+                error.__traceback__ = None if isinstance(error, ProgramExit) else of_script(error.__traceback__)
                 raise
             if program.ended:
                 rounds.end()
