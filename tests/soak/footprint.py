@@ -86,6 +86,9 @@ def processes(status: JobStatus) -> dict[str, psutil.Process]:
     for process in supervisor.children(recursive=True):
         # What is not known by name is the process that ranks are forked from, or a janitor.
         found[names.get(process.pid, " ".join(process.cmdline()[1:3]).rpartition(".")[2])] = process
+    for pid, name in names.items():  # of an agent that has died ranks live on, and are nobody's children here
+        if name not in found and psutil.pid_exists(pid):
+            found[name] = psutil.Process(pid)
     return found
 
 
