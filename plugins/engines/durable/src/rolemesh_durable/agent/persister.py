@@ -294,7 +294,9 @@ class Persister:
         if isinstance(error, Removed):
             if disk.newest_complete(self._run_dir) >= job.key[2]:
                 with self._changed:  # a newer checkpoint is complete: nobody needs these any more
-                    self._failed += [each for each in {job, *written} if self._known.get(each.key) is each]
+                    self._failed += [
+                        each for each in dict.fromkeys([job, *written]) if self._known.get(each.key) is each
+                    ]
                 return
             error = SnapshotError("its folder was removed while it was being written")
         if not self._stop:

@@ -161,12 +161,8 @@ class SqliteStore(Store):
         # The lock of whoever holds the store for one thread at a time is enough.
         connection = sqlite3.connect(str(self.path), timeout=BUSY_S, check_same_thread=False)
         try:
-            for pragma in (
-                "journal_mode=WAL",
-                "synchronous=FULL",
-                "temp_store=MEMORY",
-                f"wal_autocheckpoint={CHECKPOINT_PAGES}",
-            ):
+            _keep_a_log(connection)
+            for pragma in ("synchronous=FULL", "temp_store=MEMORY", f"wal_autocheckpoint={CHECKPOINT_PAGES}"):
                 connection.cursor().execute(f"PRAGMA {pragma}").fetchall()
         except BaseException:
             connection.close()
@@ -209,3 +205,16 @@ class SqliteStore(Store):
         else:
             remedy = "check that the folder is there, that this user may write it, and `state` in the job file"
         return StateUnavailableError(f"the journal cannot be reached: {text}", where=self.place, remedy=remedy)
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """SQLite waits for whoever writes, but not for who gives the same new file its log at this moment."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
