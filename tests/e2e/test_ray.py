@@ -125,3 +125,14 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_breakpoint_says_what_to_do_although_ray_has_a_debugger(make_job: Make, ray_address: str) -> None:
+    job = make_job(backend=("--address", ray_address))
+    roles = (job.folder / "roles.py").read_text()
+    first = "self.made = 0"
+    assert first in roles
+    (job.folder / "roles.py").write_text(roles.replace(first, f"{first}\n        breakpoint()", 1))
+    ended = job.run()
+    assert ended.returncode == 1
+    assert "--inline" in ended.stdout + ended.stderr

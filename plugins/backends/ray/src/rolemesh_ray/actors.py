@@ -31,8 +31,10 @@ from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
 
-__all__ = ["AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
+__all__ = ["DEBUGGER", "AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
 
+DEBUGGER = "PYTHONBREAKPOINT"
+"""What ``breakpoint()`` calls: Ray names one of its own in drivers and actors, which ranks would inherit."""
 CRASHES_FILE = ".master-crashes"
 LAST_WORD_S = 2.0
 COME_UP_S = 15.0
@@ -131,6 +133,7 @@ class AgentActor:
 
     def __init__(self, config: bytes, master: Any) -> None:
         raise_limits()
+        os.environ.pop(DEBUGGER, None)
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         self._job = decoded.job.name
         # Between two masters it is the agents that keep the job alive.

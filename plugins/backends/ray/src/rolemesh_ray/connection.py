@@ -17,10 +17,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.hosting.start import await_master
 from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_ray.actors import ElsewhereError, MasterActor, in_parts
+from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
 from rolemesh_ray.nodes import free_nodes, living_nodes
@@ -42,14 +43,20 @@ def _probe(address: str) -> None:
 
 
 @contextmanager
-def _our_sigterm() -> Iterator[None]:
-    """`ray.init` takes SIGTERM over and would leave at once; here it ends the job in good order, as Ctrl-C does."""
-    ours = signal.getsignal(signal.SIGTERM)
+def _as_it_was() -> Iterator[None]:
+    """`ray.init` takes SIGTERM over and would leave at once; here it ends the job in good order, as Ctrl-C does.
+
+    It also names a debugger of its own, which what is started from here would inherit.
+    """
+    ours, debugger = signal.getsignal(signal.SIGTERM), os.environ.get(DEBUGGER)
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)
+        os.environ.pop(DEBUGGER, None)
+        if debugger is not None:
+            os.environ[DEBUGGER] = debugger
 
 
 class RayConnection:
@@ -79,7 +86,7 @@ class RayConnection:
         try:
             if self._address:
                 _probe(self._address)
-            with _our_sigterm():
+            with _as_it_was():
                 ray.init(
                     address=self._address or "local",
                     namespace=NAMESPACE,
@@ -167,8 +174,14 @@ class RayConnection:
         except Exception as error:
             if ElsewhereError.__name__ in str(error) and time.monotonic() < deadline:
                 return False
-            if self.alive():
-                raise BackendError(f"the master actor did not come up: {error}") from error
+            run_dir = Path(bundle.config.run_dir)
+            began = any((run_dir / name).exists() for name in (CONTROL_FILE, RESULT_FILE))
+            again = self.alive() and not isinstance(error, ray.exceptions.GetTimeoutError)
+            if not (began or again):  # where Ray starts it again, that is waited for
+                raise BackendError(
+                    f"the master's actor did not come up: {type(error).__name__}: {error}",
+                    remedy="see what Ray says of it: `ray list actors --detail`",
+                ) from error
         return True
 
     def _await_reservation(self, run_dir: Path) -> None:
