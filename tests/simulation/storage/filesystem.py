@@ -11,7 +11,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,9 @@ class FileSystem:
                 stack.enter_context(patch.object(os, name, self._with_path(name)))
             for name in _FILES:
                 stack.enter_context(patch.object(os, name, self._with_file(name)))
+            listed, scanned = os.listdir, os.scandir  # in any order, and a schedule is to be played again
+            stack.enter_context(patch.object(os, "listdir", lambda path=".": sorted(listed(path))))
+            stack.enter_context(patch.object(os, "scandir", lambda path=".": _Entries(scanned(path))))
             # It would remove by names relative to open folders.
             stack.enter_context(patch.object(shutil, "_use_fd_functions", False))
             yield
@@ -179,3 +182,22 @@ class FileSystem:
                 if whole is not None and whole != synced:  # not synced since: any part of it
                     whole = whole[: self.rng.randint(len(synced or b""), max(len(whole), len(synced or b"")))]
                 after[f"{prefix}{name}"] = whole if whole is not None else synced or b""
+
+
+class _Entries:
+    """What `os.scandir` returns, in order."""
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._left = iter(sorted(entries, key=lambda entry: entry.name))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def __enter__(self) -> Iterator[Any]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass

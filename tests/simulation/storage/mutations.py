@@ -25,12 +25,12 @@ from rolemesh_durable.checkpoint import disk
 __all__ = ["MUTATIONS"]
 
 
-def _only_two_on_their_way(original: Any) -> Any:
+def _only_the_newest_on_its_way(original: Any) -> Any:
     def prune(run_dir: Path, keep: int, job_id: str | None = None) -> list[int]:
         gone: list[int] = original(run_dir, keep, job_id)
         found = disk.find_checkpoints(run_dir)
         newest = max((each.step for each in found if each.manifest is not None), default=-1)
-        for each in [each for each in found if each.manifest is None and each.step > newest][2:]:
+        for each in [each for each in found if each.manifest is None and each.step > newest][1:]:
             shutil.rmtree(each.path, ignore_errors=True)
         return gone
 
@@ -87,6 +87,14 @@ def _gives_up_its_thread(original: Any) -> Any:
     return give_up
 
 
+def _one_a_turn(original: Any) -> Any:
+    def write(self: Any, job: Any, written: Any) -> None:
+        original(self, job, written)
+        self._step = job.key[2]
+
+    return write
+
+
 def _no_sync(original: Any) -> Any:
     def sync(self: Any, synced: Any) -> None:
         while self._open:
@@ -104,8 +112,9 @@ def _unfenced_message(original: Any) -> Any:
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    Mutation("all but two checkpoints on their way are removed", ("nothing wedges", "a complete checkpoint is intact"),
-             method(disk, "prune", _only_two_on_their_way)),
+    Mutation("all but the newest checkpoint on its way are removed",
+             ("nothing wedges", "a complete checkpoint is intact"),
+             method(disk, "prune", _only_the_newest_on_its_way)),
     Mutation("attempts write under the names of the checkpoint",
              ("a complete checkpoint is intact", "a complete checkpoint is of one history"),
              lambda: patch.object(disk, "attempt_file", lambda name, attempt: name)),
@@ -122,6 +131,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Offers, "uncopyable", _offered_once)),
     Mutation("a part that cannot be written ends the thread", ("nothing ends a thread",),
              method(Persister, "_give_up", _gives_up_its_thread)),
+    Mutation("a slow disk's turns go to snapshots that are gone", ("nothing wedges",),
+             method(Persister, "_write", _one_a_turn)),
     Mutation("parts are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              method(part.Part, "sync", _no_sync)),
     Mutation("folders are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),

@@ -11,6 +11,7 @@ import contextlib
 import random
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -120,6 +121,8 @@ class Storage:
         self._nested = 0
         self.link: list[tuple[str, str, bytes, bytes, bytes | None]] = []
         self.ranks = [Rank(number) for number in range(self.rng.randint(1, 3))]
+        self.apart, self.quick, self.busy = self.rng.choice(((14, 8, (1, 1)), (30, 20, (9, 1))))
+        """How far a rank may be ahead of another, how often ranks take steps, and how often each agent's disk."""
         self.timelines = dict.fromkeys(range(2), 0)
         self.agents: dict[int, Agent] = {}
         self.homes = {rank.number: rank.number % 2 for rank in self.ranks}
@@ -135,6 +138,8 @@ class Storage:
         self._mounted = contextlib.ExitStack()
         self._mounted.enter_context(self.files.mounted())
         self._mounted.enter_context(patch.object(log, "SEGMENT_BYTES", 4096))  # so that there are several
+        names = random.Random(self.rng.random())
+        self._mounted.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
         disk.snapshots_folder(self.run_dir).mkdir(parents=True)
         self.foreign = [disk.snapshots_folder(self.run_dir) / "notes.txt", self.run_dir / "theirs"]
         for number in self.timelines:
@@ -164,7 +169,7 @@ class Storage:
     def note(self, text: str) -> None:
         """A line of the trace."""
         if self.trace is not None:
-            self.trace.append(f"{self.now:7.2f} {'  ' * self._nested}{text}")
+            self.trace.append(f"{self.now:7.2f} {'  ' * self._nested}{text.replace(str(self.root), '')}")
 
     def fail(self, invariant: str, why: str) -> None:
         """An invariant does not hold."""
@@ -177,7 +182,13 @@ class Storage:
     def step(self, *, faults: bool) -> None:
         """Somebody acts."""
         self.now += self.rng.random() * 0.3
-        acts = [(8, self._rank_step), (10, self._sample), (6, self._work), (30, self._deliver), (10, self._tick)]
+        acts = [
+            (self.quick, self._rank_step),
+            (10, self._sample),
+            (6, self._work),
+            (30, self._deliver),
+            (10, self._tick),
+        ]
         if faults:
             acts += [(4, self._restart_rank), (0.5, self._restart_agent), (1, self._go_back), (2, self._weather)]
             acts += [(0.3, self._power_cut)]
@@ -230,7 +241,7 @@ class Storage:
 
     def _rank_step(self) -> None:
         rank = self.rng.choice(self.ranks)
-        if rank.step > min(other.step for other in self.ranks) + 14:
+        if rank.step > min(other.step for other in self.ranks) + self.apart:
             return
         step, persist = rank.step + 1, (rank.step + 2) % EVERY == 0
         token = self.count()
@@ -306,7 +317,7 @@ class Storage:
                 self._persisted(part)
 
     def _work(self) -> None:
-        agent = self.agents[self.rng.randrange(2)]
+        agent = self.agents[self.rng.choices((0, 1), self.busy)[0]]
         if agent.incarnation in self._working:
             return  # its thread is in the call that takes so long
         self._working.add(agent.incarnation)
@@ -474,7 +485,7 @@ class Storage:
                 files.slow = rng.choice((0.0, 0.1, 0.4))
             case 4:
                 files.full.clear()
-        self.note(f"full {[path.name for path in files.full]}, refuses {files.refuses}, slow {files.slow}")
+        self.note(f"full {sorted(path.name for path in files.full)}, refuses {files.refuses}, slow {files.slow}")
 
     def _power_cut(self) -> None:
         """All is lost but what is durable on the disk; the job is resumed."""

@@ -271,6 +271,8 @@ class Persister:
             with self._changed:
                 if self._known.get(job.key) is job:
                     del self._known[job.key]
+            if not written:  # the next may be of another step: what is gone costs no turn
+                self._step = -1
 
     def _sync(self, written: dict[_Job, Part]) -> None:
         synced: set[Path] = set()
