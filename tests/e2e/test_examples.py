@@ -183,6 +183,25 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_trainer_is_killed(
+    example: Any, smollm2: Path
+) -> None:
+    adapters = (*SMALL_GRPO, "roles.trainer.options.lora={}", "snapshots.persist_every=100")
+    job = example("grpo")
+    assert job.run(*adapters, timeout=600).returncode == 0
+    assert all(line["logprob_diff"] < 1e-4 for line in job.metrics())
+    undisturbed = job.result()["state_sha256"]
+    process = job.start(*adapters, "failover=[{use: process}, {use: job}]")
+    os.kill(pids(job.running(1, timeout_s=200))["trainer/1"], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert launched(job) == [["trainer/0", "trainer/1"]]
+    assert job.result()["state_sha256"] == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_grpo_with_deepspeed_does_what_it_does_with_fsdp(example: Any, grpo: Example) -> None:
     job = example("grpo")

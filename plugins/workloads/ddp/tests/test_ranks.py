@@ -142,3 +142,15 @@ def test_wrong_options_are_refused_with_a_hint(given, message):
 def test_a_function_that_returns_no_module_is_named(group):
     with pytest.raises(AssertionError, match="returned str; it must return a torch"):
         group(trainer_group.train, 1, options("nothing"), [], [0])
+
+
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=SOAK), 2])
+def test_adapters_alone_are_trained_and_continue_bit_for_bit(group, tiny_model, rollouts, world_size):
+    given = {"model": str(tiny_model), "loss": "rolemesh_training.losses:grpo", "lora": {"rank": 4, "dropout": 0.1}}
+    shares, batches = [4, 2] if world_size == 2 else [6], [rollouts(seed) for seed in range(3)]
+    straight = group(trainer_group.train_and_return_to, world_size, given, batches, shares, 1)
+    early = [result["early"] for result in straight]
+    resumed = group(trainer_group.continue_from, world_size, given, early, batches[1:], shares)
+    assert [digest(r["state"]) for r in straight] == [digest(r["state"]) for r in resumed]
+    assert all("lora_" in name for name in early[0]["model"])
+    assert "__lora_scaling__" in trainer_group.assembled(straight)

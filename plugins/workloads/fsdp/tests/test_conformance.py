@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from rolemesh import Batch, Ragged
 from rolemesh_testing import WorkloadConformance, override
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "sft"
-VOCAB = 256
 
 
 class TestFSDP(WorkloadConformance):
     plugin = "fsdp"
+    vocab = 256
     options = {"model": "tiny-llama", "init": "random", "lr": 0.01, "warmup_steps": 1}
     bad_options = (
         {"model": "nowhere"},
@@ -36,7 +37,7 @@ class TestFSDP(WorkloadConformance):
 
     def step(self, role: Any, step: int) -> None:
         rng = np.random.default_rng(step)
-        rows = [rng.integers(0, VOCAB, size=n) for n in (9, 3, 6, 4, 7)]
+        rows = [rng.integers(0, self.vocab, size=n) for n in (9, 3, 6, 4, 7)]
         masks = [np.arange(len(row)) >= 2 for row in rows]
         role.train(
             batch=Batch({"input_ids": Ragged.from_rows(rows, np.int32), "loss_mask": Ragged.from_rows(masks, np.int8)})
@@ -55,3 +56,17 @@ class TestFSDP(WorkloadConformance):
     @override("sums over ranks round differently; test_ranks.py holds groups of several sizes against one rank")
     def test_the_world_size_does_not_change_results(self) -> None:
         """`test_ranks_with_uneven_rows_take_the_step_of_one_rank`."""
+
+
+@pytest.mark.soak
+class TestAdapters(TestFSDP):
+    options = {"model": "tiny", "lr": 0.01, "lora": {"rank": 4, "dropout": 0.1}}
+    bad_options = ({"lora": {"rank": 0}}, {"lora": {"target": []}}, {"frozen": True}, {"init": "random"})
+    vocab = 61
+    world_sizes = (2, 1)
+
+    @pytest.fixture
+    def base(self, tiny_model: Path, tmp_path: Path) -> Path:
+        """Where the model's folder is, which has weights."""
+        shutil.copytree(tiny_model, tmp_path / "tiny")
+        return tmp_path

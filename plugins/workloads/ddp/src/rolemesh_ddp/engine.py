@@ -14,7 +14,7 @@ from rolemesh.api.workload import State
 from rolemesh_ddp.reducer import Reducer
 from rolemesh_training.blocks import Blocks, chunk
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load
+from rolemesh_training.model import load, parameters
 from rolemesh_training.optimizer import Optimizer
 from rolemesh_training.trainer import Trainer
 
@@ -30,10 +30,15 @@ class Engine(Trainer):
         options, ctx = self.options, self.ctx
         seed = options.init_seed if options.init_seed is not None else ctx.seed_for("init")
         self.model = (self._made(seed) if options.factory is not None else load(options, seed)).to(self.device)
-        self.parameters = {n: p for n, p in sorted(self.model.named_parameters()) if p.requires_grad}
-        names = {n: t for n, t in self.model.state_dict(keep_vars=True).items() if torch.is_tensor(t)}
-        self.buffers = {n: t for n, t in self.model.named_buffers() if n in names}
-        kept = {**dict(self.model.named_parameters()), **self.buffers}
+        kept: dict[str, torch.Tensor] = {**parameters(self.model, options)}
+        self.parameters = {n: p for n, p in sorted(kept.items()) if p.requires_grad}
+        self.buffers: dict[str, torch.Tensor] = {}
+        if options.lora is None:
+            names = {n: t for n, t in self.model.state_dict(keep_vars=True).items() if torch.is_tensor(t)}
+            self.buffers = {n: t for n, t in self.model.named_buffers() if n in names}
+            kept |= self.buffers
+        else:
+            names = kept
         self.blocks = Blocks(kept, ctx.rank, ctx.world_size, self._chunk, names)
         self.optimizer: Optimizer | None = None
         self.reducer: Reducer | None = None
@@ -120,7 +125,7 @@ class Engine(Trainer):
             self._gather(self._whole_state())
 
     def on_device(self) -> list[torch.Tensor]:
-        return self._whole_state()
+        return [*self._whole_state(), *(parameter.detach() for parameter in self.model.parameters())]
 
     def _whole_state(self) -> list[torch.Tensor]:
         moments = self.optimizer.moments().values() if self.optimizer is not None else ()

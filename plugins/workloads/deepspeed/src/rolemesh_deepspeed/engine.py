@@ -18,7 +18,7 @@ from rolemesh.api.workload import RankContext, State
 from rolemesh_deepspeed.partitions import Partitions
 from rolemesh_training.blocks import Blocks, chunk
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load
+from rolemesh_training.model import load, parameters
 from rolemesh_training.optimizer import MOMENTS, not_finite, of
 from rolemesh_training.schedules import factor
 from rolemesh_training.trainer import Trainer
@@ -45,8 +45,9 @@ class Engine(Trainer):
         options, ctx = self.options, self.ctx
         model = load(options, options.init_seed if options.init_seed is not None else ctx.seed_for("init"))
         self._dtype = getattr(torch, options.dtype)
-        self._named = dict(sorted(model.named_parameters()))
-        self._aliases = dict(model.named_parameters(remove_duplicate=False))
+        self._named = dict(sorted(parameters(model, options).items()))
+        self._aliases = parameters(model, options, aliases=True)
+        self._every = list(model.parameters())
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
             self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
@@ -153,8 +154,8 @@ class Engine(Trainer):
 
     def on_device(self) -> list[torch.Tensor]:
         if self.options.frozen:
-            return [parameter.detach() for parameter in self._named.values()]
-        own = [p.ds_tensor if self.options.stage == 3 else p for p in self._named.values()]
+            return [parameter.detach() for parameter in self._every]
+        own = [p.ds_tensor if self.options.stage == 3 else p for p in self._every]
         return [*super().on_device(), *(tensor.detach() for tensor in own)]
 
     def progress(self) -> dict[str, Any]:

@@ -37,11 +37,10 @@ class DeepSpeedWorkload(TrainerWorkload):
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32."""
-        from rolemesh_training.export import export
-
+        """As of any trainer; ZeRO's parts of parameters are flat."""
         shapes = state["shapes"]
-        export(Path(options.model), {n: t.reshape(shapes[n]) for n, t in state["model"].items()}, folder)
+        model = {name: tensor.reshape(shapes[name]) for name, tensor in state["model"].items()}
+        super().export(options, {**state, "model": model}, folder)
 
     def make(self, ctx: RankContext[Any]) -> Engine:
         from rolemesh_deepspeed.engine import Engine

@@ -12,7 +12,7 @@ from rolemesh.api.workload import State
 from rolemesh_fsdp.model import local, release, shard
 from rolemesh_training.blocks import Blocks
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load
+from rolemesh_training.model import load, parameters
 from rolemesh_training.optimizer import Optimizer
 from rolemesh_training.trainer import Trainer
 
@@ -30,7 +30,8 @@ class Engine(Trainer):
         model = load(options, options.init_seed if options.init_seed is not None else ctx.seed_for("init"))
         sharded = self.needs_group()
         self.model = shard(model, options, ctx.world_size, self.device) if sharded else model.to(self.device)
-        self.blocks = Blocks.of(self.model, ctx.rank, ctx.world_size, local)
+        kept, names = parameters(self.model, options), parameters(self.model, options, aliases=True)
+        self.blocks = Blocks(kept, ctx.rank, ctx.world_size, local, names)
         dims = {name: parameter.dim() for name, parameter in self.blocks.parameters.items()}
         self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
 
@@ -68,6 +69,9 @@ class Engine(Trainer):
     def restored(self, state: State) -> None:
         assert self.optimizer is not None
         self.optimizer.restore(int(state["updates"]))
+
+    def on_device(self) -> list[torch.Tensor]:
+        return [*super().on_device(), *(local(parameter) for parameter in self.model.parameters())]
 
     def release(self) -> None:
         release(self.model)

@@ -43,14 +43,6 @@ class Blocks:
         self.names = {name: owner[id(p)] for name, p in sorted(aliases.items()) if id(p) in owner}
         """Every name, tied ones included → the key in `parameters`."""
 
-    @classmethod
-    def of(
-        cls, model: torch.nn.Module, rank: int, world_size: int, local: Callable[[torch.Tensor], torch.Tensor]
-    ) -> Blocks:
-        """Of a model's parameters, by their names in it."""
-        every = dict(model.named_parameters(remove_duplicate=False))
-        return cls(dict(model.named_parameters()), rank, world_size, local, every)
-
     def shape(self, name: str) -> tuple[int, ...]:
         """The whole parameter's shape."""
         return tuple(self.parameters[name].shape)

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a model; and an export from it."""
+"""From a Hugging Face folder to a model, and what of it is trained."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
-__all__ = ["decoder_layers", "load"]
+__all__ = ["decoder_layers", "load", "parameters"]
 
 _TASKS: dict[str, Any] = {
     "causal_lm": AutoModelForCausalLM,
@@ -43,11 +44,30 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
             model = auto.from_config(config, **kind)
     if options.task == "value":
         model.dropout = torch.nn.Identity()  # a critic is held to what it has said of the same text
+    if options.attention == "sdpa":
+        model.set_attn_implementation(attention.NAME)
     model.config.use_cache = False
+    if options.lora is not None:
+        from rolemesh_training.lora import adapt
+
+        adapt(model, options.lora, options.task, seed)
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     found: torch.nn.Module = model.train()
     return found
+
+
+def parameters(
+    model: torch.nn.Module, options: HuggingFaceOptions, *, aliases: bool = False
+) -> dict[str, torch.nn.Parameter]:
+    """What is synced and saved, by name: every parameter, or with `lora` what is trained, by peft's names in files.
+
+    Tied ones once, or with `aliases` under each of their names.
+    """
+    found = dict(model.named_parameters(remove_duplicate=not aliases))
+    if options.lora is None:
+        return found
+    return {name.replace(".default.", "."): p for name, p in found.items() if p.requires_grad}
 
 
 def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:

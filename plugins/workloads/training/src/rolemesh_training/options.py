@@ -16,6 +16,7 @@ __all__ = [
     "DPOOptions",
     "GRPOOptions",
     "HuggingFaceOptions",
+    "LoRAOptions",
     "LogprobsOptions",
     "PolicyOptions",
     "TrainerOptions",
@@ -86,6 +87,17 @@ class LogprobsOptions(BaseModel, extra="forbid"):
         None, gt=0, description="the temperature that the completions were sampled at; null: the loss's, or 1"
     )
     pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
+
+
+class LoRAOptions(BaseModel, extra="forbid"):
+    """Low-rank adapters, trained beside the model's own weights: Hu et al., arXiv:2106.09685."""
+
+    rank: int = Field(8, gt=0, description="the adapters' inner dimension")
+    alpha: float = Field(16.0, gt=0, description="what adapters add is multiplied by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's inputs left out in training")
+    targets: list[str] | Literal["all-linear"] = Field(
+        "all-linear", description="names of the linear layers that get one, such as q_proj; all-linear: all but the head"
+    )
 
 
 LOSS_OPTIONS: dict[str, type[BaseModel]] = {
@@ -183,8 +195,21 @@ class HuggingFaceOptions(TrainerOptions):
     logprobs: LogprobsOptions = Field(
         default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"
     )
+    lora: LoRAOptions | None = Field(
+        None,
+        description="train adapters only: they alone have optimizer states, are in snapshots and are what `weights` "
+        "gives; {} for the defaults; needs peft",
+    )
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass to save memory")
     attention: Literal["sdpa", "eager"] = Field("sdpa", description="transformers' attention implementation")
+
+    @model_validator(mode="after")
+    def _adapters_have_a_base(self) -> Self:
+        if self.lora is not None and self.frozen:
+            raise ValueError("a frozen role trains nothing: leave lora out, and it is the model without adapters")
+        if self.lora is not None and self.init == "random":
+            raise ValueError("lora adapts the weights of options.model, which init: random does not read")
+        return self
 
     @property
     def sampled_at(self) -> float:

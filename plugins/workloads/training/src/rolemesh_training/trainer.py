@@ -217,6 +217,10 @@ class Trainer(ABC):
         shards = Shards(self.whole())
         held = np.array([self.version] if self.ctx.rank == 0 else [], dtype=np.int64)
         shards["__version__"] = Shard(held, (1,), (0 if self.ctx.rank == 0 else 1,))
+        lora = getattr(self.options, "lora", None)
+        if lora is not None:
+            scaling = np.array([lora.alpha / lora.rank] * len(held), dtype=np.float32)
+            shards["__lora_scaling__"] = Shard(scaling, (1,), shards["__version__"].offsets)
         return shards
 
     # -------------------------------------------------------------------------------------------------------- the state

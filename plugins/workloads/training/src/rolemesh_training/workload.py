@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,10 @@ def check_folder(options: HuggingFaceOptions) -> None:
         raise OptionsError(
             f"the model folder {folder} has no *.safetensors file",
             remedy="put the weights there, or set options.init to random for new weights from its config.json",
+        )
+    if options.lora is not None and importlib.util.find_spec("peft") is None:
+        raise OptionsError(
+            "adapters are peft's, which is not installed", where="lora", remedy='pip install "rolemesh-training[lora]"'
         )
     if options.task == "classification":
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -102,7 +107,13 @@ class TrainerWorkload(Workload):
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32."""
+        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32; with `lora`
+        peft's folder of the adapters."""
+        if options.lora is not None:
+            from rolemesh_training import lora
+
+            lora.export(options, state["model"], folder)
+            return
         from rolemesh_training.export import export
 
         export(Path(options.model), state["model"], folder)
@@ -148,6 +159,9 @@ class TrainerWorkload(Workload):
     @operator(returns=Sharded())
     def weights(self) -> Shards:
         """Every parameter under its name in the model, tied ones under each of their names, as CPU tensors.
+
+        With `lora` the adapters, as `q_proj.lora_A.weight` and `q_proj.lora_B.weight`, and ``__lora_scaling__``, a
+        float32 array of shape (1,), also held by rank 0: the layer's weight is the model's + scaling · B A.
 
         In float32 on CPUs the blocks are views of the live parameters: read them before the next `train`.
         ``__version__`` is an int64 array of shape (1,), held by rank 0.

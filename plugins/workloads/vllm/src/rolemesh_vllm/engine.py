@@ -15,6 +15,7 @@ import torch
 from vllm import LLM, SamplingParams
 
 from rolemesh.api.batch import Batch
+from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
@@ -40,6 +41,7 @@ class Engine:
         """`share` and `turns` are those of the rank's devices; `extra` are arguments of vllm's engine that the workload
         itself sets."""
         self.options = options
+        self._model = model
         cpu = is_cpu_build()
         args = default_engine_args(model, cpu=cpu, share=share, turns=turns) | options.engine | extra
         if cpu:
@@ -94,8 +96,15 @@ class Engine:
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Replace the model's weights by `weights` (all of the checkpoint's names) and drop what was cached."""
-        tensors = complete_names(weights, self._shapes, self._tied)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _tensors(tensors)})
+        self._take(_tensors(complete_names(weights, self._shapes, self._tied)))
+
+    def adapt(self, adapters: Mapping[str, Any], scaling: float) -> None:
+        """Replace the model's weights by those of its folder with `adapters` merged into them."""
+        check_adapters(adapters, self._shapes)
+        self._take(merged(self._model, dict(_tensors(adapters)), scaling, self._tied))
+
+    def _take(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
         self._forget_prefixes()
 
     def sleep(self) -> None:

@@ -24,6 +24,8 @@ __all__ = ["EngineWorkload", "VLLMWorkload"]
 
 VERSION = "__version__"
 """The entry of `load_weights`' input that says which update the weights are from: int64, shape (1,)."""
+SCALING = "__lora_scaling__"
+"""The entry that says that the others are adapters: float32, shape (1,)."""
 
 _ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 _CPU_ENV = {
@@ -91,15 +93,19 @@ class EngineWorkload(Workload):
 
     @operator(weights=Broadcast())
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take new weights in place: every tensor of the model's checkpoint by name, and `__version__`.
+        """Take new weights in place: every tensor of the model's checkpoint by name, and `__version__`; or with
+        `__lora_scaling__` adapters, as a trainer with `lora` gives them, to be merged into the checkpoint's.
 
         Arrays may be read-only views of shared memory; nothing keeps them afterwards. The head of a model with tied
         embeddings may be left out. Raises `ValueError` for unknown or missing names and other shapes, before
         anything is changed. Cached prefixes of the old weights are dropped.
         """
         start = time.perf_counter()
-        tensors = {name: tensor for name, tensor in weights.items() if name != VERSION}
-        self.engine.load(tensors)
+        tensors = {name: tensor for name, tensor in weights.items() if name not in (VERSION, SCALING)}
+        if SCALING in weights:
+            self.engine.adapt(tensors, float(np.asarray(weights[SCALING]).reshape(-1)[0]))
+        else:
+            self.engine.load(tensors)
         self.version = int(np.asarray(weights[VERSION]).reshape(-1)[0]) if VERSION in weights else self.version + 1
         self.ctx.metric(load_s=time.perf_counter() - start)
 

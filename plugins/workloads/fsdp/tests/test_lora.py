@@ -1,0 +1,91 @@
+"""Adapters alone are trained, kept, synced and exported; the model's own weights are the folder's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trainer_group
+
+from rolemesh.runs.digest import digest
+from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+
+GRPO = {"loss": "rolemesh_training.losses:grpo"}
+
+
+def options(model: Path, **more: Any) -> dict[str, Any]:
+    return {"model": str(model), "lr": 1e-2, "weight_decay": 0.1, "lora": {"rank": 4, "dropout": 0.1}, **more}
+
+
+def test_two_ranks_take_the_step_of_one_and_give_adapters_only(group, tiny_model, texts):
+    # With B = 0 at first A has next to no gradient, whose rounding Adam would blow up.
+    given, batches = options(tiny_model, lora={"rank": 4}, optimizer="sgd"), [texts(seed) for seed in range(3)]
+    alone = group(trainer_group.train, 1, given, batches, [5])
+    together = group(trainer_group.train, 2, given, batches, [4, 1])
+    one, other = trainer_group.assembled(alone), trainer_group.assembled(together)
+    assert one.keys() == other.keys()
+    assert {name.split(".lora_")[-1] for name in one} == {"A.weight", "B.weight", "__version__", "__lora_scaling__"}
+    assert one["__lora_scaling__"].tolist() == [4.0]
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+    assert any(np.abs(value).max() > 1e-3 for name, value in one.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_restored_group_continues_bit_for_bit(group, tiny_model, rollouts, world_size):
+    given, shares = options(tiny_model, **GRPO), [4, 2] if world_size == 2 else [6]
+    batches = [rollouts(seed) for seed in range(3)]
+    straight = group(trainer_group.train_and_return_to, world_size, given, batches, shares, 1)
+    early = [result["early"] for result in straight]
+    resumed = group(trainer_group.continue_from, world_size, given, early, batches[1:], shares)
+    assert [digest(r["state"]) for r in straight] == [digest(r["state"]) for r in resumed]
+    assert all("lora_" in name for name in early[0]["model"])
+    assert early[0]["optimizer"]["exp_avg"].keys() == early[0]["model"].keys()
+
+
+def test_the_export_is_peft_s_folder(group, tiny_model, rollouts, tmp_path):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from rolemesh_training.packing import completion_logprobs
+
+    given, batches, asked = options(tiny_model, **GRPO), [rollouts(0)], rollouts(5)
+    (trained,) = group(trainer_group.train, 1, given, batches, [6])
+    state = {name: torch.from_numpy(shard.data) for name, shard in trained["state"]["model"].items()}
+    FSDPWorkload.export(FSDPOptions(**given), {"model": state}, tmp_path / "adapters")
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), tmp_path / "adapters"
+    ).eval()
+    columns = asked["prompt_ids"], asked["completion_ids"], torch.device("cpu")
+    with torch.no_grad():
+        found = completion_logprobs(model, *columns, packed=False).numpy()
+        base = completion_logprobs(model.unload(), *columns, packed=False).numpy()
+    (wanted,) = group(trainer_group.logprobs_after, 1, given, batches, asked, [6])
+    np.testing.assert_allclose(found, wanted.values, atol=2e-5)
+    assert np.abs(base - wanted.values).max() > 1e-3
+
+
+def test_a_head_of_its_own_is_trained_beside_the_adapters(group, tiny_model):
+    given = options(tiny_model, task="value", lora={"targets": ["q_proj"]})
+    (state,) = group(trainer_group.state_of, 1, given)
+    adapters = {f"model.layers.{i}.self_attn.q_proj.lora_{half}.weight" for i in (0, 1) for half in "AB"}
+    assert {"score.weight"} | adapters <= state["model"].keys() <= {"score.weight", "score.bias"} | adapters
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"frozen": True}, "a frozen role trains nothing"), ({"init": "random"}, "init: random does not read")],
+)
+def test_what_adapters_make_no_sense_with_is_refused(tiny_model, more, message):
+    with pytest.raises(ValueError, match=message):
+        FSDPOptions(**options(tiny_model, **more))
+
+
+def test_memory_that_was_given_back_between_steps_changes_no_bit(group, tiny_model, texts):
+    batches = [texts(seed) for seed in range(2)]
+    plain = group(trainer_group.train, 2, options(tiny_model), batches, [3, 2])
+    paused = group(trainer_group.train_with_pauses, 2, options(tiny_model), batches, [3, 2])
+    assert [digest(rank["state"]) for rank in plain] == [digest(rank["state"]) for rank in paused]

@@ -1,0 +1,57 @@
+"""Low-rank adapters, made by peft inside a model that stays what it is to a loss; and peft's folder of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from safetensors.torch import save_file
+from transformers.pytorch_utils import Conv1D
+
+from rolemesh_training.options import HuggingFaceOptions, LoRAOptions
+
+__all__ = ["adapt", "export"]
+
+_HEADS = ("score", "classifier")
+_TASKS = {"causal_lm": "CAUSAL_LM", "classification": "SEQ_CLS", "value": "TOKEN_CLS"}
+
+
+def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) -> None:
+    """Put adapters into `model`, the same ones on every rank; only they, and a new head, are trained from then on."""
+    heads = [] if task == "causal_lm" else [name for name in _HEADS if hasattr(model, name)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(_config(options, exclude_modules=heads or None), model)
+    for layer in model.modules():
+        if isinstance(getattr(layer, "base_layer", None), (Conv1D, torch.nn.Embedding)):
+            raise ValueError(
+                f"lora.targets has a layer of the kind {type(layer.base_layer).__name__}; only torch.nn.Linear is "
+                "supported, whose adapters a rollout can merge"
+            )
+    for name in heads:
+        getattr(model, name).requires_grad_(True)
+
+
+def export(options: HuggingFaceOptions, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """What ``PeftModel.from_pretrained`` reads: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+    assert options.lora is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    heads = sorted({name.partition(".")[0] for name in tensors} & set(_HEADS))
+    more: dict[str, Any] = {"task_type": _TASKS[options.task], "modules_to_save": heads or None}
+    config = _config(options.lora, base_model_name_or_path=options.model, inference_mode=True, **more)
+    config.save_pretrained(str(folder))
+    named = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _config(options: LoRAOptions, **more: Any) -> LoraConfig:
+    return LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,  # type: ignore[arg-type]
+        lora_dropout=options.dropout,
+        target_modules=options.targets,
+        **more,
+    )

@@ -1,0 +1,52 @@
+"""Low-rank adapters merged into the weights of the folder that they were trained on: W + scaling · B A, in float32.
+
+Merged, not run by vLLM's own LoRA: generation costs what it costs without adapters, any rank and any layer will do, and
+the result is the trainer's model up to the rounding of one sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from rolemesh_vllm.checkpoint import HEAD
+
+__all__ = ["check_adapters", "merged"]
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def check_adapters(adapters: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises `ValueError` for what is no pair of halves that fits a matrix of the checkpoint."""
+    for name, value in adapters.items():
+        base, end = name[: -len(_A)], name[-len(_A) :]
+        if end not in (_A, _B) or not adapters.keys() >= {base + _A, base + _B}:
+            raise ValueError(f"{name!r} is no adapter with both of its halves, {_A[1:]} and {_B[1:]}")
+        matrix = shapes.get(f"{base}.weight", ())
+        if len(matrix) != 2 or value.shape[int(end == _A)] != matrix[int(end == _A)]:
+            raise ValueError(
+                f"{name!r} of shape {tuple(value.shape)} does not fit {base}.weight of the rollout model's checkpoint, "
+                f"whose shape is {matrix or 'unknown'}; trainer and rollout must be given the same model"
+            )
+
+
+def merged(
+    model: Path, adapters: Mapping[str, torch.Tensor], scaling: float, tied: str | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of the folder's safetensors files, which stay mapped, with its adapter added; last a tied head."""
+    head = None
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                weight, base = file.get_tensor(name), name.removesuffix(".weight")
+                if base + _A in adapters:
+                    up, down = adapters[base + _B].float(), adapters[base + _A].float()
+                    weight = torch.addmm(weight.float(), up, down, alpha=scaling)
+                head = weight if name == tied else head
+                yield name, weight
+    if head is not None:
+        yield HEAD, head
