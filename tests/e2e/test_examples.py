@@ -202,6 +202,25 @@ def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_tr
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_dapo_fills_its_batch_and_ends_with_the_same_weights_though_the_pool_is_killed(
+    example: Any, smollm2: Path
+) -> None:
+    small = ("steps=3", "roles.data.options.eval_size=4", "roles.pool.options.groups=3", "snapshots.persist_every=100")
+    job = example("dapo")
+    assert job.run(*small, timeout=600).returncode == 0
+    undisturbed = job.result()["state_sha256"]
+    assert any(line["asked"] > 3 for line in job.metrics())
+    process = job.start(*small, "failover=[{use: process}, {use: job}]")
+    os.kill(pids(job.running(1, timeout_s=200))["pool/0"], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert launched(job) == [["pool/0"]]
+    assert job.result()["state_sha256"] == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_grpo_with_deepspeed_does_what_it_does_with_fsdp(example: Any, grpo: Example) -> None:
     job = example("grpo")

@@ -133,6 +133,16 @@ def test_a_ratio_of_the_sequence_is_the_same_for_each_of_its_tokens(model, rollo
     assert output.total.requires_grad
 
 
+def test_the_ratio_may_rise_further_than_it_may_fall(model, rollouts):
+    batch = rollouts(0, (1.0,) * 6)
+    new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU).detach()
+    ratio = (new - torch.from_numpy(batch["logprobs"].values)).exp()
+    output = grpo(model, batch, context(clip=0.2, clip_high=3.0))
+    assert float(output.total.detach()) == pytest.approx(-float(ratio.clamp(max=4.0).sum()), rel=1e-4)
+    outside = ((ratio > 4.0) | (ratio < 0.8)).sum()
+    assert float(output.metrics["clip_fraction"][0]) == float(outside)
+
+
 def test_dpo_prefers_what_was_chosen(model, rollouts):
     batch, rows = rollouts(0), [0, 2, 4]
     take = lambda step: Ragged.from_rows([batch["completion_ids"][i + step] for i in rows], np.int32)  # noqa: E731

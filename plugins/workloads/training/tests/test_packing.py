@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rolemesh_training import attention
 from rolemesh_training.packing import completion_logprobs, pack
 
 CPU = torch.device("cpu")
@@ -50,11 +51,13 @@ def row_by_row(model, prompts, completions):
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("how", ["eager", "padded", "one block", "blocks of 3"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_logprobs_and_gradients_equal_those_of_single_rows(tiny_model, kind, packed, attention):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation=attention)
+def test_logprobs_and_gradients_equal_those_of_single_rows(tiny_model, kind, how, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager" if how == "eager" else "sdpa")
+    if "block" in how:
+        model.set_attn_implementation(attention.NAME)
+        monkeypatch.setattr(attention, "BLOCK", 3 if how == "blocks of 3" else attention.BLOCK)
     prompts, completions = rows(kind)
     weights = torch.linspace(-1, 2, sum(map(len, completions)))
 
@@ -62,7 +65,7 @@ def test_logprobs_and_gradients_equal_those_of_single_rows(tiny_model, kind, pac
     (expected * weights).sum().backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
-    found = completion_logprobs(model, prompts, completions, CPU, packed=packed)
+    found = completion_logprobs(model, prompts, completions, CPU, packed=how != "padded")
     (found * weights).sum().backward()
 
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

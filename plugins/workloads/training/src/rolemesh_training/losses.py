@@ -96,14 +96,15 @@ def _policy(
     )
     old = _column(batch["logprobs"], rows, completions, "logprobs", ctx.device)
     ratio = (new - old).exp() if options.ratio == "token" else _sequence_ratio(new, old, completions)
-    clipped = ratio.clamp(1 - options.clip, 1 + options.clip)
+    low, high = 1 - options.clip, 1 + (options.clip if options.clip_high is None else options.clip_high)
+    clipped = ratio.clamp(low, high)
     total = -torch.minimum(ratio * advantage, clipped * advantage).sum()
     tokens = float(new.numel())
     seen = new.detach()
     metrics: dict[str, tuple[Any, float]] = {
         "logprob_diff": ((seen - old).abs().sum(), tokens),
         "ratio": (ratio.detach().sum(), tokens),
-        "clip_fraction": (((ratio.detach() - 1).abs() > options.clip).sum(), tokens),
+        "clip_fraction": ((clipped.detach() != ratio.detach()).sum(), tokens),
         "entropy": (-seen.sum(), tokens),
     }
     if options.kl_coef:

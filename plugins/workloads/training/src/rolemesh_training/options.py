@@ -48,6 +48,9 @@ class PolicyOptions(_Completions):
     """`loss_options` of ``rolemesh_training.losses:ppo``."""
 
     clip: float = Field(0.2, gt=0, description="the probability ratio is clipped to 1 ± clip")
+    clip_high: float | None = Field(
+        None, gt=0, description="the ratio's upper bound is 1 + clip_high instead (DAPO's clip-higher); null: 1 + clip"
+    )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL penalty against the column `ref_logprobs`")
     ratio: Literal["token", "sequence"] = Field(
         "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"

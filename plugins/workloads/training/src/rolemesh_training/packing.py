@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rolemesh_training import attention
+
 __all__ = ["Packed", "completion_logprobs", "completion_values", "pack", "row_scores"]
 
 Ids = NDArray[np.int64]
@@ -112,7 +114,10 @@ def completion_logprobs(
     packed: bool = True,
 ) -> torch.Tensor:
     """Log-probability of each completion token given its prompt and the tokens before it: float32, (tokens,), row by
-    row, differentiable. One forward pass; one packed row costs its length squared in attention."""
+    row, differentiable. One forward pass.
+
+    A packed row of a model with the attention `rolemesh_training.attention.NAME` needs no mask of its length squared.
+    """
     if not packed:
         return _padded(model, prompts, completions, device, temperature)
     layout = pack(prompts, completions)
@@ -147,11 +152,14 @@ def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device
 
 def _inputs(model: torch.nn.Module, layout: Packed, device: torch.device) -> dict[str, torch.Tensor]:
     _refuse_sliding_window(model, int(layout.positions.max(initial=0)) + 1)
-    visible = torch.from_numpy(layout.mask()).to(device)
-    mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    if model.config._attn_implementation == attention.NAME:
+        mask = attention.owners(*(torch.from_numpy(part).to(device) for part in (layout.prompt, layout.row)))
+    else:
+        visible = torch.from_numpy(layout.mask()).to(device)[None, None]
+        mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
     return {
         "input_ids": _row(layout.input_ids, device),
-        "attention_mask": mask[None, None],
+        "attention_mask": mask,
         "position_ids": _row(layout.positions, device),
     }
 
