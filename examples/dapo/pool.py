@@ -1,4 +1,4 @@
-"""The role that fills the step's batch: it hands out questions, and keeps the answers that differ in their advantage."""
+"""The role that fills the step's batch: it hands out questions, and keeps the answers that have an advantage."""
 
 from itertools import pairwise
 

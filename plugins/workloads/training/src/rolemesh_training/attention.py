@@ -1,7 +1,7 @@
 """Attention within a packed row, block by block: no mask of length × length is ever there.
 
-Registered with transformers, so that every model which takes its attention from there can be told to use it. A packed row
-says whom its tokens belong to in place of a mask; any other call is transformers' own ``sdpa``.
+Registered with transformers, so that every model which takes its attention from there can be told to use it. A packed
+row says whom its tokens belong to in place of a mask; any other call is transformers' own ``sdpa``.
 """
 
 from __future__ import annotations

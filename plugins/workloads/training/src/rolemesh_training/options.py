@@ -99,7 +99,8 @@ class LoRAOptions(BaseModel, extra="forbid"):
     alpha: float = Field(16.0, gt=0, description="what adapters add is multiplied by alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's inputs left out in training")
     targets: list[str] | Literal["all-linear"] = Field(
-        "all-linear", description="names of the linear layers that get one, such as q_proj; all-linear: all but the head"
+        "all-linear",
+        description="names of the linear layers that get one, such as q_proj; all-linear: all but the head",
     )
 
 

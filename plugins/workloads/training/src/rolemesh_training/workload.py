@@ -107,8 +107,10 @@ class TrainerWorkload(Workload):
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32; with `lora`
-        peft's folder of the adapters."""
+        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32.
+
+        With `lora` peft's folder of the adapters.
+        """
         if options.lora is not None:
             from rolemesh_training import lora
 
