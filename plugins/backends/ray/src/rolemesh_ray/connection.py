@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import ray
@@ -68,6 +69,8 @@ class RayConnection:
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._name = ""
+        self._master: Any = None
+        """The id of its actor."""
         self._line: Line | None = None
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -147,7 +150,7 @@ class RayConnection:
         self._await_reservation(run_dir)
 
     def _come_up(self, bundle: JobBundle, deadline: float) -> bool:
-        """Start the master's actor; False if Ray has done so on another node, and that is to be tried again."""
+        """Start the master's actor; False if it was lost, or Ray has started it on another node: it is tried again."""
         name, home = bundle.config.name, ray.get_runtime_context().get_node_id()
         actor = ray.remote(MasterActor).options(
             name=master_name(name),
@@ -168,16 +171,18 @@ class RayConnection:
                 remedy=f"choose another name (name=…), or end it: rolemesh stop {name}",
             ) from error
         # From here on the name is this job's, and so is everything on Ray that carries it.
-        self._name = name
+        self._name, self._master = name, master._actor_id
         try:
             ray.get(master.pid.remote(), timeout=COME_UP_S)
         except Exception as error:
-            if ElsewhereError.__name__ in str(error) and time.monotonic() < deadline:
-                return False
             run_dir = Path(bundle.config.run_dir)
             began = any((run_dir / name).exists() for name in (CONTROL_FILE, RESULT_FILE))
             again = self.alive() and not isinstance(error, ray.exceptions.GetTimeoutError)
             if not (began or again):  # where Ray starts it again, that is waited for
+                # What it raised itself it would raise again; a process or a node that is lost is not its fault.
+                hopeless = "creation task" in str(error) and ElsewhereError.__name__ not in str(error)
+                if not hopeless and not self.alive() and time.monotonic() < deadline:
+                    return False
                 raise BackendError(
                     f"the master's actor did not come up: {type(error).__name__}: {error}",
                     remedy="see what Ray says of it: `ray list actors --detail`",
@@ -205,7 +210,8 @@ class RayConnection:
 
     def alive(self) -> bool:
         """Whether the master's actor exists, or Ray is starting it again."""
-        return master_actor(self._name) is not None
+        master = master_actor(self._name)
+        return master is not None and master._actor_id == self._master
 
     def close(self) -> None:
         """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
@@ -220,6 +226,8 @@ class RayConnection:
 
     def _remove_leftovers(self) -> None:
         master = master_actor(self._name)
+        if master is not None and master._actor_id != self._master:
+            return  # the next job of this name is here already, and ends what it does not know
         for handle in [*agent_actors(self._name).values(), *([master] if master is not None else [])]:
             with suppress(ValueError):
                 ray.kill(handle, no_restart=True)
