@@ -44,10 +44,13 @@ def test_flows_of_unknown_size_are_counted_and_do_not_count() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_aligned_pairs_are_those_that_share_rows(m: int, n: int) -> None:
-    assert set(pairs(Flow("a", "b"), m, n)) == {
-        (i, j) for i, j in product(range(m), range(n)) if max(i * n, j * m) < min((i + 1) * n, (j + 1) * m)
-    } or max(m, n) % min(m, n)
+def test_aligned_pairs_are_those_that_share_rows_by_how_many(m: int, n: int) -> None:
+    shared = {
+        (i, j): (min((i + 1) * n, (j + 1) * m) - max(i * n, j * m)) / (m * n)
+        for i, j in product(range(m), range(n))
+        if max(i * n, j * m) < min((i + 1) * n, (j + 1) * m)
+    }
+    assert {(i, j): share for i, j, share in pairs(m, n)} == pytest.approx(shared)
 
 
 @given(

@@ -7,6 +7,7 @@ heaviest edges are contracted first. Here a cluster never grows beyond what fits
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from rolemesh import PlacementRequest
 from rolemesh_subgraph.traffic import pairs
@@ -14,6 +15,8 @@ from rolemesh_subgraph.traffic import pairs
 __all__ = ["Rank", "clusters", "edges"]
 
 Rank = tuple[str, int]
+PAIRS = 4096
+"""So many pairs of a flow from everybody to everybody are looked at one by one."""
 UNKNOWN = 1.0
 """Bytes that a flow of unknown size counts for: it decides only where nothing else does."""
 
@@ -21,8 +24,9 @@ UNKNOWN = 1.0
 def edges(request: PlacementRequest) -> list[tuple[float, Rank, Rank]]:
     """Who gives how many bytes per step to whom, the heaviest first.
 
-    Flows in which everybody gives to everybody join no two ranks more than any others; the ranks of a collective role
-    are joined in a chain, with all that such flows bring into the role.
+    Flows in which everybody gives to everybody, as weights do, join each pair with its part of them, as long as these
+    are not more than `PAIRS`: beyond that each part is too small to say who belongs together. The ranks of a collective
+    role are joined in a chain.
     """
     sizes = {role.role: role.world_size for role in request.roles}
     weights: dict[tuple[Rank, Rank], float] = {}
@@ -33,10 +37,13 @@ def edges(request: PlacementRequest) -> list[tuple[float, Rank, Rank]]:
 
     for flow in request.flows:
         size = UNKNOWN if flow.bytes is None else flow.bytes
+        m, n = sizes[flow.src], sizes[flow.dst]
         if flow.pattern == "aligned":
-            m, n = sizes[flow.src], sizes[flow.dst]
-            for producer, consumer in pairs(flow, m, n):
-                add((flow.src, producer), (flow.dst, consumer), size / max(m, n))
+            for producer, consumer, share in pairs(m, n):
+                add((flow.src, producer), (flow.dst, consumer), size * share)
+        elif m * n <= PAIRS:
+            for producer, consumer in product(range(m), range(n)):
+                add((flow.src, producer), (flow.dst, consumer), size / (m * n))
     for role in request.roles:
         if role.group == "collective":
             for rank in range(1, role.world_size):

@@ -1,18 +1,27 @@
-"""The strategy: clusters of ranks, and the nodes they go to."""
+"""The strategy: clusters of ranks, the nodes they go to, and whether less crosses if they go elsewhere."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, Scheduler
+from rolemesh.api.workload import NoOptions
+from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
-from rolemesh_subgraph.partition import Rank, clusters, edges
+from rolemesh_subgraph.partition import UNKNOWN, Rank, clusters, edges
+from rolemesh_subgraph.refine import Layout, refined
+from rolemesh_subgraph.traffic import crossing
 
 __all__ = ["SubgraphOptions", "SubgraphScheduler"]
+
+REFINED = 512
+"""Of so many ranks each is looked at by itself. Beyond that the better of two plans is taken as it is."""
 
 
 class SubgraphOptions(BaseModel, extra="forbid"):
@@ -23,6 +32,9 @@ class SubgraphOptions(BaseModel, extra="forbid"):
 
 class SubgraphScheduler(Scheduler):
     """Places sub-graph by sub-graph, those that move most bytes first, each where its neighbours are.
+
+    Then ranks are moved and swapped as long as fewer bytes cross nodes, from there and from where `pack` would have
+    put them; what crosses least is the plan. So it is never worse than `pack`, but for ranks that would have no place.
 
     Sizes come from ``edges.sizes`` in the job file; a flow without one counts only where nothing else decides.
     A cluster that no node has room for is placed rank by rank.
@@ -39,29 +51,81 @@ class SubgraphScheduler(Scheduler):
             if name not in known:
                 remedy = f"{nearest(name, known)}; roles: {', '.join(known)}"
                 raise PlacementError(f"subgraph: there is no role {name!r}", where=f"roles.{index}", remedy=remedy)
-        builder = PlanBuilder(request, cluster, plan)
-        waiting = [(name, rank) for name in self.options.roles or known for rank in builder.waiting(name)]
-        needs = {name: role.needs for name, role in known.items()}
-        weighted = edges(request)
-        found = clusters(waiting, weighted, needs, map(builder.free, builder.nodes))
-        neighbours: dict[Rank, list[tuple[Rank, float]]] = {}
-        for weight, one, other in weighted:
-            neighbours.setdefault(one, []).append((other, weight))
-            neighbours.setdefault(other, []).append((one, weight))
-        inside = {rank: number for number, cluster_ in enumerate(found) for rank in cluster_}
-        heavy: Counter[int] = Counter()
-        for weight, one, other in weighted:
-            if inside.get(one, -1) == inside.get(other, -2):
-                heavy[inside[one]] += weight  # type: ignore[assignment]
-        for number in sorted(range(len(found)), key=lambda number: (-heavy[number], number)):
-            _place(number, found[number], needs, neighbours, builder)
-        return builder.build()
+        before = PlanBuilder(request, cluster, plan)
+        waiting = [(name, rank) for name in self.options.roles or known for rank in before.waiting(name)]
+        plans = [_agglomerated(request, cluster, plan, waiting), _packed(request, cluster, plan, waiting)]
+        if 0 < len(waiting) <= REFINED:
+            plans += [each for each in [_moved(request, cluster, plan, waiting, found) for found in plans] if each]
+        return min(plans, key=lambda found: (len(found.unplaced), _weight(request, found)))
+
+
+def _weight(request: PlacementRequest, plan: PlacementPlan) -> tuple[float, float]:
+    """Bytes that cross nodes; flows of unknown size decide between equals."""
+    unknown = tuple(replace(flow, bytes=UNKNOWN) for flow in request.flows if flow.bytes is None)
+    return round(crossing(request, plan).crossing, 3), crossing(replace(request, flows=unknown), plan).crossing
+
+
+def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]) -> PlacementPlan:
+    """As `pack` would place them, as far as it would."""
+    roles = {role for role, _ in waiting}
+    placed = {a.role for a in plan.assignments}
+    known = tuple(role for role in request.roles if role.role in roles | placed)
+    names = {role.role for role in known}
+    flows = tuple(flow for flow in request.flows if {flow.src, flow.dst} <= names)
+    return PackScheduler(NoOptions()).place(PlacementRequest(known, flows), cluster, plan)
+
+
+def _moved(
+    request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank], found: PlacementPlan
+) -> PlacementPlan | None:
+    """`found` with its new ranks moved to where less crosses; None where something else forbids that."""
+    where = {(a.role, a.rank): found.slots[a.slot].node for a in found.assignments}
+    mobile = [rank for rank in waiting if rank in where]
+    builder = PlanBuilder(request, cluster, found)
+    layout = Layout(request, where, mobile, {node: builder.free(node) for node in builder.nodes})
+    better = refined(layout)
+    builder = PlanBuilder(request, cluster, plan)
+    needs = {role.role: role.needs for role in request.roles}
+    for rank in sorted(mobile, key=lambda rank: (-max(needs[rank[0]].values(), default=0.0), waiting.index(rank))):
+        rule = "subgraph: where it crosses least" if better[rank] != where[rank] else _rule(found, rank)
+        if builder.put([rank], needs[rank[0]], rule, [better[rank]]) is None:
+            return None
+    for rank in waiting:
+        if rank not in where:
+            builder.refuse([rank], needs[rank[0]])
+    return builder.build()
+
+
+def _rule(plan: PlacementPlan, rank: Rank) -> str:
+    return next(a.rule for a in plan.assignments if (a.role, a.rank) == rank)
+
+
+def _agglomerated(
+    request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]
+) -> PlacementPlan:
+    """Sub-graphs along the heaviest edges, those that move most bytes first, each where its neighbours are."""
+    builder = PlanBuilder(request, cluster, plan)
+    needs = {role.role: role.needs for role in request.roles}
+    weighted = edges(request)
+    found = clusters(waiting, weighted, needs, map(builder.free, builder.nodes))
+    neighbours: dict[Rank, list[tuple[Rank, float]]] = {}
+    for weight, one, other in weighted:
+        neighbours.setdefault(one, []).append((other, weight))
+        neighbours.setdefault(other, []).append((one, weight))
+    inside = {rank: number for number, cluster_ in enumerate(found) for rank in cluster_}
+    heavy: Counter[int] = Counter()
+    for weight, one, other in weighted:
+        if inside.get(one, -1) == inside.get(other, -2):
+            heavy[inside[one]] += weight  # type: ignore[assignment]
+    for number in sorted(range(len(found)), key=lambda number: (-heavy[number], number)):
+        _place(number, found[number], needs, neighbours, builder)
+    return builder.build()
 
 
 def _place(
     number: int,
     ranks: list[Rank],
-    needs: dict[str, dict[str, float]],
+    needs: Mapping[str, Mapping[str, float]],
     neighbours: dict[Rank, list[tuple[Rank, float]]],
     builder: PlanBuilder,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rolemesh.placement import Flow, PlacementPlan, PlacementRequest
+from rolemesh.placement import PlacementPlan, PlacementRequest
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -19,10 +19,18 @@ class Traffic(msgspec.Struct, frozen=True):
     unknown: int
 
 
-def pairs(flow: Flow, producers: int, consumers: int) -> Iterator[tuple[int, int]]:
-    """The ranks that give to each other in an aligned flow: max(m, n) pairs, which share it evenly."""
-    most = max(producers, consumers)
-    return ((i * producers // most, i * consumers // most) for i in range(most))
+def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
+    """The ranks that give to each other in an aligned flow, and their share of it (all shares are 1 together).
+
+    Rank i of m has the i-th m-th of the rows, and rank j of n takes the j-th n-th of them.
+    """
+    rows = producers * consumers
+    producer = consumer = at = 0
+    while at < rows:
+        until = min((producer + 1) * consumers, (consumer + 1) * producers)
+        yield producer, consumer, (until - at) / rows
+        at = until
+        producer, consumer = at // consumers, at // producers
 
 
 def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
@@ -40,12 +48,11 @@ def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
             continue
         m, n = sizes[flow.src], sizes[flow.dst]
         if flow.pattern == "aligned":
-            each = flow.bytes / max(m, n)
-            for producer, consumer in pairs(flow, m, n):
+            for producer, consumer, share in pairs(m, n):
                 ends = node_of.get((flow.src, producer)), node_of.get((flow.dst, consumer))
                 if None not in ends:
-                    total += each
-                    cross += each * (ends[0] != ends[1])
+                    total += flow.bytes * share
+                    cross += flow.bytes * share * (ends[0] != ends[1])
         else:
             src, dst = on.get(flow.src, Counter()), on.get(flow.dst, Counter())
             each = flow.bytes / (m * n)

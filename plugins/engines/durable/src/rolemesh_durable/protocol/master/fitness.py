@@ -25,30 +25,29 @@ class Fitness:
         self._context = context
         self._since: float | None = None
         """Since when there have been nodes to judge."""
+        self.together: tuple[str, ...] = ()
+        """The nodes that are to be judged, as of this turn."""
 
     def open(self, agent: AgentRecord) -> bool:
         """Whether the agent's node has not been judged, so that no rank may start there."""
         return bool(self._context.outline.checks) and agent.place.node not in self._context.state.checked
 
     @property
-    def together(self) -> tuple[str, ...]:
-        """The nodes that are to be judged."""
-        return tuple(sorted(agent.place.node for agent in self._unjudged))
-
-    @property
     def _unjudged(self) -> list[AgentRecord]:
         state = self._context.state
-        coming = [agent for name, agent in state.agents.items() if agent.state in COMES and state.on(name)]
-        return [agent for agent in coming if self.open(agent)]
+        coming = [agent for agent in state.agents.values() if agent.state in COMES and self.open(agent)]
+        homes = {home for _, home in state.homes} if coming else set[str]()
+        return [agent for agent in coming if agent.place.agent in homes]
 
     def turn(self) -> None:
         """Judge the nodes that can be."""
         context, state, unjudged = self._context, self._context.state, self._unjudged
         self._since = (context.now if self._since is None else self._since) if unjudged else None
+        self.together = tuple(sorted(agent.place.node for agent in unjudged))
         found = {agent.place.node: agent.report.measured for agent in unjudged if agent.report is not None}
         if any(not found.get(agent.place.node) for agent in unjudged):
             return
-        known = {**state.checked, **found}
+        known, self.together = {**state.checked, **found}, ()
         for agent in unjudged:
             node = agent.place.node
             others = [theirs for other, theirs in known.items() if other != node]
