@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
@@ -85,6 +85,7 @@ def test_roles_that_are_not_asked_for_are_left_to_others_and_unknown_ones_refuse
         plan_job(request, parse_nodes("(cpu=9)"), [("s", SubgraphScheduler(SubgraphOptions(roles=["c"])).place)])
 
 
+@settings(deadline=None, max_examples=25)
 @given(
     sizes=st.tuples(*[st.integers(1, 5)] * 3),
     cpus=st.lists(st.integers(1, 6), min_size=1, max_size=5),

@@ -6,7 +6,7 @@ heaviest edges are contracted first. Here a cluster never grows beyond what fits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 
 from rolemesh import PlacementRequest
@@ -17,16 +17,18 @@ __all__ = ["Rank", "clusters", "edges"]
 Rank = tuple[str, int]
 PAIRS = 4096
 """So many pairs of a flow from everybody to everybody are looked at one by one."""
+GROUP = 1e18
+"""Bytes that ranks which are to stay together count as giving each other: no edge has as many."""
 UNKNOWN = 1.0
 """Bytes that a flow of unknown size counts for: it decides only where nothing else does."""
 
 
-def edges(request: PlacementRequest) -> list[tuple[float, Rank, Rank]]:
+def edges(request: PlacementRequest, together: Collection[str] = ()) -> list[tuple[float, Rank, Rank]]:
     """Who gives how many bytes per step to whom, the heaviest first.
 
     Flows in which everybody gives to everybody, as weights do, join each pair with its part of them, as long as these
     are not more than `PAIRS`: beyond that each part is too small to say who belongs together. The ranks of a collective
-    role are joined in a chain.
+    role are joined in a chain, before all others where the role is one of `together`.
     """
     sizes = {role.role: role.world_size for role in request.roles}
     weights: dict[tuple[Rank, Rank], float] = {}
@@ -47,7 +49,8 @@ def edges(request: PlacementRequest) -> list[tuple[float, Rank, Rank]]:
     for role in request.roles:
         if role.group == "collective":
             for rank in range(1, role.world_size):
-                add((role.role, rank - 1), (role.role, rank), UNKNOWN / role.world_size)
+                weight = GROUP if role.role in together else UNKNOWN / role.world_size
+                add((role.role, rank - 1), (role.role, rank), weight)
     return sorted(((weight, *pair) for pair, weight in weights.items()), key=lambda each: (-each[0], each[1:]))
 
 

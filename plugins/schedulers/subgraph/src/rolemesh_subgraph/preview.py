@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ByteSize, Field
 
-from rolemesh import ClusterView, PlacementPlan
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest
 from rolemesh.api.command import PlanOption
 from rolemesh.errors import JobFailedError
 from rolemesh.graph.schedule import Activity
@@ -19,7 +21,11 @@ from rolemesh.job.planning import plan_job
 from rolemesh.job.prepared import Prepared, prepare
 from rolemesh_subgraph.traffic import crossing
 
-__all__ = ["Preview"]
+__all__ = ["Preview", "compared"]
+
+PROFILE_STEPS = 3
+SHOWN = 4
+"""So many nodes of a role are named."""
 
 
 class PreviewOptions(BaseModel, extra="forbid"):
@@ -51,31 +57,82 @@ class Preview(PlanOption):
         return [f"edges.sizes={json.dumps(self._measured)}"] if self._measured else []
 
     def tell(self, job: Prepared, cluster: ClusterView, plan: PlacementPlan) -> tuple[dict[str, Any], str]:
-        """The numbers, and what they say."""
-        found, by_role = crossing(job.request, plan), plan_job(job.request, cluster, [])
-        traffic = {"total": found.total, "crossing": found.crossing, "unknown_flows": found.unknown}
-        traffic["crossing_by_role"] = crossing(job.request, by_role).crossing
-        texts = [_text(traffic)] if found.total else []
+        """The numbers, and what they say: the plan beside the one in which roles are packed one after the other."""
+        by_role = plan_job(job.request, cluster, [])
+        found = compared(job.request, plan, by_role)
+        texts = [_text(found)] if found["total"] else []
         if self._measured:
             sizes = "".join(f"\n    {label}: {size}" for label, size in self._measured.items())
             texts.append(f"\nmeasured; put it into the job file:\n\nedges:\n  sizes:{sizes}")
-        return {"traffic": traffic}, "\n".join(texts)
+        return {"traffic": found}, "\n".join(texts)
 
 
-def _text(traffic: Mapping[str, Any]) -> str:
-    total, cross, by_role = traffic["total"], traffic["crossing"], traffic["crossing_by_role"]
+def compared(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan) -> dict[str, Any]:
+    """What crosses nodes under both plans, in all and flow by flow, and how many ranks of each role are where."""
+    total = crossing(request, plan)
+    flows = []
+    for flow in request.flows:
+        alone = replace(request, flows=(flow,))
+        flows.append(
+            {
+                "from": flow.src,
+                "to": flow.dst,
+                "pattern": flow.pattern,
+                "bytes": flow.bytes,
+                "crossing": crossing(alone, plan).crossing,
+                "crossing_by_role": crossing(alone, by_role).crossing,
+            }
+        )
+    return {
+        "total": total.total,
+        "crossing": total.crossing,
+        "crossing_by_role": crossing(request, by_role).crossing,
+        "unknown_flows": total.unknown,
+        "flows": flows,
+        "nodes": {role.role: _nodes(plan, role.role) for role in request.roles},
+        "nodes_by_role": {role.role: _nodes(by_role, role.role) for role in request.roles},
+    }
+
+
+def _nodes(plan: PlacementPlan, role: str) -> dict[str, int]:
+    return dict(sorted(Counter(plan.slots[a.slot].node for a in plan.assignments if a.role == role).items()))
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    total, cross, by_role = found["total"], found["crossing"], found["crossing_by_role"]
     told = f"crosses nodes: {_size(cross)} of {_size(total)} a step ({cross / total:.0%})"
     told += f"; packed role by role: {_size(by_role)} ({by_role / total:.0%})"
-    unknown = traffic["unknown_flows"]
-    return told + (f"; {unknown} flows of unknown size do not count (edges.sizes)" if unknown else "")
+    unknown = found["unknown_flows"]
+    told += f"; {unknown} flows of unknown size do not count (edges.sizes)" if unknown else ""
+    flows: list[Sequence[str]] = [("of them cross nodes", "a step", "packed", "this plan")]
+    flows += [
+        (
+            f"{flow['from']} → {flow['to']}" + (", all to all" if flow["pattern"] == "all" else ""),
+            *(_size(flow[name]) for name in ("bytes", "crossing_by_role", "crossing")),
+        )
+        for flow in found["flows"]
+        if flow["bytes"] is not None
+    ]
+    ranks: list[Sequence[str]] = [("ranks on nodes", "packed", "this plan")]
+    for role in found["nodes"]:
+        ranks.append((role, *(_counted(found[name][role]) for name in ("nodes_by_role", "nodes"))))
+    return "\n".join([told, "", *_columns(flows), "", *_columns(ranks)])
+
+
+def _counted(nodes: Mapping[str, int]) -> str:
+    """``node-0 2, node-1 1``; of many nodes the first ones."""
+    told = [f"{node} {count}" for node, count in nodes.items()]
+    return ", ".join(told[:SHOWN]) + (f", … ({len(told)} nodes)" if len(told) > SHOWN else "")
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _size(amount: float) -> str:
     """``12.3 MB``."""
     return ByteSize(amount).human_readable(decimal=True, separator=" ")
-
-
-PROFILE_STEPS = 3
 
 
 def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:

@@ -7,6 +7,7 @@ all that the pass went through the best is kept. Before that, ranks take what he
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -15,31 +16,38 @@ from rolemesh import PlacementRequest
 from rolemesh_subgraph.partition import UNKNOWN, Rank
 from rolemesh_subgraph.traffic import pairs
 
-__all__ = ["Layout", "refined"]
+__all__ = ["Layout", "Unit", "refined"]
 
-EFFORT = 150_000
-"""So many moves and swaps are looked at in all, some tenths of a second; what is reached by then counts."""
-EPSILON = 1e-9
+EFFORT = 12_000
+"""So many moves and swaps are looked at in all, which takes a tenth of a second; what is reached by then counts."""
+STARTS = 8
+"""So many other beginnings are tried, as far as the effort allows: all of them for a dozen ranks."""
+LEAST = 1e-3
+"""Bytes: what gains less gains nothing, since sums round."""
+
+
+Unit = tuple[Rank, ...]
+"""Ranks that are on one node, and stay together: a rank alone, or the ranks of a collective role."""
 
 
 class _Change(NamedTuple):
-    """`rank` goes from `here` to `node`, and `other`, if any, the other way. `gain`: bytes that no longer cross."""
+    """`unit` goes from `here` to `node`, and `other`, if any, the other way. `gain`: bytes that no longer cross."""
 
     gain: float
-    rank: Rank
+    unit: Unit
     here: str
     node: str
-    other: Rank | None
+    other: Unit | None
 
 
 class Layout:
-    """Where ranks are: `where` by rank, `free` by node. Only `mobile` ranks change their place."""
+    """Where ranks are: `where` by rank, `free` by node. Only `mobile` units change their place."""
 
     def __init__(
         self,
         request: PlacementRequest,
         where: Mapping[Rank, str],
-        mobile: Iterable[Rank],
+        mobile: Iterable[Unit],
         free: Mapping[str, Mapping[str, float]],
     ) -> None:
         self.where = dict(where)
@@ -65,89 +73,159 @@ class Layout:
                 self._near.setdefault(other, Counter())[one] += size * share  # type: ignore[assignment]
         self._alike = self._to_all.keys() - {role for role, _ in self._near}
 
-    def changes(self, rank: Rank, locked: set[Rank]) -> Iterator[_Change]:
-        """What `rank` could do: go to any node with room, or swap with a rank there that is not `locked`."""
-        here = self.where[rank]
-        kept = self._exchanged(rank, here)
-        gains = {node: self._exchanged(rank, node) - kept for node in self._free if node != here}
+    def changes(self, unit: Unit, locked: set[Unit]) -> Iterator[_Change]:
+        """What `unit` could do: go to any node with room, or swap with one there that is not `locked`."""
+        here, alike = self.where[unit[0]], len(unit) == 1 and unit[0][0] in self._alike
+        kept = self._exchanged(unit, here)
+        gains = {node: self._exchanged(unit, node) - kept for node in self._free if node != here}
         for node, gain in gains.items():
-            if self._fits(rank, node):
-                yield _Change(gain, rank, here, node, None)
+            if self._fits(unit, node):
+                yield _Change(gain, unit, here, node, None)
         for other in self.mobile:
-            node = self.where[other]
-            if node == here or node not in gains or other in locked or (other[0] == rank[0] and rank[0] in self._alike):
+            node = self.where[other[0]]
+            if node == here or node not in gains or other in locked or (alike and other[0][0] == unit[0][0]):
                 continue
-            if self._fits(rank, node, other):
+            if self._fits(unit, node, other):
                 gain = gains[node] + self._exchanged(other, here) - self._exchanged(other, node)
-                yield _Change(gain - 2 * self._between(rank, other), rank, here, node, other)
+                yield _Change(gain - 2 * self._between(unit, other), unit, here, node, other)
+
+    def inside(self) -> float:
+        """The bytes per step between ranks that are on one node."""
+        near = sum(
+            weight
+            for rank, peers in self._near.items()
+            for peer, weight in peers.items()
+            if (node := self.where.get(rank)) is not None and node == self.where.get(peer)
+        )
+        to_all = sum(
+            each * count * self._on[other][node]
+            for role, others in self._to_all.items()
+            for other, each in others.items()
+            for node, count in self._on[role].items()
+        )
+        return (near + to_all) / 2
+
+    def scatter(self, rng: random.Random) -> None:
+        """All units go anywhere, the large ones first; nothing changes if that leaves one without room."""
+        before = {unit: self.where[unit[0]] for unit in self.mobile}
+        for unit in self.mobile:
+            self._put(unit, before[unit], 1)
+        order = sorted(self.mobile, key=lambda unit: (-max(self._needs_of(unit).values(), default=0.0), rng.random()))
+        after: dict[Unit, str] = {}
+        for unit in order:
+            nodes = [node for node in self._free if _room(self._needs_of(unit), self._free[node], {})]
+            if not nodes:
+                break
+            after[unit] = rng.choice(nodes)
+            self._put(unit, after[unit], -1)
+        if len(after) < len(order):
+            for unit, node in after.items():
+                self._put(unit, node, 1)
+            after = before
+            for unit, node in after.items():
+                self._put(unit, node, -1)
+        for unit, node in after.items():
+            self._on[unit[0][0]][before[unit]] -= len(unit)
+            self._on[unit[0][0]][node] += len(unit)
+            self.where.update(dict.fromkeys(unit, node))
+
+    def _put(self, unit: Unit, node: str, sign: int) -> None:
+        """The unit's needs are free on `node` (1), or taken there (-1)."""
+        for name, amount in self._needs_of(unit).items():
+            self._free[node][name] = self._free[node].get(name, 0.0) + sign * amount
 
     def apply(self, change: _Change) -> None:
         """Do it."""
-        self._move(change.rank, change.node)
+        self._move(change.unit, change.node)
         if change.other:
             self._move(change.other, change.here)
 
     def take_back(self, change: _Change) -> None:
         """Undo it."""
-        self._move(change.rank, change.here)
+        self._move(change.unit, change.here)
         if change.other:
             self._move(change.other, change.node)
 
-    def _exchanged(self, rank: Rank, node: str) -> float:
-        """The bytes per step between `rank` and the other ranks that are on `node`."""
-        found = sum(weight for other, weight in self._near.get(rank, {}).items() if self.where.get(other) == node)
-        return found + sum(each * self._on[role][node] for role, each in self._to_all[rank[0]].items())
+    def _exchanged(self, unit: Unit, node: str) -> float:
+        """The bytes per step between `unit` and the other ranks that are on `node`."""
+        found = sum(
+            weight
+            for rank in unit
+            for other, weight in self._near.get(rank, {}).items()
+            if self.where.get(other) == node
+        )
+        to_all = self._to_all[unit[0][0]].items()
+        return found + len(unit) * sum(each * self._on[role][node] for role, each in to_all)
 
-    def _between(self, one: Rank, other: Rank) -> float:
-        return self._near.get(one, Counter[Rank]())[other] + self._to_all[one[0]][other[0]]
+    def _between(self, one: Unit, other: Unit) -> float:
+        pairs_ = sum(self._near.get(rank, Counter[Rank]())[peer] for rank in one for peer in other)
+        return pairs_ + len(one) * len(other) * self._to_all[one[0][0]][other[0][0]]
 
-    def _fits(self, rank: Rank, node: str, other: Rank | None = None) -> bool:
-        """Whether `rank` has room on `node`, once `other` has left it, and `other` then where `rank` is."""
-        needs = self._needs[rank[0]]
+    def _fits(self, unit: Unit, node: str, other: Unit | None = None) -> bool:
+        """Whether `unit` has room on `node`, once `other` has left it, and `other` then where `unit` is."""
+        needs = self._needs_of(unit)
         if other is None:
             return _room(needs, self._free[node], {})
-        theirs = self._needs[other[0]]
-        return _room(needs, self._free[node], theirs) and _room(theirs, self._free[self.where[rank]], needs)
+        theirs = self._needs_of(other)
+        return _room(needs, self._free[node], theirs) and _room(theirs, self._free[self.where[unit[0]]], needs)
 
-    def _move(self, rank: Rank, node: str) -> None:
-        before = self.where[rank]
-        for name, amount in self._needs[rank[0]].items():
-            self._free[before][name] = self._free[before].get(name, 0.0) + amount
-            self._free[node][name] = self._free[node].get(name, 0.0) - amount
-        self._on[rank[0]][before] -= 1
-        self._on[rank[0]][node] += 1
-        self.where[rank] = node
+    def _needs_of(self, unit: Unit) -> Mapping[str, float]:
+        needs = self._needs[unit[0][0]]
+        return needs if len(unit) == 1 else {name: amount * len(unit) for name, amount in needs.items()}
+
+    def _move(self, unit: Unit, node: str) -> None:
+        before, role = self.where[unit[0]], unit[0][0]
+        self._put(unit, before, 1)
+        self._put(unit, node, -1)
+        self._on[role][before] -= len(unit)
+        self._on[role][node] += len(unit)
+        self.where.update(dict.fromkeys(unit, node))
 
 
 def _room(needs: Mapping[str, float], free: Mapping[str, float], given_back: Mapping[str, float]) -> bool:
     return all(
-        amount <= free.get(name, 0.0) + given_back.get(name, 0.0) + EPSILON for name, amount in needs.items() if amount
+        amount <= free.get(name, 0.0) + given_back.get(name, 0.0) + 1e-9 for name, amount in needs.items() if amount
     )
 
 
 def refined(layout: Layout, effort: int = EFFORT) -> dict[Rank, str]:
-    """Where ranks are after changes, until none helps or `effort` is spent. The same each time."""
-    left = _improve(layout, effort)
-    while left > 0:
-        gained, left = _pass(layout, left)
-        if not gained:
+    """Where ranks are after changes, until none helps or `effort` is spent. The same each time.
+
+    Where it is cheap it begins again from elsewhere, some times, and takes the best of all ends.
+    """
+    left = _settled(layout, effort)
+    best, found = layout.inside(), dict(layout.where)
+    each = effort - left
+    for start in range(STARTS):
+        if left < each:
             break
-    return layout.where
+        layout.scatter(random.Random(start))
+        left = _settled(layout, left)
+        if (inside := layout.inside()) > best + LEAST:
+            best, found = inside, dict(layout.where)
+    return found
+
+
+def _settled(layout: Layout, effort: int) -> int:
+    """Change until nothing helps any more; what is left of `effort`."""
+    effort = _improve(layout, effort)
+    helped = True
+    while helped and effort > 0:
+        helped, effort = _pass(layout, effort)
+    return effort
 
 
 def _improve(layout: Layout, effort: int) -> int:
-    """Each rank in turn takes the change that helps most, as long as one does; what is left of `effort`."""
+    """Each unit in turn takes the change that helps most, as long as one does."""
     helped = True
     while helped and effort > 0:
         helped = False
-        for rank in layout.mobile:
-            found: _Change | None = None
-            for change in layout.changes(rank, set()):
-                effort -= 1
-                if change.gain > EPSILON and (found is None or change.gain > found.gain):
-                    found = change
-            if found is not None:
-                layout.apply(found)
+        for unit in layout.mobile:
+            changes = list(layout.changes(unit, set()))
+            effort -= len(changes)
+            change = max(changes, key=_gain, default=None)
+            if change is not None and change.gain > LEAST:
+                layout.apply(change)
                 helped = True
             if effort <= 0:
                 break
@@ -155,28 +233,29 @@ def _improve(layout: Layout, effort: int) -> int:
 
 
 def _pass(layout: Layout, effort: int) -> tuple[bool, int]:
-    """Whether a pass has gained something, and what is left of `effort`."""
-    locked: set[Rank] = set()
+    """Every unit changes once, the best first; whether that gained something at its best moment, which is kept."""
+    locked: set[Unit] = set()
     done: list[_Change] = []
     gained = best = 0.0
     kept = 0
     while effort > 0:
-        found: _Change | None = None
-        for rank in layout.mobile:
-            if rank in locked:
-                continue
-            for change in layout.changes(rank, locked):
-                effort -= 1
-                if found is None or change.gain > found.gain + EPSILON:
-                    found = change
-        if found is None:
+        changes = [
+            change for unit in layout.mobile if unit not in locked for change in layout.changes(unit, locked)
+        ]  # fmt: skip
+        effort -= len(changes)
+        change = max(changes, key=_gain, default=None)
+        if change is None:
             break
-        layout.apply(found)
-        done.append(found)
-        locked |= {found.rank, found.other} if found.other else {found.rank}
-        gained += found.gain
-        if gained > best + EPSILON:
+        layout.apply(change)
+        done.append(change)
+        locked |= {change.unit, change.other} if change.other else {change.unit}
+        gained += change.gain
+        if gained > best + LEAST:
             best, kept = gained, len(done)
     for change in reversed(done[kept:]):
         layout.take_back(change)
     return kept > 0, effort
+
+
+def _gain(change: _Change) -> float:
+    return change.gain

@@ -15,7 +15,7 @@ from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
 from rolemesh_subgraph.partition import UNKNOWN, Rank, clusters, edges
-from rolemesh_subgraph.refine import Layout, refined
+from rolemesh_subgraph.refine import Layout, Unit, refined
 from rolemesh_subgraph.traffic import crossing
 
 __all__ = ["SubgraphOptions", "SubgraphScheduler"]
@@ -34,7 +34,8 @@ class SubgraphScheduler(Scheduler):
     """Places sub-graph by sub-graph, those that move most bytes first, each where its neighbours are.
 
     Then ranks are moved and swapped as long as fewer bytes cross nodes, from there and from where `pack` would have
-    put them; what crosses least is the plan. So it is never worse than `pack`, but for ranks that would have no place.
+    put them; what crosses least is the plan. A collective role that fits on one node stays on one: what its ranks
+    exchange among themselves is no flow, and more than any.
 
     Sizes come from ``edges.sizes`` in the job file; a flow without one counts only where nothing else decides.
     A cluster that no node has room for is placed rank by rank.
@@ -53,10 +54,26 @@ class SubgraphScheduler(Scheduler):
                 raise PlacementError(f"subgraph: there is no role {name!r}", where=f"roles.{index}", remedy=remedy)
         before = PlanBuilder(request, cluster, plan)
         waiting = [(name, rank) for name in self.options.roles or known for rank in before.waiting(name)]
-        plans = [_agglomerated(request, cluster, plan, waiting), _packed(request, cluster, plan, waiting)]
+        packed = _packed(request, cluster, plan, waiting)
+        together = {role for role, nodes in _nodes(request, packed).items() if len(nodes) == 1}
+        plans = [packed, _agglomerated(request, cluster, plan, waiting, together)]
         if 0 < len(waiting) <= REFINED:
             plans += [each for each in [_moved(request, cluster, plan, waiting, found) for found in plans] if each]
-        return min(plans, key=lambda found: (len(found.unplaced), _weight(request, found)))
+
+        def cost(found: PlacementPlan) -> tuple[int, bool, tuple[float, float]]:
+            split = any(len(nodes) > 1 for role, nodes in _nodes(request, found).items() if role in together)
+            return len(found.unplaced), split, _weight(request, found)
+
+        return min(plans, key=cost)
+
+
+def _nodes(request: PlacementRequest, plan: PlacementPlan) -> dict[str, set[str]]:
+    """The nodes of each collective role."""
+    nodes: dict[str, set[str]] = {role.role: set() for role in request.roles if role.group == "collective"}
+    for a in plan.assignments:
+        if a.role in nodes:
+            nodes[a.role].add(plan.slots[a.slot].node)
+    return nodes
 
 
 def _weight(request: PlacementRequest, plan: PlacementPlan) -> tuple[float, float]:
@@ -82,7 +99,9 @@ def _moved(
     where = {(a.role, a.rank): found.slots[a.slot].node for a in found.assignments}
     mobile = [rank for rank in waiting if rank in where]
     builder = PlanBuilder(request, cluster, found)
-    layout = Layout(request, where, mobile, {node: builder.free(node) for node in builder.nodes})
+    layout = Layout(
+        request, where, _units(request, where, mobile), {node: builder.free(node) for node in builder.nodes}
+    )
     better = refined(layout)
     builder = PlanBuilder(request, cluster, plan)
     needs = {role.role: role.needs for role in request.roles}
@@ -96,17 +115,28 @@ def _moved(
     return builder.build()
 
 
+def _units(request: PlacementRequest, where: Mapping[Rank, str], mobile: list[Rank]) -> list[Unit]:
+    """Collective roles that are on one node are units, other ranks each one of its own."""
+    whole = {role.role for role in request.roles if role.group == "collective" and role.world_size > 1}
+    for role in list(whole):
+        on = {where.get((role, rank)) for rank in range(request.role(role).world_size)}
+        if len(on) > 1 or not {(role, rank) for rank in range(request.role(role).world_size)} <= set(mobile):
+            whole.discard(role)
+    groups = [tuple(rank for rank in mobile if rank[0] == role) for role in sorted(whole)]
+    return [*groups, *((rank,) for rank in mobile if rank[0] not in whole)]
+
+
 def _rule(plan: PlacementPlan, rank: Rank) -> str:
     return next(a.rule for a in plan.assignments if (a.role, a.rank) == rank)
 
 
 def _agglomerated(
-    request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]
+    request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank], together: set[str]
 ) -> PlacementPlan:
     """Sub-graphs along the heaviest edges, those that move most bytes first, each where its neighbours are."""
     builder = PlanBuilder(request, cluster, plan)
     needs = {role.role: role.needs for role in request.roles}
-    weighted = edges(request)
+    weighted = edges(request, together)
     found = clusters(waiting, weighted, needs, map(builder.free, builder.nodes))
     neighbours: dict[Rank, list[tuple[Rank, float]]] = {}
     for weight, one, other in weighted:
