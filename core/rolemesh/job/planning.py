@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.partition import Broadcast
@@ -23,6 +23,8 @@ from rolemesh.spec import JobFile
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
+GAP = 128
+"""So many sizes beyond one that fits are tried, if none before does: units of ranks have no more."""
 
 
 def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
@@ -72,11 +74,8 @@ def plan_job(
     if len(plan.placed()) + len(plan.unplaced) < ranks and (not strategies or strategies[-1][0] != "pack"):
         decided = len(plan.assignments)
         plan = ask("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
-        rest = tuple(
-            msgspec.structs.replace(a, rule=a.rule.replace("pack:", "pack (default):", 1))
-            for a in plan.assignments[decided:]
-        )
-        plan = msgspec.structs.replace(plan, assignments=plan.assignments[:decided] + rest)
+        rest = tuple(replace(a, rule=a.rule.replace("pack:", "pack (default):", 1)) for a in plan.assignments[decided:])
+        plan = replace(plan, assignments=plan.assignments[:decided] + rest)
     return plan
 
 
@@ -106,7 +105,7 @@ def largest(ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, 
     """World sizes within `ranges` (role → least, most) for which `fits` is true.
 
     All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next size that fits, until
-    none can. If even the least do not fit, they are the answer.
+    none can. Where many fit, all grow by many at once. If even the least do not fit, they are the answer.
     """
     most = {role: high for role, (_, high) in ranges.items()}
     if fits(most):
@@ -114,11 +113,13 @@ def largest(ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, 
     sizes = {role: low for role, (low, _) in ranges.items()}
     growing = list(ranges) if fits(sizes) else []
     while growing:
+        for step in (1 << bit for bit in reversed(range(1, 14))):
+            leap = sizes | {role: min(sizes[role] + step, most[role]) for role in growing}
+            sizes = leap if fits(leap) else sizes
         for role in list(growing):
-            larger = range(sizes[role] + 1, ranges[role][1] + 1)
+            larger = range(sizes[role] + 1, min(sizes[role] + GAP, most[role]) + 1)
             found = next((size for size in larger if fits({**sizes, role: size})), None)
             if found is None:
                 growing.remove(role)
-            else:
-                sizes[role] = found
+            sizes[role] = found or sizes[role]
     return sizes

@@ -44,3 +44,15 @@ def test_no_role_could_have_one_more(ranges: dict[str, tuple[int, int]], room: i
             assert sizes[role] == most or not fits({**sizes, role: sizes[role] + 1})
     else:
         assert sizes == {role: least for role, (least, _) in ranges.items()}
+
+
+def test_a_range_far_beyond_the_room_costs_few_plans() -> None:
+    plans = 0
+
+    def fits(sizes: dict[str, int]) -> bool:
+        nonlocal plans
+        plans += 1
+        return sizes["a"] + 2 * sizes["b"] <= 3000
+
+    assert largest({"a": (1, 8000), "b": (1, 8000)}, fits) == {"a": 1000, "b": 1000}  # type: ignore[arg-type]
+    assert plans < 500

@@ -1,0 +1,129 @@
+"""`rolemesh check`: measure the nodes of a cluster, without a job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from rolemesh.api.command import Command
+from rolemesh.cli._output import print_json
+from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError
+from rolemesh.job.engine import RunHandle
+from rolemesh.job.run import JobRun, engine_named
+from rolemesh.runs.run import runs_folder
+from rolemesh_checks.probe import MOST_NODES, NodeResult, found, probing
+
+__all__ = ["CheckVerb", "check"]
+
+USUAL = ("memory", "matmul", "disk", "shm", "network")
+
+
+class CheckVerb(Command):
+    """`rolemesh check`."""
+
+    help: ClassVar[str] = "Measure the nodes of a cluster: memory, processors or GPUs, disk, shared memory, network."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """The verb."""
+        return check
+
+
+def check(
+    checks: Annotated[
+        list[str] | None, typer.Argument(metavar="[CHECK]...", help=f"Which; default: {' '.join(USUAL)}.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="local or ray.", show_default="ray with --address, else local")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="The Ray to measure: auto, or its address.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Emulate these nodes on this machine: '3x(cpu=1)'.")] = None,
+    gpus: Annotated[float, typer.Option(help="GPUs to take on each node while it is measured.", min=0)] = 0.0,
+    slower: Annotated[
+        float | None,
+        typer.Option(help="A node fails that is so many times slower than the others.", show_default="as each check"),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a check may take on a node.", min=1)] = 60.0,
+    as_json: JsonFlag = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Measure every node that has room, before a job needs it.
+
+    The checks are those that job files list under plugins.checks, from whatever distribution. They run one after the
+    other on each node, on all nodes at once; a node fails that a check fails on, or that is much slower than the
+    others. For the network check the runs folder must be one folder on all nodes.
+
+    Exit code: 0 all nodes are fit, 1 some are not, or could not be measured, 2 nothing was measured.
+
+    Examples:
+
+      rolemesh check
+
+      rolemesh check --address auto --gpus 8 matmul network --json
+
+      rolemesh check --address auto --slower 1.5
+    """
+    chosen = {"backend": backend or ("ray" if address else "local")}
+    chosen |= {name: value for name, value in (("address", address), ("nodes", nodes)) if value}
+    engine = engine_named("durable")
+    try:
+        options = engine.options_for(chosen)(**chosen)
+    except ValidationError as error:
+        raise JobFileError(str(error), where="rolemesh check", remedy="see rolemesh check --help") from error
+    console = Console(stderr=True)
+    runs = runs_folder(runs_dir)
+    runs.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".check-", dir=runs))
+    results: list[NodeResult] = []
+    why = ""
+
+    def finish(run: JobRun, handle: RunHandle) -> int:
+        nonlocal why
+        with console.status("measuring …"):
+            result = handle.wait(lambda: handle.stop("rolemesh check was interrupted"))
+        results.extend(found(run.run_dir))
+        if result is None or result["status"] != "done":
+            why = str(result["message"]) if result else "the job that measures has died"
+        return EXIT_DONE
+
+    job = probing(checks or list(USUAL), f"check-{os.getpid()}", gpus=gpus, slower=slower, timeout_s=timeout)
+    try:
+        run = JobRun(
+            job.validate(), engine, options, folder, lambda text: console.print(text, style="dim"), False, finish
+        )
+        run.run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not results:
+        raise JobFailedError(f"no node was measured: {why}", where="rolemesh check", remedy="is there a free node?")
+    fit = all(not each.unfit for each in results) and not why
+    if as_json:
+        print_json({"fit": fit, "nodes": [each.told() for each in results], "message": why})
+    else:
+        Console().print(_table(results))
+        if why and all(not each.unfit for each in results):
+            console.print(f"✘ {why}", style="red", markup=False)
+        if len(results) == MOST_NODES:
+            console.print(f"no more than {MOST_NODES} nodes are measured at once")
+    raise typer.Exit(EXIT_DONE if fit else EXIT_FAILED)
+
+
+def _table(results: list[NodeResult]) -> Table:
+    names = list(dict.fromkeys(name for each in results for name in each.values))
+    table = Table(box=None, pad_edge=False)
+    for title in ("node", *names, ""):
+        table.add_column(title, justify="right" if title in names else "left", overflow="fold")
+    for each in results:
+        numbers = (f"{each.values[name]:,.4g}" if name in each.values else "–" for name in names)
+        table.add_row(each.node, *numbers, f"✘ {each.unfit}" if each.unfit else "✔")
+    return table

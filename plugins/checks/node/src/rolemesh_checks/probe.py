@@ -1,0 +1,75 @@
+"""The job that measures nodes: one rank on each, which does nothing, behind the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh import Job, flow
+from rolemesh.api.observer import Event
+from rolemesh.runs.run import EVENTS_FILE
+
+__all__ = ["MOST_NODES", "NodeResult", "found", "present", "probing"]
+
+MOST_NODES = 4096
+ROLE = "node"
+LITTLE = 0.01
+"""CPUs that a rank needs which does nothing: also a node whose job leaves it nothing else is measured."""
+
+
+@flow
+def nodes(job):  # type: ignore[no-untyped-def]
+    """Every node's rank is there."""
+    job.node.present()
+
+
+def present() -> None:
+    """Nothing more than that."""
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """What a node was found to be: numbers by ``<check>.<name>``, and why it is unfit, "" if it is not."""
+
+    node: str
+    values: dict[str, float]
+    unfit: str
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"node": self.node, "fit": not self.unfit, "unfit": self.unfit, "values": self.values}
+
+
+def probing(checks: Sequence[str], name: str, *, gpus: float, slower: float | None, timeout_s: float) -> Job:
+    """As many ranks as there are nodes with room, each on one of its own."""
+    options: dict[str, Any] = {"timeout_s": timeout_s, **({"slower": slower} if slower else {})}
+    spread = {"spread": {ROLE: {"over": "node", "most": 1}}}
+    job = Job(name, steps=1, observers=[], plugins={"checks": [{"use": check, "options": options} for check in checks]})
+    job.role(
+        ROLE,
+        use="function",
+        world_size={"min": 1, "max": MOST_NODES},
+        resources={"cpu": LITTLE, **({"gpu": gpus} if gpus else {})},
+        options={"target": "rolemesh_checks.probe:present"},
+    )
+    return job.placement("separation", **spread).flow("rolemesh_checks.probe:nodes")
+
+
+def found(run_dir: Path) -> list[NodeResult]:
+    """What has been measured of each node, by name."""
+    results: dict[str, NodeResult] = {}
+    for line in (run_dir / EVENTS_FILE).read_bytes().splitlines():
+        event = msgspec.json.decode(line, type=Event)
+        if event.kind != "node_checked":
+            continue
+        values = {
+            f"{measured['check']}.{number}": value
+            for measured in event.data["measured"]
+            for number, value in measured.get("values", {}).items()
+        }
+        results[event.data["node"]] = NodeResult(event.data["node"], values, event.data.get("unfit", ""))
+    return [results[node] for node in sorted(results)]
