@@ -31,6 +31,8 @@ NAMES = (
     "grpo",
     "launch",
     "flash",
+    "deepspeed_step",
+    "pretrain",
 )
 
 

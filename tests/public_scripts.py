@@ -162,7 +162,7 @@ def glue(folder: Path) -> None:
     (where / "README.md").write_text(f"---\nconfigs:\n  - config_name: mrpc\n    data_files:\n{configs}---\n")
     (folder / "glue").mkdir()
     (folder / "glue/glue.py").write_text(
-        "import datasets, evaluate\n"
+        "import datasets\nimport evaluate\n"
         "class Glue(evaluate.Metric):\n"
         "    def _info(self):\n"
         "        one = datasets.Value('int64')\n"
@@ -181,8 +181,7 @@ def llama(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size = _tokenizer(
-        folder / "tiny",
-        {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+        folder / "tiny", {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     )
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -198,6 +197,10 @@ def llama(folder: Path) -> None:
     (folder / "alpaca_data.json").write_text(json.dumps(rows))
     (folder / "tatsu-lab/alpaca").mkdir(parents=True)
     (folder / "tatsu-lab/alpaca/train.json").write_text(json.dumps(rows))
+    (folder / "texts").mkdir()
+    (folder / "texts/train.json").write_text(
+        json.dumps([{"text": f"{row['instruction']} {row['output']}"} for row in rows])
+    )
     zero: dict[str, Any] = {
         "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2},
         "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}, "bf16": {"enabled": True},
@@ -260,7 +263,7 @@ SCRIPTS = (
     Public("-m accelerate.test_utils.scripts.test_sync", workers=2),
     Public(
         "-m trl.scripts.sft",
-        "--model_name_or_path tiny --dataset_name nowhere --output_dir out --use_cpu --max_steps 12",
+        "--model_name_or_path tiny --dataset_name texts --output_dir out --report_to none --use_cpu --max_steps 12",
         2, llama, figure=r"'train_loss': '?([^',]+)",
     ),
     Public(
@@ -333,9 +336,7 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
 def compare(public: Public, folder: Path) -> tuple[list[str], End, End]:
     """Run it both ways; what is wrong, and how both have ended."""
     calm = run(public, folder, (str(BIN / "torchrun"), "--standalone"))
-    killed = run(
-        public, folder, (str(BIN / "rolemesh"), "launch"), f"{public.workers - 1}:{public.kill}"
-    )
+    killed = run(public, folder, (str(BIN / "rolemesh"), "launch"), f"{public.workers - 1}:{public.kill}")
     wrong = []
     if calm.code or not calm.ranks:
         wrong.append(f"torchrun: exit code {calm.code}, {len(calm.ranks)} ranks have stepped")
@@ -344,7 +345,8 @@ def compare(public: Public, folder: Path) -> tuple[list[str], End, End]:
     if {found["life"] for found in killed.ranks.values()} != {1}:
         wrong.append("nobody was killed")
     ends = [
-        {rank: (found["steps"], found["digest"] if public.seeded else "") for rank, found in end.ranks.items()} for end in (calm, killed)
+        {rank: (found["steps"], found["digest"] if public.seeded else "") for rank, found in end.ranks.items()}
+        for end in (calm, killed)
     ]
     if ends[0] != ends[1]:
         wrong.append(f"parameters: {ends[0]} and {ends[1]}")

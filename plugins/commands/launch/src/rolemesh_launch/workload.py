@@ -42,7 +42,8 @@ class ScriptOptions(BaseModel, extra="forbid"):
         default=False, description="Leave the number of threads to the script, instead of one per process."
     )
     environment: dict[str, str | None] = Field(
-        default={}, description="What its environment has besides, or has not (null), whatever rolemesh's processes have."
+        default={},
+        description="What its environment has besides, or has not (null), whatever rolemesh's processes have.",
     )
 
 
