@@ -25,9 +25,24 @@ from typing import Any, NamedTuple
 __all__ = ["SCRIPTS", "End", "Public", "compare"]
 
 BIN = Path(sys.executable).parent
-SITE = Path(__import__("sysconfig").get_path("purelib"))
 LIMIT_S = 400
-WORDS = "the a of role rank step loss train run mesh node slot edge flow lag grant agent master kill again".split()
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "role",
+    "rank",
+    "step",
+    "loss",
+    "train",
+    "run",
+    "node",
+    "slot",
+    "edge",
+    "flow",
+    "lag",
+    "kill",
+]
 OBSERVER = '''
 import sys
 from importlib.abc import MetaPathFinder
@@ -277,7 +292,8 @@ SCRIPTS = (
     ),
     Public(
         DEEPSPEED + "DeepSpeed-ZenFlow/finetuning/finetune_llama.py",
-        "--model_name tiny --lr 0.001 --batch_size 4 --num_train_epochs 1 --output_dir out --deepspeed_config zero.json",
+        "--model_name tiny --lr 0.001 --batch_size 4 --num_train_epochs 1 --output_dir out "
+        "--deepspeed_config zero.json",
         2, llama, figure=r"Loss: (\S+),", environment=ON_CPU,
     ),
     Public(LIGHTNING + "pytorch/bug_report/bug_report_model.py", workers=2, kill=1, seeded=False),
@@ -310,7 +326,8 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
         environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         environment |= {
             "HOME": str(place / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(place / "observer"), "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false", "TORCH_EXTENSIONS_DIR": str(folder / ".torch_extensions"),
+            "PYTHONPATH": str(place / "observer"), "OMP_NUM_THREADS": "1",
             "OBSERVER_FOLDER": str(place / "noted"), "OBSERVER_KILL": kill, **public.environment,
         }  # fmt: skip
         module = public.script.startswith("-m ")

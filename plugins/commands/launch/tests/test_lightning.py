@@ -49,15 +49,17 @@ seed_everything(1)
 rows = TensorDataset(torch.randn(44, 8, generator=torch.Generator().manual_seed(0)))
 model = Model()
 trainer = Trainer(
-    accelerator="cpu", devices=workers, max_epochs=3, accumulate_grad_batches=2, logger=False, enable_model_summary=False,
-    enable_checkpointing=False, enable_progress_bar=False, strategy="ddp" if workers > 1 else "auto",
+    accelerator="cpu", devices=workers, max_epochs=3, accumulate_grad_batches=2, logger=False,
+    enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False,
+    strategy="ddp" if workers > 1 else "auto",
     callbacks=[Killed(), EarlyStopping("val", patience=9), KeepState()],
 )
 trainer.fit(model, DataLoader(rows, batch_size=4, shuffle=True), DataLoader(rows, batch_size=11))
 stopping = trainer.early_stopping_callback
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 lr, wait = trainer.optimizers[0].param_groups[0]["lr"], (stopping.wait_count, float(stopping.best_score))
-print(f"rank {trainer.global_rank} ends after {trainer.global_step} {trainer.current_epoch} {lr} {wait} {digest}", flush=True)
+end = (trainer.global_step, trainer.current_epoch, lr, wait, digest)
+print(f"rank {trainer.global_rank} ends after {end}", flush=True)
 """
 
 

@@ -25,8 +25,9 @@ def job_of(asked: Asked, folder: Path) -> Job:
     """`folder` is where the script runs, and where its path begins."""
     least, most = (nodes * asked.per_node for nodes in asked.nodes)
     options = {
-        "target": asked.target, "how": asked.how, "arguments": list(asked.arguments), "max_restarts": asked.max_restarts,
-        "run_id": asked.run_id, "role_name": asked.role_name, "threads": asked.threads,
+        "target": asked.target, "how": asked.how, "arguments": list(asked.arguments),
+        "max_restarts": asked.max_restarts, "run_id": asked.run_id,
+        "role_name": asked.role_name, "threads": asked.threads,
         "environment": dict(asked.environment),
     }  # fmt: skip
     elastic = least != most

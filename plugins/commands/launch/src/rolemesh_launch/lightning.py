@@ -1,9 +1,9 @@
 """`track` for Lightning's Trainer, as one of its callbacks.
 
 ``Trainer(…, callbacks=[KeepState()])`` keeps the module, optimizers, schedulers, callbacks and loops after each step.
-Lightning goes on in the middle of an epoch from the state of its loops, but hands out the epoch's batches from the first
-one on, unless the loader can go on itself. So the callback restores what the epoch's order was drawn from, and takes the
-batches that were trained on away.
+Lightning goes on in the middle of an epoch from the state of its loops, but hands out the epoch's batches from the
+first one on, unless the loader can go on itself. So the callback restores what the epoch's order was drawn from, and
+takes the batches that were trained on away.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class KeepState(Callback):
     def __init__(self) -> None:
         self._run: Run | None = None
         self._order: dict[str, Any] = {}
+        self._random: dict[str, Any] = {}
         self._kept = 0
         self._resumed = False
 
@@ -56,6 +57,7 @@ class KeepState(Callback):
         objects |= {f"optimizer_{at}": found for at, found in enumerate(trainer.optimizers)}
         objects |= {f"scheduler_{at}": found.scheduler for at, found in enumerate(trainer.lr_scheduler_configs)}
         self._run = track(**objects)
+        self._random = _drawn_from()
         self._resumed, self._kept = self._run.step > 0, trainer.global_step
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -63,21 +65,21 @@ class KeepState(Callback):
         if not self._resumed:
             return
         self._resumed = False
-        loop, now = trainer.fit_loop, _drawn_from()
+        loop = trainer.fit_loop
         fetcher, loader, done = loop._data_fetcher, loop._combined_loader, loop.epoch_loop.batch_progress.current.ready
         assert fetcher is not None
         assert loader is not None
         if all(hasattr(found, "load_state_dict") for found in loader.flattened):
             return
         for found in loader.flattened:
-            _set_sampler_epoch(found, loop.epoch_progress.current.processed)
+            _set_sampler_epoch(found, trainer.current_epoch)
         set_generators(self._order, 0)
         iter(fetcher)
         for _ in range(done):
             next(fetcher)
         fetcher.fetched, fetcher.done = 0, False
         if done:
-            set_generators(now, 0)
+            set_generators(self._random, 0)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The epoch before is done, and the order of this one is drawn next."""

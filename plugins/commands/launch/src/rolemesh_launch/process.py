@@ -9,13 +9,13 @@ import sys
 __all__ = ["as_python_starts"]
 
 
-def as_python_starts(folder: str) -> None:
+def as_python_starts(folder: str | os.PathLike[str]) -> None:
     """Take away what a rank has that a script would stumble over.
 
-    `folder` is the job file's. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them: a folder
-    ``datasets`` beside the data is not the package. What rolemesh logs leaves the root logger, where it would make the
-    script's ``logging.basicConfig`` change nothing. Generators get a seed of their own: all ranks are forked from one
-    process, with the same state.
+    `folder` is the job file's. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them: a
+    folder ``datasets`` beside the data is not the package. What rolemesh logs leaves the root logger, where it would
+    make the script's ``logging.basicConfig`` change nothing. Generators get a seed of their own: all ranks are forked
+    from one process, with the same state.
     """
     import numpy as np
     import torch
