@@ -267,15 +267,19 @@ SCRIPTS = (
         for path in (
             "nlp_example.py", "complete_nlp_example.py", "by_feature/gradient_accumulation.py",
             "by_feature/local_sgd.py", "by_feature/ddp_comm_hook.py", "by_feature/early_stopping.py",
-            "by_feature/multi_process_metrics.py", "by_feature/automatic_gradient_accumulation.py",
+            "by_feature/multi_process_metrics.py",
         )
+    ),
+    Public(
+        ACCELERATE + "by_feature/automatic_gradient_accumulation.py", "--cpu", 2, glue, kill=2,
+        figure=r"epoch \d+: (.*)",
     ),
     Public(
         ACCELERATE + "by_feature/checkpointing.py", "--cpu --checkpointing_steps epoch --output_dir out", 2, glue,
         kill=8, figure=r"epoch \d+: (.*)",
     ),
     Public("-m accelerate.test_utils.scripts.test_script", workers=2),
-    Public("-m accelerate.test_utils.scripts.test_sync", workers=2),
+    Public("-m accelerate.test_utils.scripts.test_sync", workers=2, seeded=False),
     Public(
         "-m trl.scripts.sft",
         "--model_name_or_path tiny --dataset_name texts --output_dir out --report_to none --use_cpu --max_steps 12",
