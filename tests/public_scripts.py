@@ -119,7 +119,7 @@ def tokens(folder: Path) -> None:
     """``data/shakespeare_char`` of nanoGPT."""
     import numpy as np
 
-    (folder / "data/shakespeare_char").mkdir(parents=True)
+    (folder / "data/shakespeare_char").mkdir(parents=True, exist_ok=True)
     for name in ("train", "val"):
         np.random.default_rng(0).integers(0, 60, 4000).astype(np.uint16).tofile(
             folder / f"data/shakespeare_char/{name}.bin"
