@@ -390,7 +390,7 @@ def main(arguments: list[str]) -> int:
         bad += bool(wrong)
         steps = {found["steps"] for found in killed.ranks.values()}
         print(
-            f"{'✘' if wrong else '✔'} {public.script} | workers {public.workers} | killed before step {public.kill + 1}"
+            f"{'✘' if wrong else '✔'} {public.script} | workers {public.workers} | killed in step {public.kill}"
             f" of {sorted(steps)} | {killed.figure or '-'} | {calm.seconds:.0f} s, {killed.seconds:.0f} s",
             flush=True,
         )
