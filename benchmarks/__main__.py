@@ -31,7 +31,6 @@ NAMES = (
     "grpo",
     "launch",
     "flash",
-    "deepspeed_step",
     "pretrain",
 )
 
