@@ -31,6 +31,7 @@ NAMES = (
     "grpo",
     "launch",
     "flash",
+    "pretrain",
 )
 
 

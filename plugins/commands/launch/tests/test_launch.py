@@ -17,9 +17,14 @@ import pytest
 
 BIN = Path(sys.executable).parent
 TELL = """
-import json, os, sys
+import json, logging, os, sys, tempfile
 from pathlib import Path
-told = {"env": dict(os.environ), "argv": sys.argv, "cwd": os.getcwd(), "name": __name__, "path": sys.path[0]}
+import torch
+told = {
+    "env": dict(os.environ), "argv": sys.argv, "cwd": os.getcwd(), "name": __name__, "file": __file__,
+    "path": sys.path, "handlers": str(logging.getLogger().handlers), "level": logging.getLogger().level,
+    "threads": torch.get_num_threads(), "temporary": tempfile.gettempdir(), "seed": torch.initial_seed(),
+}
 Path(f"told-{os.environ['RANK']}.json").write_text(json.dumps(told))
 """
 TRAIN = """
@@ -73,6 +78,7 @@ if how == "wait":
     print(f"rank {rank} has saved", flush=True)
 """
 TORCHRUN_ONLY = {"LC_CTYPE"}
+ROLEMESH_ONLY = {"ROLEMESH_JOB", "CUDA_VISIBLE_DEVICES"}
 DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
 """What differs between two runs of torchrun, too."""
 
@@ -130,14 +136,41 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
     assert done.returncode == 0, done.stderr
     ours = list(told(folder))
     assert len(theirs) == len(ours) == 2 * nodes
+    assert len({found.pop("seed") for found in (*theirs, *ours)}) == 4 * nodes, "every process has another"
     for one, other in zip(theirs, ours, strict=True):
         wanted, found = one.pop("env"), other.pop("env")
         assert isinstance(wanted, dict)
         assert isinstance(found, dict)
         assert other == one
         names = wanted.keys() - TORCHRUN_ONLY
-        assert not names - found.keys()
+        assert names == found.keys() - TORCHRUN_ONLY - ROLEMESH_ONLY
         assert {name: found[name] for name in names - DIFFERENT} == {name: wanted[name] for name in names - DIFFERENT}
+
+
+def test_what_the_person_has_set_is_what_a_worker_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**plain(), "OMP_NUM_THREADS": "3", "TMPDIR": str(folder), "TOKENIZERS_PARALLELISM": "true"}
+    (folder / "scripts").mkdir()
+    (folder / "tell.py").rename(folder / "scripts/tell.py")
+    monkeypatch.setattr(sys.modules[__name__], "plain", lambda: given)
+    found = []
+    for command in (("torchrun",), ("rolemesh", "launch", "--max-restarts", "0")):
+        done = run(folder, *command, "./scripts/../scripts/tell.py", "a")
+        assert done.returncode == 0, done.stderr
+        (one,) = told(folder)
+        found.append({name: value for name, value in one.items() if name not in ("env", "seed")})
+        assert given.items() <= dict(one["env"]).items()  # type: ignore[call-overload]
+    assert found[0] == found[1]
+
+
+def test_a_worker_sees_the_devices_of_its_node_as_under_torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**plain(), "CUDA_VISIBLE_DEVICES": "7,3"}
+    monkeypatch.setattr(sys.modules[__name__], "plain", lambda: given)
+    done = run(
+        folder, "rolemesh", "launch", "--nproc-per-node", "2", "--nodes", "1x(cpu=2,gpu=2)",
+        "--set", "roles.worker.resources.gpu=1", "--no-python", "sh", "-c", "echo $LOCAL_RANK of $CUDA_VISIBLE_DEVICES",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) >= {"0 of 7,3", "1 of 7,3"}
 
 
 def digests(text: str) -> set[str]:

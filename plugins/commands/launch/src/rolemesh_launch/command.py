@@ -17,7 +17,7 @@ from rolemesh.errors import JobFileError
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.run import runs_folder
-from rolemesh_launch.flags import Asked, ignored, job_name, node_range, processes, std
+from rolemesh_launch.flags import OWN_VARIABLES, Asked, ignored, job_name, node_range, processes, std
 from rolemesh_launch.job import job_of
 from rolemesh_launch.watching import Printing, finish, say
 
@@ -143,7 +143,8 @@ def launch(
     machine = cluster.nodes[0]
     per_node = processes(nproc_per_node, max(1, os.cpu_count() or 1), int(machine.gpu))
     least, most = node_range("1" if standalone else nnodes)
-    on_gpus = machine.gpu >= per_node and nproc_per_node in ("auto", "gpu")
+    on_gpus = machine.gpu >= per_node and nproc_per_node != "cpu"
+    one_thread = {"OMP_NUM_THREADS": "1"} if per_node > 1 else {}
     asked = Asked(
         target=target,
         how="module" if module else "executable" if no_python and not run_path else "path",
@@ -155,7 +156,8 @@ def launch(
         run_id=rdzv_id or (str(uuid.uuid4()) if standalone or not rdzv_backend else "none"),
         role_name=role,
         hang_after_s=hang_after or None,
-        threads=per_node == 1,
+        threads=per_node == 1 and "OMP_NUM_THREADS" not in os.environ,
+        environment={name: os.environ.get(name, one_thread.get(name)) for name in OWN_VARIABLES},
         grace_s=shutdown_timeout,
         name=name or job_name(target),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from rolemesh.errors import JobFileError
 from rolemesh_launch.program import How
 
-__all__ = ["Asked", "Std", "ignored", "job_name", "node_range", "processes", "std"]
+__all__ = ["OWN_VARIABLES", "Asked", "Std", "ignored", "job_name", "node_range", "processes", "std"]
 
 IGNORED = {
     "one command starts all nodes, and processes meet through rolemesh": (
@@ -32,6 +32,13 @@ REFUSED = {
 """Those that a script could not do without, and what to do."""
 
 
+OWN_VARIABLES = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "TOKENIZERS_PARALLELISM",
+    "PYTORCH_NVML_BASED_CUDA_CHECK", "PYTHONUNBUFFERED", "SPT_NOENV", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
+"""What rolemesh's own processes set for themselves: a script finds them as they are where the command is given."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """A script, and how it is to be run. `nodes` are the fewest and the most."""
@@ -47,6 +54,7 @@ class Asked:
     role_name: str = "default"
     hang_after_s: float | None = None
     threads: bool = False
+    environment: Mapping[str, str | None] = field(default_factory=dict)
     grace_s: float = 5.0
     name: str = "script"
     overrides: tuple[str, ...] = field(default=())

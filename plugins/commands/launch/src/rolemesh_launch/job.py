@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ from rolemesh_launch.flags import Asked
 __all__ = ["ROLE", "job_of", "script"]
 
 ROLE = "worker"
+LOADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""What libraries read when they are loaded, which is before there is a script."""
 
 
 @flow
@@ -23,10 +24,11 @@ def script(job):  # type: ignore[no-untyped-def]
 def job_of(asked: Asked, folder: Path) -> Job:
     """`folder` is where the script runs, and where its path begins."""
     least, most = (nodes * asked.per_node for nodes in asked.nodes)
-    target = os.path.relpath(Path(folder, asked.target), folder) if asked.how == "path" else asked.target
     options = {
-        "target": target, "how": asked.how, "arguments": list(asked.arguments), "max_restarts": asked.max_restarts,
-        "run_id": asked.run_id, "role_name": asked.role_name, "threads": asked.threads,
+        "target": asked.target, "how": asked.how, "arguments": list(asked.arguments),
+        "max_restarts": asked.max_restarts, "run_id": asked.run_id,
+        "role_name": asked.role_name, "threads": asked.threads,
+        "environment": dict(asked.environment),
     }  # fmt: skip
     elastic = least != most
     rooms = [{"use": "room", "options": {"per_node": asked.per_node}}]
@@ -41,6 +43,7 @@ def job_of(asked: Asked, folder: Path) -> Job:
         ROLE,
         use="script",
         world_size={"min": least, "max": most} if elastic else least,
+        runtime_env={"env_vars": {name: asked.environment[name] for name in LOADED if asked.environment.get(name)}},
         resources={"cpu": 1, **({"gpu": asked.gpus} if asked.gpus else {})},
         options=options,
     )

@@ -90,7 +90,7 @@ class Program:
         sys.argv = [path, *self._arguments]
         sys.path.insert(0, str(Path(path).resolve().parent))
         main = ModuleType("__main__")
-        main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
+        main.__dict__.update(__file__=os.path.join(os.getcwd(), path), __cached__=None, __builtins__=__builtins__)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         sys.modules["__main__"] = main
         exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,6 +17,7 @@ from rolemesh import OptionsError, RankContext, State, Workload, operator
 from rolemesh_durable.sources import Gathered
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
+from rolemesh_launch.process import as_python_starts
 from rolemesh_launch.program import Program, ProgramExit, of_script
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
@@ -38,6 +40,10 @@ class ScriptOptions(BaseModel, extra="forbid"):
     role_name: str = Field(default="default", description="What ROLE_NAME says.")
     threads: bool = Field(
         default=False, description="Leave the number of threads to the script, instead of one per process."
+    )
+    environment: dict[str, str | None] = Field(
+        default={},
+        description="What its environment has besides, or has not (null), whatever rolemesh's processes have.",
     )
 
 
@@ -73,6 +79,7 @@ class Script(Workload):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         options, at = ctx.options, ctx.rendezvous
+        as_python_starts(ctx.base)
         self._ctx, self._steps, self._counted = ctx, 0, 0
         self._objects: Mapping[str, tracking.Stateful] | None = None
         self._left: State = Gathered()
@@ -96,6 +103,10 @@ class Script(Workload):
             str(errors),
         )  # fmt: skip
         os.environ.update(variables(worker))
+        self._see_devices()
+        for name, value in options.environment.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        tempfile.tempdir = None
         if options.threads:
             for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
                 os.environ.pop(name, None)
@@ -103,6 +114,15 @@ class Script(Workload):
         self._program = Program(options.target, options.how, options.arguments)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         register_optimizer_step_post_hook(self._stepped)
+
+    def _see_devices(self) -> None:
+        """Those of all ranks of the node, in their order: a script takes its own by LOCAL_RANK."""
+        ctx, name = self._ctx, "CUDA_VISIBLE_DEVICES"
+        if ctx.local_world_size > 1 and os.environ.get(name):
+            first = ctx.rank - ctx.local_rank
+            self._store.set(f"devices/{ctx.rank}", os.environ[name])
+            held = (self._store.get(f"devices/{first + at}").decode() for at in range(ctx.local_world_size))
+            os.environ[name] = ",".join(dict.fromkeys(",".join(held).split(",")))
 
     @operator()
     def step(self) -> None:

@@ -1,0 +1,100 @@
+"""A training step of the workload `deepspeed` beside the same step of a script under DeepSpeed's own launcher.
+
+And SIGKILL of a worker of a DeepSpeed script → every worker's next step, under `rolemesh launch` and torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from benchmarks.launch import COMMANDS, WORKERS, Script
+from benchmarks.report import Report, ratios
+from benchmarks.running import JOBS, ROOT, BenchmarkError, run_job
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+WARM_UP = 3
+LIMIT = 1.05
+
+
+def measure(quick: bool) -> Report:
+    """At most 1.05 times the step of DeepSpeed's launcher, at each stage of ZeRO; 12 million parameters, two ranks."""
+    report = Report("deepspeed_step", "a step of DeepSpeed: the workload, and a script under its own launcher", quick)
+    rounds, steps = (1, 8) if quick else (2, 30)
+    report.settings = {"rounds": rounds, "steps": steps, "ranks": WORKERS, "kills": kills(quick), "model": MODEL}
+    with tempfile.TemporaryDirectory(prefix="rolemesh-bench-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        for stage in (1, 2, 3):
+            ours, theirs = [], []
+            for number in range(rounds):
+                for way in (job, launched) if number % 2 else (launched, job):
+                    (ours if way is job else theirs).append(way(folder, stage, steps))
+            report.row(f"ZeRO {stage}: deepspeed's launcher", "ms", theirs)
+            report.row(f"ZeRO {stage}: the workload", "ms", ours)
+            report.claim(f"ZeRO {stage}: the workload / the launcher", ratios(ours, theirs), at_most=LIMIT)
+    again: dict[str, list[float]] = {}
+    for name, command in COMMANDS.items():
+        with Script(command, kills(quick), JOBS / "launched_deepspeed.py") as script:
+            again[name] = [script.kill(life, victim=life % WORKERS) for life in range(kills(quick))]
+        report.row(
+            f"a script with ZeRO 2, {name}: SIGKILL of a worker → every worker has done a step", "s", again[name]
+        )
+    report.claim("SIGKILL → the next step: rolemesh launch / torchrun", ratios(*again.values()), at_most=1.0)
+    report.notes.append("deepspeed 0.19.8 has no elastic agent of its own any more: its users are left with torchrun's")
+    return report
+
+
+def kills(quick: bool) -> int:
+    """How often a worker is killed under either command."""
+    return 1 if quick else 3
+
+
+def job(folder: str, stage: int, steps: int) -> float:
+    """Milliseconds from one step's end to the next one's, the median."""
+    options = [
+        f"roles.trainer.options.model={folder}",
+        f"roles.trainer.options.config={{zero_optimization: {{stage: {stage}}}}}",
+        f"steps={steps}",
+    ]
+    with run_job(JOBS / "deepspeed.yaml", *options) as run_dir:
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return 1e3 * median(b["time"] - a["time"] for a, b in pairwise(lines[WARM_UP:]))
+
+
+def launched(folder: str, stage: int, steps: int) -> float:
+    """Milliseconds of a step, the median."""
+    out = Path(folder, "seconds.json")
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
+    command += [str(JOBS / "deepspeed_script.py"), folder, str(stage), str(steps), str(out)]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "LOCAL_SIZE": "2",
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode or not out.exists():
+        raise BenchmarkError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    seconds: list[float] = json.loads(out.read_text())
+    out.unlink()
+    return 1e3 * median(seconds[WARM_UP:])

@@ -1,0 +1,48 @@
+"""What the job of `deepspeed_step` does, as a script of DeepSpeed's own launcher: seconds of each step, of rank 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import deepspeed
+import numpy as np
+import torch
+from benchmarks.jobs.deepspeed_rows import rows
+from transformers import AutoConfig, AutoModelForCausalLM
+
+
+def main(folder: str, stage: int, steps: int, out: str) -> None:
+    torch.set_num_threads(1)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # as the workload has it: no compiling
+    deepspeed.init_distributed("gloo")
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage},
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    seconds = []
+    for step in range(steps):
+        began = time.perf_counter()
+        ids = torch.from_numpy(np.array_split(rows(step), size)[rank]).long()
+        loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+        engine.backward(loss)
+        engine.step()
+        seconds.append(time.perf_counter() - began)
+    if rank == 0:
+        with open(out, "w", encoding="utf-8") as file:
+            json.dump(seconds, file)
+
+
+if __name__ == "__main__":
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main(given[0], int(given[1]), int(given[2]), given[3])

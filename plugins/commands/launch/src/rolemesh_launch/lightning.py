@@ -1,0 +1,127 @@
+"""`track` for Lightning's Trainer, as one of its callbacks.
+
+``Trainer(…, callbacks=[KeepState()])`` keeps the module, optimizers, schedulers, callbacks and loops after each step.
+Lightning goes on in the middle of an epoch from the state of its loops, but hands out the epoch's batches from the
+first one on, unless the loader can go on itself. So the callback restores what the epoch's order was drawn from, and
+takes the batches that were trained on away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from rolemesh_launch.states import generators, set_generators
+from rolemesh_launch.tracking import Run, track
+
+__all__ = ["KeepState"]
+
+
+class _State:
+    """A `Stateful` of two functions."""
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        self.state_dict, self.load_state_dict = get, put
+
+
+class KeepState(Callback):
+    """Keeps what is trained after each step of an optimizer, and takes up what an earlier life has left.
+
+    Where there is no job it does nothing. Batches come in the same order in every life if the order is drawn from
+    torch's, numpy's or Python's global generators when an epoch begins, or follows from the epoch, as with Lightning's
+    own distributed sampler. The step that ends an epoch is kept when the next epoch begins, or training ends: what the
+    Trainer does at an epoch's end (validation, schedulers, callbacks) is done in every life.
+    """
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._order: dict[str, Any] = {}
+        self._random: dict[str, Any] = {}
+        self._kept = 0
+        self._resumed = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The strategy has wrapped the module, and made the optimizers."""
+        self._order = _drawn_from()
+        others = [found for found in trainer.callbacks if found is not self]  # type: ignore[attr-defined]
+        objects: dict[str, Any] = {
+            "module": pl_module,
+            "loops": trainer.fit_loop,
+            "order": _State(lambda: self._order, self._put_order),
+            "callbacks": _State(lambda: _states(others), lambda states: _put(others, states)),
+            "precision": trainer.precision_plugin,
+        }
+        objects |= {f"optimizer_{at}": found for at, found in enumerate(trainer.optimizers)}
+        objects |= {f"scheduler_{at}": found.scheduler for at, found in enumerate(trainer.lr_scheduler_configs)}
+        self._run = track(**objects)
+        self._random = _drawn_from()
+        self._resumed, self._kept = self._run.step > 0, trainer.global_step
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The loader is made: the batches of the epoch under way that were trained on are taken away."""
+        if not self._resumed:
+            return
+        self._resumed = False
+        loop = trainer.fit_loop
+        fetcher, loader, done = loop._data_fetcher, loop._combined_loader, loop.epoch_loop.batch_progress.current.ready
+        assert fetcher is not None
+        assert loader is not None
+        if all(hasattr(found, "load_state_dict") for found in loader.flattened):
+            return
+        for found in loader.flattened:
+            _set_sampler_epoch(found, trainer.current_epoch)
+        set_generators(self._order, 0)
+        iter(fetcher)
+        for _ in range(done):
+            next(fetcher)
+        fetcher.fetched, fetcher.done = 0, False
+        if done:
+            set_generators(self._random, 0)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The epoch before is done, and the order of this one is drawn next."""
+        if trainer.current_epoch and trainer.global_step > self._kept:
+            loop = trainer.fit_loop.epoch_loop
+            progress = (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress)
+            for found in progress:
+                found.reset_on_run()
+            self._order = _drawn_from()
+            self._done(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is done, and perhaps a step."""
+        if trainer.global_step > self._kept and not trainer.is_last_batch:
+            self._done(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last epoch is done."""
+        if trainer.global_step > self._kept:
+            self._done(trainer)
+
+    def _done(self, trainer: Trainer) -> None:
+        assert self._run is not None
+        self._kept = trainer.global_step
+        self._run.done()
+
+    def _put_order(self, order: dict[str, Any]) -> None:
+        self._order = order
+
+
+def _drawn_from() -> dict[str, Any]:
+    """The states of the global generators, of this rank."""
+    return {name: found.data for name, found in generators(0, 1).items()}
+
+
+def _states(callbacks: list[Callback]) -> dict[str, Any]:
+    return {found.state_key: state for found in callbacks if (state := found.state_dict())}
+
+
+def _put(callbacks: list[Callback], states: Mapping[str, Any]) -> None:
+    for found in callbacks:
+        if found.state_key in states:
+            found.load_state_dict(dict(states[found.state_key]))
