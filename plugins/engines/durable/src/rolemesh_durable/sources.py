@@ -27,7 +27,7 @@ KIND = Kind(
     "rolemesh_durable.sources:Source",
     ("rank",),
     conformance="rolemesh_testing:SourceConformance",
-    known={"files": "rolemesh-files"},
+    known={"files": "rolemesh-files", "nats": "rolemesh-nats", "redis": "rolemesh-redis"},
 )
 
 Offset: TypeAlias = Any
