@@ -42,16 +42,18 @@ class Server(Workload):
     @operator(notice=Broadcast())
     def load(self, notice: Batch) -> None:
         """Take over the newest model. Requests that are under way end with the one that they have begun with."""
-        folder, until = notice["folder"][0], time.monotonic() + READ_S
+        folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
         while True:
             try:
-                self.model = Served.read(folder, self.model)
+                self.model = Served.read(folder, before)
                 break
             except FileNotFoundError:  # a newer base has come, and removed what this manifest had named
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.01)
-        self.ctx.metric(fresh_s=time.time() - self.model.newest)
+        if before is None or before.names != self.model.names:
+            now = time.time()
+            self.ctx.metric(export_lag_s=now - float(notice["at"][0]), fresh_s=now - self.model.newest)
         self.ctx.record(served=self.model.step)
 
     def answer(self, events):

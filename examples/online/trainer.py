@@ -1,5 +1,6 @@
 """The role that learns from each event once, in the order in which they come, and exports what it has learned."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,9 @@ from model import Model, auc
 from pydantic import BaseModel, Field
 
 from rolemesh import Batch, Broadcast, Workload, operator
+
+
+COUNTS = ("seen", "published", "total", "clicks", "newest")
 
 
 class TrainerOptions(BaseModel, extra="forbid"):
@@ -28,7 +32,7 @@ class Trainer(Workload):
     def setup(self, ctx):
         self.ctx = ctx
         self.model = Model(ctx.seed)
-        self.seen, self.total, self.clicks, self.newest = 0, 0, 0, 0.0
+        self.seen, self.published, self.total, self.clicks, self.newest = 0, 0, 0, 0, 0.0
         self.names, self.bases = [], []
         self.folder = Path(ctx.run_dir, ctx.options.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -52,26 +56,29 @@ class Trainer(Workload):
 
     @operator(returns=Broadcast())
     def publish(self) -> Batch:
-        """Write what has changed, or a new base, and tell of which step it is. Its files are those of the step: a rank
-        that does the step again after a restart writes the same once more."""
-        step, whole = self.ctx.step, not self.names or len(self.names) > self.ctx.options.deltas
-        name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))
-        if whole:
-            self.names, self.bases = [], [*self.bases[-9:], step]
-        self.names.append(name)
-        write_manifest(self.folder, step, self.names, newest=self.newest, seen=self.seen)
-        return Batch({"step": np.array([step]), "folder": [str(self.folder)]})
+        """Write what has changed since the last time, or now and then a new base; one row, that says where and when.
+
+        The files' names have the step: a rank that does it again after a restart writes the same once more.
+        """
+        if not self.names or self.seen > self.published:
+            step, whole = self.ctx.step, not self.names or len(self.names) > self.ctx.options.deltas
+            name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))
+            if whole:
+                self.names, self.bases = [], [*self.bases[-9:], step]
+            self.names.append(name)
+            self.published = self.seen
+            write_manifest(self.folder, step, self.names, newest=self.newest, seen=self.seen)
+        return Batch({"folder": [str(self.folder)], "at": np.array([time.time()])})
 
     def persisted(self, step: int) -> None:
         """Nobody goes back behind `step`, so what it does not need may go."""
         clean(self.folder, before=max((base for base in self.bases if base <= step), default=0))
 
     def snapshot(self):
-        counts = {"seen": self.seen, "total": self.total, "clicks": self.clicks, "newest": self.newest}
-        return {**self.model.state(), **counts, "names": self.names, "bases": self.bases}
+        return {**self.model.state(), **{name: getattr(self, name) for name in COUNTS}, "names": self.names, "bases": self.bases}
 
     def restore(self, state):
         self.model.load_state(state)
-        for name in ("seen", "total", "clicks", "newest"):
+        for name in COUNTS:
             setattr(self, name, state[name])
         self.names, self.bases = list(state["names"]), list(state["bases"])

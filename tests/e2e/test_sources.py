@@ -121,6 +121,18 @@ def test_each_record_is_used_once_whoever_is_killed(reading: Job) -> None:
     assert reading.metrics()[-1]["records"]["total"] == sum(range(written))
 
 
+def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading: Job) -> None:
+    process = reading.start("roles.data.world_size={min: 1, max: 2}", "roles.data.options.wait_s=null")
+    until(lambda: (status := reading.status()) and status.state == "running", 60, "the job runs")
+    with ControlClient(reading.run_dir) as client:
+        client.resize({"data": 1}, "the test")
+    until(lambda: of_kind(reading, "resized"), 30, "resized")
+    assert reading.cli("stop", "--drain", "reading").returncode == 0
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, out
+    assert numbers(reading) == []
+
+
 @pytest.mark.soak
 def test_partitions_follow_a_resize(reading: Job) -> None:
     writer = Writer(reading.folder / "data", 7)

@@ -114,7 +114,8 @@ class SourceWorkload(Workload):
             if wait_s is not None and since is not None and now >= since + wait_s:
                 return False
             self._looks += 1
-            self._ctx.progress(self._looks)  # nothing to read is no hang
+            if self._ctx.progress(self._looks):  # nothing to read is no hang, and holds nobody up
+                return False
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S[1])
 
