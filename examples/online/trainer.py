@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from rolemesh import Batch, Broadcast, Workload, operator
 
-
 COUNTS = ("seen", "published", "total", "clicks", "newest")
 
 
@@ -75,7 +74,12 @@ class Trainer(Workload):
         clean(self.folder, before=max((base for base in self.bases if base <= step), default=0))
 
     def snapshot(self):
-        return {**self.model.state(), **{name: getattr(self, name) for name in COUNTS}, "names": self.names, "bases": self.bases}
+        return {
+            **self.model.state(),
+            **{name: getattr(self, name) for name in COUNTS},
+            "names": self.names,
+            "bases": self.bases,
+        }
 
     def restore(self, state):
         self.model.load_state(state)

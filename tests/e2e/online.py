@@ -152,6 +152,16 @@ class Online(Job):
                 process.kill()
             process.wait()
 
+    def seen(self) -> int:
+        """How many events were learned from by the newest line of metrics."""
+        path = self.run_dir / "metrics.jsonl"
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 16384, 0))
+            lines = file.read().split(b"\n")[1:-1]
+        return int(json.loads(lines[-1])["records"]["seen"]) if lines else 0
+
     def sums(self) -> Mapping[str, Any]:
         """What the trainer has counted."""
         found: Mapping[str, Any] = self.metrics()[-1]["records"]

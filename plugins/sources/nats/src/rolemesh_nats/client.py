@@ -88,7 +88,7 @@ class JetStreamClient(BrokerClient):
             if error.code is not None and error.code >= 500:
                 raise BrokerAway(str(error)) from error
             remedy = "let the user ask for the streams' info, make consumers of them, and purge them for trim: true"
-            raise SourceError(f"the server says: {error}", where=self._where, remedy=remedy) from error
+            raise SourceError(f"JetStream says: {error}", where=self._where, remedy=remedy) from error
         except (errors.Error, OSError, TimeoutError, asyncio.CancelledError) as error:
             self._refused(error)
             raise BrokerAway(self._said or str(error) or type(error).__name__) from error
