@@ -320,6 +320,40 @@ def test_a_server_that_is_killed_or_stopped_is_waited_for_and_each_message_comes
         own.stop()
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1's that nobody else trusts, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=rolemesh", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", *made, *names, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+@needs_server
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = certificate(tmp_path)
+    plain = Server(tmp_path)
+    plain.add(name, 1)
+    plain.stop()
+    own = Server(tmp_path, f'tls {{ cert_file: "{cert}", key_file: "{key}" }}')
+    try:
+        url = own.url.replace("nats://", "tls://")
+        trusting = Reading(url, name, ca=str(cert))
+        assert trusting.take(1) == [1]
+        other = Reading(url, name)
+        assert other.take(1, timeout_s=0.3) == []
+        assert "certificate verify failed" in caplog.text.lower()
+        for each in (trusting, other):
+            assert each.source is not None
+            each.source.close()
+    finally:
+        own.stop()
+
+
 @needs_server
 def test_many_messages_come_in_order_from_several_streams(server: Server, name: str, reading: Any) -> None:
     streams = [f"{name}-{number}" for number in range(3)]

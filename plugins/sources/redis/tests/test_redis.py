@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -9,7 +10,9 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -318,6 +321,63 @@ def test_a_server_that_is_killed_or_stopped_is_waited_for_and_each_record_comes_
         assert now.take(1) == [7]
     finally:
         own.stop()
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1's that nobody else trusts, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=rolemesh", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", *made, *names, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert, key
+
+
+class Terminator(threading.Thread):
+    """TLS in front of a server that has none, as stunnel is."""
+
+    def __init__(self, cert: Path, key: Path, port: int) -> None:
+        super().__init__(daemon=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        self.context, self.to = context, port
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+
+    def run(self) -> None:
+        while True:
+            try:
+                taken = self.listening.accept()[0]
+            except OSError:
+                return
+            with contextlib.suppress(OSError):
+                outer = self.context.wrap_socket(taken, server_side=True)
+                inner = socket.create_connection(("127.0.0.1", self.to))
+                for ends in ((outer, inner), (inner, outer)):
+                    threading.Thread(target=self.copy, args=ends, daemon=True).start()
+
+    def copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for each in (source, sink):
+            each.close()
+
+
+@needs_server
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(
+    server: Server, tmp_path: Path, name: str, reading: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = certificate(tmp_path)
+    terminator = Terminator(cert, key, server.port)
+    terminator.start()
+    add(server.client(), name, 1)
+    url = f"rediss://127.0.0.1:{terminator.port}"
+    assert reading(url=url, ca=str(cert)).take(1) == [1]
+    assert reading(url=url).take(1, timeout_s=0.3) == []
+    assert "certificate verify failed" in caplog.text.lower()
+    terminator.listening.close()
 
 
 def test_a_server_that_nobody_has_seen_yet_fails_no_rank() -> None:
