@@ -152,9 +152,13 @@ class BrokerSource(Source):
 
     def lag(self, position: Mapping[str, Offset]) -> float | None:
         """See `Source.lag`: of the partition that is furthest behind. None while the broker is away."""
-        if self._away_since is not None:
+        if self.waiting():
             return None
         return max(self._left(self._look, position).values(), default=0.0)
+
+    def waiting(self) -> str:
+        """See `Source.waiting`."""
+        return "" if self._away_since is None else f"the broker {self._client.where} is away"
 
     def _left(self, look: Look, position: Mapping[str, Offset]) -> dict[str, float]:
         ranks, rank = self._reader.world_size, self._reader.rank

@@ -88,6 +88,10 @@ class Source(Plugin, ABC):
         """How much there is behind `position`, in a unit of the source's; None if it cannot say. For metrics."""
         return None
 
+    def waiting(self) -> str:
+        """What the source itself waits for, such as a broker that is away; empty if for nothing but records."""
+        return ""
+
     def acknowledge(self, position: Mapping[str, Offset]) -> None:
         """Nobody will ask for what lies before `position` (partitions that have got further): it is in a checkpoint."""
 
