@@ -30,6 +30,7 @@ from model import Model  # noqa: E402
 
 __all__ = ["Client", "Model", "Online", "Served", "block", "keys", "percentile"]
 
+SECRET = "s3cret-of-the-broker"
 PROBE = [{"user": n, "item": 7 * n, "segment": n % 8, "topic": n % 16} for n in range(24)]
 
 
@@ -102,7 +103,7 @@ class Online(Job):
     def __init__(self, folder: Path, events: int, per_second: float, period: int = 1_000_000) -> None:
         super().__init__(folder, "online", ("--backend", "local"))
         self.port, self.http, self.period = free_port(), free_port(), period
-        self.environ = os.environ | {"REDIS_URL": f"redis://127.0.0.1:{self.port}", "OMP_NUM_THREADS": "1"}
+        self.environ = os.environ | {"REDIS_URL": f"redis://:{SECRET}@127.0.0.1:{self.port}", "OMP_NUM_THREADS": "1"}
         self._args = ["--events", str(events), "--per-second", str(per_second), "--period", str(period)]
         self._others: dict[str, subprocess.Popen[str]] = {}
         self.client = Client(self.http, self.run_dir / "export")
@@ -123,7 +124,7 @@ class Online(Job):
 
     def _start(self, name: str) -> None:
         (self.folder / "redis").mkdir(exist_ok=True)
-        arguments = command(self.port, self.folder / "redis")
+        arguments = [*command(self.port, self.folder / "redis"), "--requirepass", SECRET]
         if name == "producer":
             arguments = [sys.executable, str(EXAMPLE / "producer.py"), *self._args]
         with (self.folder / f"{name}.log").open("a") as log:
@@ -161,6 +162,11 @@ class Online(Job):
             file.seek(max(path.stat().st_size - 16384, 0))
             lines = file.read().split(b"\n")[1:-1]
         return int(json.loads(lines[-1])["records"]["seen"]) if lines else 0
+
+    def told(self) -> list[Path]:
+        """Files of the run that have the broker's password."""
+        files = (path for path in self.run_dir.rglob("*") if path.is_file())
+        return [path for path in files if SECRET.encode() in path.read_bytes()]
 
     def sums(self) -> Mapping[str, Any]:
         """What the trainer has counted."""
