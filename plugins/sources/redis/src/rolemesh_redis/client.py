@@ -128,7 +128,7 @@ class StreamsClient(BrokerClient):
         """See `BrokerClient.fetch`."""
         if found := self._there(asked):
             return found
-        ids = {name: (offset or EMPTY).removeprefix("(") for name, offset in asked.items()}
+        ids: dict[Any, Any] = {name: (offset or EMPTY).removeprefix("(") for name, offset in asked.items()}
         with self._asking():
             new = self._redis.xread(ids, count=1, block=max(int(wait_s * 1000), 1))
         return self._there(asked) if new else {}
@@ -176,12 +176,12 @@ class StreamsClient(BrokerClient):
         """The entry `at` is there no more. Where to go on instead; None: with what follows it."""
         with self._asking():
             try:
-                info = self._redis.xinfo_stream(name)
+                info: dict[str, Any] = self._redis.xinfo_stream(name)
             except ResponseError as error:
                 if "no such key" not in str(error):
                     raise
                 info = {}
-        deleted, last = info.get("max-deleted-entry-id"), info.get("last-generated-id")
+        deleted, last = info.get("max-deleted-entry-id"), info.get("last-generated-id", b"0-0")
         if deleted is not None and deleted.decode() == at and offset.startswith("("):
             return None  # all that was removed had been read; only servers from version 7 on say so
         state = "is gone" if not info else f"now begins behind it or has lost its end ({last.decode()})"
