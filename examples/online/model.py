@@ -10,10 +10,13 @@ LR, DECAY, EPSILON = 0.01, 0.99, 1e-6
 COLUMNS = 2 + 2 * DIM
 """Of a row of the table: the wide weight, the embedding, and the means of their gradients' squares."""
 
+OF_ROWS = ("keys", "table", "touched", "used")
+
 
 class Model:
     """`keys`: int64, in the order in which they came; `table`: float32 (capacity, COLUMNS), a row for each and room for
-    more; `dense`: float32, the weights of the two layers and the same means."""
+    more; `used`: when each was, as a number of updates; `dense`: float32, the weights of the two layers
+    and the same means."""
 
     def __init__(self, seed=0):
         rng = np.random.default_rng(seed)
@@ -24,17 +27,17 @@ class Model:
         self.sizes = sizes
         self.dense = np.stack([flat, np.zeros_like(flat)])
         self.keys, self.table = np.zeros(1024, np.int64), np.zeros((1024, COLUMNS), np.float32)
-        self.touched = np.zeros(1024, np.bool_)
-        self.rows = {}
+        self.touched, self.used = np.zeros(1024, np.bool_), np.zeros(1024, np.int64)
+        self.rows, self.updates = {}, 0
 
     # -------------------------------------------------------------------------------------------------- the table
 
     def _row(self, key):
         row = len(self.rows)
         if row == len(self.keys):  # doubled, so that the state's shapes change seldom
-            self.keys = np.concatenate([self.keys, np.zeros_like(self.keys)])
-            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
-            self.touched = np.concatenate([self.touched, np.zeros_like(self.touched)])
+            for name in OF_ROWS:
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         self.rows[key], self.keys[row] = row, key
         # An embedding begins with numbers that only depend on its key.
         self.table[row, 1 : 1 + DIM] = np.random.default_rng(key).normal(0, 0.1, DIM)
@@ -47,6 +50,18 @@ class Model:
             row = known.get(key, -1)
             rows.append(self._row(key) if row < 0 and grow else row)
         return np.array(rows, np.int64).reshape(keys.shape)
+
+    def forget(self, most):
+        """Leave at most so many rows: those that were used last."""
+        if len(self.rows) <= most:
+            return
+        kept = np.sort(np.argsort(-self.used[: len(self.rows)], kind="stable")[:most])
+        for name in OF_ROWS:
+            array = getattr(self, name)
+            room = np.zeros((1 << most.bit_length(), *array.shape[1:]), array.dtype)
+            room[:most] = array[kept]
+            setattr(self, name, room)
+        self.rows = {key: row for row, key in enumerate(self.keys[:most].tolist())}
 
     # ------------------------------------------------------------------------------------------------ the network
 
@@ -91,20 +106,22 @@ class Model:
         table[:, : 1 + DIM] -= LR * grad / (np.sqrt(table[:, 1 + DIM :]) + EPSILON)
         self.table[mine] = table
         self.dense[0] -= LR * flat / (np.sqrt(self.dense[1]) + EPSILON)
-        self.touched[mine] = True
+        self.updates += 1
+        self.touched[mine], self.used[mine] = True, self.updates
         return chance
 
     # --------------------------------------------------------------------------------------------------- the state
 
     def state(self):
         """Arrays, of which `load_state` makes the same model."""
-        arrays = {"keys": self.keys, "table": self.table, "touched": self.touched, "dense": self.dense}
-        return {**arrays, "count": len(self.rows)}
+        arrays = {name: getattr(self, name) for name in (*OF_ROWS, "dense")}
+        return {**arrays, "count": len(self.rows), "updates": self.updates}
 
     def load_state(self, state):
         """Take over what `state` has given."""
-        for name in ("keys", "table", "touched", "dense"):
+        for name in (*OF_ROWS, "dense"):
             setattr(self, name, np.array(state[name]))
+        self.updates = state["updates"]
         self.rows = {key: row for row, key in enumerate(self.keys[: state["count"]].tolist())}
 
     def export(self, whole):

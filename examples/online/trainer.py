@@ -20,6 +20,7 @@ class TrainerOptions(BaseModel, extra="forbid"):
         "export", description="where exports go, relative to the run's folder; on a cluster a shared one"
     )
     deltas: int = Field(30, ge=1, description="so many deltas follow a base")
+    rows: int = Field(1_000_000, ge=1, description="so many keys are kept when a base is written: those used last")
 
 
 class Trainer(Workload):
@@ -61,6 +62,8 @@ class Trainer(Workload):
         """
         if not self.names or self.seen > self.published:
             step, whole = self.ctx.step, not self.names or len(self.names) > self.ctx.options.deltas
+            if whole:
+                self.model.forget(self.ctx.options.rows)
             name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))
             if whole:
                 self.names, self.bases = [], [*self.bases[-9:], step]
