@@ -5,9 +5,10 @@ import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
-from exports import Served
+from exports import MANIFEST, Served
 from features import keys
 from pydantic import BaseModel, Field
 
@@ -41,13 +42,20 @@ class Server(Workload):
 
     @operator(notice=Broadcast())
     def load(self, notice: Batch) -> None:
-        """Take over the newest model. Requests that are under way end with the one that they have begun with."""
+        """Take over the newest model. Requests that are under way end with the one that they have begun with.
+
+        A run that resumes another repeats the last notice, before there is an export in its folder.
+        """
         folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
         while True:
             try:
                 self.model = Served.read(folder, before)
                 break
-            except FileNotFoundError:  # a newer base has come, and removed what this manifest had named
+            except FileNotFoundError:
+                if not Path(folder, MANIFEST).exists():
+                    self.ctx.log.info("there is no export in %s yet", folder)
+                    return
+                # A newer base has come, and what this manifest had named was removed.
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.01)

@@ -60,8 +60,10 @@ class Trainer(Workload):
 
         The files' names have the step: a rank that does it again after a restart writes the same once more.
         """
-        if not self.names or self.seen > self.published:
-            step, whole = self.ctx.step, not self.names or len(self.names) > self.ctx.options.deltas
+        # A run that resumes another has a folder of its own, unless the option says where exports are.
+        lost = not self.names or not all((self.folder / name).exists() for name in self.names)
+        if lost or self.seen > self.published:
+            step, whole = self.ctx.step, lost or len(self.names) > self.ctx.options.deltas
             if whole:
                 self.model.forget(self.ctx.options.rows)
             name = write_part(self.folder, "base" if whole else "delta", step, self.model.export(whole))

@@ -72,6 +72,19 @@ def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_ki
         each.close()
 
 
+@pytest.mark.soak
+def test_a_job_that_was_drained_and_resumed_has_each_click_once(online: Any) -> None:
+    job, driver = online(20_000, 3000)
+    until(lambda: job.seen() > 6000, 60, "some clicks")
+    assert job.cli("stop", "--drain", "online").returncode == 0
+    assert driver.wait(60) == 0
+    assert 6000 < job.sums()["seen"] < 20_000
+    driver = job.start("--resume", "online")
+    out, _ = driver.communicate(timeout=90)
+    assert driver.returncode == 0, out
+    is_exact(job, 20_000)
+
+
 def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: Path) -> None:
     from tests.e2e.online import EXAMPLE, Model, Served, block, keys
 
