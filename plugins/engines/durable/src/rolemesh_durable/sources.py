@@ -27,7 +27,7 @@ KIND = Kind(
     "rolemesh_durable.sources:Source",
     ("rank",),
     conformance="rolemesh_testing:SourceConformance",
-    known={"files": "rolemesh-files"},
+    known={"files": "rolemesh-files", "nats": "rolemesh-nats", "redis": "rolemesh-redis"},
 )
 
 Offset: TypeAlias = Any
@@ -87,6 +87,10 @@ class Source(Plugin, ABC):
     def lag(self, position: Mapping[str, Offset]) -> float | None:
         """How much there is behind `position`, in a unit of the source's; None if it cannot say. For metrics."""
         return None
+
+    def waiting(self) -> str:
+        """What the source itself waits for, such as a broker that is away; empty if for nothing but records."""
+        return ""
 
     def acknowledge(self, position: Mapping[str, Offset]) -> None:
         """Nobody will ask for what lies before `position` (partitions that have got further): it is in a checkpoint."""

@@ -28,6 +28,8 @@ class Control:
         """The last step of the job, as far as it is known."""
         self.pause = -1
         """The step after which the layout changes."""
+        self.due = -1
+        """A step to which somebody waits for all ranks to come: `pause`, or the last one of a job that is to finish."""
         self.layout = Layout()
         """The newest that the agent has told of."""
         self.advance: Watermarks | None = None
@@ -51,6 +53,7 @@ class Control:
                 self.granted = max(self.granted, message.granted)
                 self.last = message.last if message.last >= 0 else self.last
                 self.pause, self.layout = message.pause, message.layout
+                self.due = max(message.pause, message.last)
                 if self.on_advance is not None:
                     self.on_advance(message)
             case Connect():

@@ -245,9 +245,10 @@ class Loop:
         admission.take()
         self._meter.waiting += admission.spent()
 
-    def _progress(self, done: int, total: int) -> None:
+    def _progress(self, done: int, total: int) -> bool:
         fields = self._status_page.fields
         fields[status.TOTAL], fields[status.DONE] = total, done
+        return self._control.due >= self._ctx.step
 
     def _inject(self) -> None:
         """Let every operator raise, whichever is next."""

@@ -56,14 +56,17 @@ class SourceConformance(PluginConformance):
         for source in made:
             source.close()
 
-    def read(self, source: Source, position: dict[str, Offset], count: int) -> dict[str, list[Row]]:
-        """`count` records from `position` on, which is moved; by partition. Fails if they do not come."""
+    def read(
+        self, source: Source, position: dict[str, Offset], count: int, own: Sequence[str] | None = None
+    ) -> dict[str, list[Row]]:
+        """`count` records from `position` on, which is moved; by partition (all, or `own`). Fails if they do not
+        come."""
         found: dict[str, list[Row]] = {}
         until = time.monotonic() + self.timeout_s
         while sum(map(len, found.values())) < count:
             assert time.monotonic() < until, f"of {count} records there are {found}"
             before = sum(map(len, found.values()))
-            for partition in source.partitions():
+            for partition in own if own is not None else source.partitions():
                 most = min(2, count - sum(map(len, found.values())))
                 if not most:
                     break
@@ -74,6 +77,14 @@ class SourceConformance(PluginConformance):
             if sum(map(len, found.values())) == before:
                 time.sleep(LOOK_S)
         return {partition: rows for partition, rows in found.items() if rows}
+
+    def until_ended(self, source: Source, position: dict[str, Offset]) -> None:
+        """Wait until it says that it has ended at `position`, where there is nothing to read. Fails if it does not."""
+        until = time.monotonic() + self.timeout_s
+        while not source.ended(position):
+            assert time.monotonic() < until, "it does not end"
+            assert not any(source.read(p, at, 9).rows for p, at in position.items())
+            time.sleep(LOOK_S)
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """Making one opens nothing."""
@@ -133,11 +144,7 @@ class SourceConformance(PluginConformance):
         self.finish(base)
         assert not source.ended(position)
         self.read(source, position, 2)
-        until = time.monotonic() + self.timeout_s
-        while not source.ended(position):
-            assert time.monotonic() < until, "it does not end"
-            assert not any(source.read(p, position.get(p), 9).rows for p in source.partitions())
-            time.sleep(LOOK_S)
+        self.until_ended(source, position)
 
     def test_each_partition_belongs_to_one_rank(self, opened: Any, base: Path) -> None:
         """All ranks say so alike, and the ranks of a role end when their own are read."""
@@ -152,8 +159,10 @@ class SourceConformance(PluginConformance):
         assert set(owners[0]) <= {0, 1, 2}
         for rank, source in enumerate(sources):
             own = [name for name, owner in zip(names, owners[0], strict=True) if owner == rank]
-            position = {name: source.read(name, None, 9).offset for name in own}
-            assert source.ended(position)
+            position = dict[str, Offset]()
+            found = self.read(source, position, len(own), own)
+            assert sorted(found) == sorted(own)
+            self.until_ended(source, position)
 
     def test_how_much_is_left_is_a_number_that_goes_down(self, opened: Any, base: Path) -> None:
         """Or nothing, if it cannot say."""

@@ -1,0 +1,31 @@
+"""The role between the stream and the trainer: events become keys of embedding tables."""
+
+import numpy as np
+
+from rolemesh import Batch, Split, Workload, operator
+
+KINDS = ("user", "item", "cross")
+
+
+class Features(Workload):
+    """Stateless and row by row, so any number of ranks gives the same."""
+
+    deterministic = True
+
+    @operator(clicks=Split(), returns=Split())
+    def make(self, clicks: Batch) -> Batch:
+        """`keys`: int64 (rows, 3), of the user, the item, and its segment and topic together; `clicked`: float32;
+        `n`: int64, the event's number; `at`: float64, when it was sent. Nothing for a batch of no rows."""
+        if not clicks.rows:
+            return Batch({}, rows=0)
+        user, item, segment, topic, n = (
+            np.array(clicks[name], np.int64) for name in ("user", "item", "segment", "topic", "n")
+        )
+        clicked, at = np.array(clicks["clicked"], np.float32), np.array(clicks["at"], np.float64)
+        return Batch({"keys": keys(user, item, segment, topic), "clicked": clicked, "n": n, "at": at})
+
+
+def keys(user, item, segment, topic):
+    """Ids that differ by kind: what each is, is in the uppermost bits."""
+    found = np.stack([user, item, segment * 1000 + topic], axis=1)
+    return found + (np.arange(len(KINDS)) << 56)

@@ -1,0 +1,9 @@
+"""Clicks come, the model learns from each, and every few steps what it has learned is exported and served."""
+
+from rolemesh import flow
+
+
+@flow
+def online(job, every: int = 5):
+    job.trainer.learn(job.features.make(job.clicks.next()))
+    job.server.load(job.trainer.publish(every=every), every=every)

@@ -1,0 +1,143 @@
+"""The role that answers: ``POST /predict`` with the newest model, while the next one is read."""
+
+import json
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+from exports import MANIFEST, Served
+from features import keys
+from pydantic import BaseModel, Field
+
+from rolemesh import Batch, Broadcast, Workload, operator
+
+SLOW_S = 5.0
+"""A client that says or takes nothing for so long is hung up on."""
+MOST_CLIENTS = 64
+MOST_BYTES = 1 << 20
+READ_S = 5.0
+
+
+class ServerOptions(BaseModel, extra="forbid"):
+    """Options of the role `server`."""
+
+    host: str = Field("127.0.0.1", description="the address to listen on")
+    port: int = Field(8765, ge=0, le=65535, description="rank r listens on port + r; 0: on any, which its log names")
+
+
+class Server(Workload):
+    """Any number of ranks, each with the whole model. It has no state: the folder with the exports has it."""
+
+    Options = ServerOptions
+
+    def setup(self, ctx):
+        self.ctx, self.model = ctx, None
+        port = ctx.options.port + ctx.rank if ctx.options.port else 0
+        self.http = _Http((ctx.options.host, port), self)
+        ctx.log.info("answering on http://%s:%d", *self.http.server_address[:2])
+        threading.Thread(target=self.http.serve_forever, args=(0.1,), daemon=True).start()
+
+    @operator(notice=Broadcast())
+    def load(self, notice: Batch) -> None:
+        """Take over the newest model. Requests that are under way end with the one that they have begun with.
+
+        A run that resumes another repeats the last notice, before there is an export in its folder.
+        """
+        folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
+        while True:
+            try:
+                self.model = Served.read(folder, before)
+                break
+            except FileNotFoundError:
+                if not Path(folder, MANIFEST).exists():
+                    self.ctx.log.info("there is no export in %s yet", folder)
+                    return
+                # A newer base has come, and what this manifest had named was removed.
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+        if before is None or before.names != self.model.names:
+            now = time.time()
+            self.ctx.metric(export_lag_s=now - float(notice["at"][0]), fresh_s=now - self.model.newest)
+        self.ctx.record(served=self.model.step)
+
+    def answer(self, events):
+        """The step that the model is of, and a probability for each event."""
+        model = self.model  # one for the whole answer, whatever comes meanwhile
+        columns = [np.array([int(event[name]) for event in events], np.int64) for name in ("user", "item")]
+        columns += [np.array([int(event[name]) for event in events], np.int64) for name in ("segment", "topic")]
+        chance = model.predict(keys(*columns)) if events else np.zeros(0)
+        return {"step": model.step, "clicks": [float(each) for each in chance]}
+
+    def teardown(self):
+        self.http.shutdown()
+        self.http.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    """A thread for each client, of which there are not too many, and none of which keeps the rank alive."""
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 128
+
+    def __init__(self, address, role):
+        self.role, self._clients = role, threading.BoundedSemaphore(MOST_CLIENTS)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request, client_address):
+        if not self._clients.acquire(blocking=False):
+            with suppress(OSError):
+                request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address):
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.release()
+
+    def handle_error(self, request, client_address):
+        """A client that has gone is no error of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version, timeout = "HTTP/1.1", SLOW_S
+
+    def do_GET(self):
+        model = self.server.role.model
+        self._say(200 if model else 503, {"step": model.step if model else None})
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > MOST_BYTES:
+            self.close_connection = True
+            self._say(413, {"error": f"at most {MOST_BYTES} bytes"})
+            return
+        body = self.rfile.read(length)
+        if self.path != "/predict":
+            self._say(404, {"error": "POST /predict"})
+        elif self.server.role.model is None:
+            self._say(503, {"error": "there is no model yet"})
+        else:
+            try:
+                found = self.server.role.answer(json.loads(body)["events"])
+            except (ValueError, KeyError, TypeError) as error:
+                what = '{"events": [{"user": 1, "item": 2, "segment": 3, "topic": 4}]}'
+                self._say(400, {"error": f"{error!r}; expected {what}"})
+            else:
+                self._say(200, found)
+
+    def _say(self, code, content):
+        data = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        """Not a line per request."""

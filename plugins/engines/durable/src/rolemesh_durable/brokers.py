@@ -1,0 +1,251 @@
+"""The base of sources that ask a broker over the network: a thread fetches ahead, so that nobody waits in the rank.
+
+While the broker is away the thread asks again, and says so in the rank's log; no rank fails for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolemesh_durable.sources import Offset, Reader, Records, Source, SourceError
+
+__all__ = ["BrokerAway", "BrokerClient", "BrokerSource", "Fetched", "Look"]
+
+_LOG = logging.getLogger(__name__)
+BUFFER_BYTES = 32 << 20
+"""What is fetched ahead, of all partitions together; one of them may always have one answer of the broker's."""
+FETCH_WAIT_S = 0.1
+"""How long the broker may wait for records to come: also how late a rank that asks elsewhere is heard."""
+MOST_AHEAD = 4096
+"""So many records of a partition are fetched ahead; the rank asks for the rest when it has them."""
+LOOK_S = 1.0
+PAUSE_S = (0.05, 2.0)
+REMIND_S = 60.0
+CLOSE_S = 5.0
+
+
+class BrokerAway(Exception):
+    """The broker does not answer, or cannot yet: it is asked again."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a broker has: where the newest record of each partition ends (None: it has none), and whether nothing more
+    comes. Who says so has looked at that first."""
+
+    newest: Mapping[str, Offset]
+    over: bool = False
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A record, the offset behind it, and about how many bytes it takes. No row: there is nothing up to the offset."""
+
+    offset: Offset
+    row: Mapping[str, Any] | None
+    size: int = 0
+
+
+class BrokerClient(ABC):
+    """What a source knows of its broker. All but `behind` is called from one thread of the source's, and may take as
+    long as the network does; `BrokerAway` says that the broker is to be asked again, `SourceError` ends the rank."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The broker's address, for messages: without a password."""
+
+    @abstractmethod
+    def look(self) -> Look:
+        """What there is."""
+
+    @abstractmethod
+    def fetch(self, asked: Mapping[str, Offset], wait_s: float) -> Mapping[str, Sequence[Fetched]]:
+        """Records from these offsets on, by partition; waits at most `wait_s` for one to come.
+
+        For the offset None the first answer is the offset of the first record, without a row: a rank that starts again
+        then asks for what it had read, not for what the partition begins with by then.
+        """
+
+    @abstractmethod
+    def behind(self, newest: Offset, offset: Offset) -> float:
+        """How much lies between an offset and the one behind the newest record, in the broker's unit; 0 if nothing."""
+
+    @abstractmethod
+    def acknowledge(self, position: Mapping[str, Offset]) -> None:
+        """See `Source.acknowledge`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The end, or the broker is away: what comes next begins with a new connection."""
+
+
+class _Ahead:
+    """What was fetched of a partition: `at` is where it is read next, `end` where it is fetched next."""
+
+    def __init__(self, offset: Offset) -> None:
+        self.at = self.end = offset
+        self.records: deque[Fetched] = deque()
+
+
+class BrokerSource(Source):
+    """Base of sources with a `BrokerClient`, which `client` makes."""
+
+    @abstractmethod
+    def client(self, reader: Reader) -> BrokerClient:
+        """The client, which has not been connected yet. Raises `SourceError` for options that cannot work."""
+
+    def open(self, reader: Reader) -> None:
+        """See `Source.open`. It waits for the broker's first answer, or the first sign that it is away."""
+        self._reader, self._client = reader, self.client(reader)
+        self._lock = threading.Lock()
+        self._ahead: dict[str, _Ahead] = {}
+        self._bytes = 0
+        self._look, self._looked = Look({}), float("-inf")
+        self._acknowledged: dict[str, Offset] = {}
+        self._failed: SourceError | None = None
+        self._away_since: float | None = None
+        self._tried, self._wake, self._closed = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"broker {self._client.where}", daemon=True)
+        self._thread.start()
+        self._tried.wait()
+        self._check()
+
+    # ------------------------------------------------------------------------------------------ asked by the rank
+
+    def partitions(self) -> Sequence[str]:
+        """See `Source.partitions`: as the broker was seen to have them, within a second."""
+        return sorted(self._look.newest)
+
+    def read(self, partition: str, offset: Offset, max_rows: int) -> Records:
+        """See `Source.read`: what was fetched, if it was fetched from there on; else that is begun."""
+        with self._lock:
+            ahead = self._ahead.get(partition)
+            if ahead is None or ahead.at != offset or not ahead.records:
+                self._check()  # what came before has been read
+            if ahead is None or ahead.at != offset:
+                self._bytes -= sum(each.size for each in ahead.records) if ahead else 0
+                self._ahead[partition] = _Ahead(offset)
+                self._wake.set()
+                return Records((), offset)
+            rows: list[Mapping[str, Any]] = []
+            while ahead.records and len(rows) < max_rows:
+                record = ahead.records.popleft()
+                ahead.at = record.offset
+                self._bytes -= record.size
+                if record.row is not None:
+                    rows.append(record.row)
+                elif not rows:
+                    break  # a place of its own, where a rank that starts again begins
+            return Records(rows, ahead.at)
+
+    def ended(self, position: Mapping[str, Offset]) -> bool:
+        """See `Source.ended`."""
+        look = self._look
+        return look.over and not any(self._left(look, position).values())
+
+    def lag(self, position: Mapping[str, Offset]) -> float | None:
+        """See `Source.lag`: of the partition that is furthest behind. None while the broker is away."""
+        if self.waiting():
+            return None
+        return max(self._left(self._look, position).values(), default=0.0)
+
+    def waiting(self) -> str:
+        """See `Source.waiting`."""
+        return "" if self._away_since is None else f"the broker {self._client.where} is away"
+
+    def _left(self, look: Look, position: Mapping[str, Offset]) -> dict[str, float]:
+        ranks, rank = self._reader.world_size, self._reader.rank
+        own = {name: end for name, end in look.newest.items() if self.rank_of(name, ranks) == rank}
+        return {n: self._client.behind(end, position.get(n)) for n, end in own.items() if end is not None}
+
+    def acknowledge(self, position: Mapping[str, Offset]) -> None:
+        """See `Source.acknowledge`. The thread tells the broker."""
+        with self._lock:
+            self._acknowledged |= position
+
+    def close(self) -> None:
+        """See `Source.close`: what was acknowledged is told, if the broker is there."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join(CLOSE_S)
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    # ------------------------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        pause_s = PAUSE_S[0]
+        try:
+            while not self._closed.is_set():
+                try:
+                    self._turn()
+                except BrokerAway as away:
+                    self._client.close()
+                    self._say(away)
+                    self._tried.set()
+                    self._closed.wait(pause_s)
+                    pause_s = min(2 * pause_s, PAUSE_S[1])
+                else:
+                    self._say(None)
+                    self._tried.set()
+                    pause_s = PAUSE_S[0]
+            if self._away_since is None:
+                self._tell()
+        except BrokerAway:
+            pass  # at the end: a later job, or the next acknowledgement, says the same
+        except SourceError as error:
+            self._failed = error
+        except Exception as error:
+            _LOG.exception("the client of the broker %s has failed", self._client.where)
+            what, remedy = f"the client of the broker has failed: {error!r}", "the traceback is in the rank's log"
+            self._failed = SourceError(what, where=self._client.where, remedy=remedy)
+        finally:
+            self._tried.set()
+            self._client.close()
+
+    def _turn(self) -> None:
+        """Look, tell, fetch."""
+        if (now := time.monotonic()) >= self._looked + LOOK_S:
+            self._look, self._looked = self._client.look(), now
+        self._tell()
+        with self._lock:
+            full = self._bytes >= BUFFER_BYTES
+            asked = {name: each.end for name, each in self._ahead.items() if not (full and each.records)}
+            asked = {name: end for name, end in asked.items() if len(self._ahead[name].records) < MOST_AHEAD}
+            self._wake.clear()
+        if not asked:
+            self._wake.wait(PAUSE_S[0])
+            return
+        for name, found in self._client.fetch(asked, FETCH_WAIT_S).items():
+            with self._lock:
+                ahead = self._ahead[name]
+                if found and ahead.end == asked[name]:
+                    ahead.records += found
+                    ahead.end = found[-1].offset
+                    self._bytes += sum(each.size for each in found)
+
+    def _tell(self) -> None:
+        with self._lock:
+            position, self._acknowledged = self._acknowledged, {}
+        if position:
+            self._client.acknowledge(position)
+
+    def _say(self, away: BrokerAway | None) -> None:
+        now, since = time.monotonic(), self._away_since
+        if away is None:
+            if since is not None:
+                _LOG.warning("the broker %s is back after %.1f s", self._client.where, now - since)
+            self._away_since, self._said = None, now
+        elif since is None or now >= self._said + REMIND_S:
+            self._away_since, self._said = now if since is None else since, now
+            what = "the broker %s is away (%s); the rank waits, and asks again"
+            _LOG.warning(what, self._client.where, away)

