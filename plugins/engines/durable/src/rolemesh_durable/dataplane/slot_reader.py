@@ -49,8 +49,10 @@ class SlotReader:
         """Of each map: the slot, its inode, and whether the map is one to write to."""
 
     def read(self, place: str, sizes: Sequence[int]) -> Received:
-        """Views of the buffers at `place`. Raises `TransportError` if a slot is not there or too small, `ValueError` for
-        a place that is none."""
+        """Views of the buffers at `place` (`rolemesh_durable.dataplane.places`).
+
+        Raises `TransportError` if a slot is not there or too small, `ValueError` for a place that is none.
+        """
         runs = runs_of(place, len(sizes))
         return _SlotBuffers(_views(runs, sizes, self._shared), self, runs, sizes)
 
