@@ -107,7 +107,7 @@ def large(job):
 JOB = """
 name: {name}
 flow: flow.py:large
-steps: 80
+steps: 50
 seed: 3
 roles:
   source: {{use: function, world_size: 2, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}

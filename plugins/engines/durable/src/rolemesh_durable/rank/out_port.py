@@ -131,19 +131,10 @@ class OutEdge:
         if payload is None:
             log.end(self._id, step, chunk, self.state.hold, consumers)
             return
-        body, hlen, count, first = payload.body, payload.hlen, len(payload.sizes), payload.log
+        body, hlen, count = payload.body, payload.hlen, len(payload.sizes)
+        first, place = payload.log, payload.place
         at = log.chunk(
-            self._id,
-            step,
-            chunk,
-            last,
-            self.state.hold,
-            consumers,
-            body,
-            hlen,
-            count,
-            payload=first,
-            place=payload.place,
+            self._id, step, chunk, last, self.state.hold, consumers, body, hlen, count, payload=first, place=place
         )
         if first < 0:
             payload.log = at
