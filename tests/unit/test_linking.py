@@ -124,8 +124,13 @@ def test_less_than_half_of_a_slot_is_copied(chain: tuple[Rank, Rank, Rank]) -> N
     assert b.inodes(b.send(got["x"][1:])) != a.inodes(sent)
 
 
-def test_a_tensor_that_was_written_to_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
+@pytest.mark.parametrize("scans", [True, False])
+def test_a_tensor_that_was_written_to_is_copied(
+    chain: tuple[Rank, Rank, Rank], scans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
+    if not scans:  # Linux before 6.7
+        monkeypatch.setattr("rolemesh_durable.dataplane.mapping._PAGEMAP_SCAN", 0)
     a, b, c = chain
     value = torch.arange(SIZE)
     sent = a.send(value)

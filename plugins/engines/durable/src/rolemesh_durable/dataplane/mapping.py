@@ -7,8 +7,10 @@ values in shared memory would need a thousand descriptors.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
+import struct
 from bisect import bisect_right
 from mmap import MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -23,6 +25,10 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _MAP_NORESERVE: Final = 0x4000
 _MADV_DONTNEED: Final = 4
 _FAILED: Final = ctypes.c_void_p(-1).value
+_SCAN: Final = struct.Struct("<12Q")
+_PAGEMAP_SCAN: Final = 3 << 30 | _SCAN.size << 16 | ord("f") << 8 | 16
+_FILE, _THERE = 1 << 2, 1 << 3 | 1 << 4
+"""Categories of pages: of a file; in memory or swapped out."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap, _mprotect, _madvise = _libc.mmap, _libc.munmap, _libc.mprotect, _libc.madvise
@@ -99,15 +105,22 @@ def _page_faults() -> int:
 def is_written(address: int, size: int) -> bool:
     """Whether a private map of a file has pages of its own there. True where the kernel does not tell.
 
-    Linux, admin-guide/mm/pagemap: bit 63 is a page in memory, 62 one that is swapped out, 61 one of the file.
+    Linux, admin-guide/mm/pagemap: ``PAGEMAP_SCAN`` (6.7 and later) is quicker than reading the entries, of which bit
+    63 is a page in memory, 62 one that is swapped out, 61 one of the file.
     """
-    first = address // PAGESIZE
-    pages = -(-(address + size) // PAGESIZE) - first
+    first, end = address // PAGESIZE, -(-(address + size) // PAGESIZE)
+    found = np.zeros(3, np.uint64)
+    where = found.__array_interface__["data"][0]
+    scan = _SCAN.pack(_SCAN.size, 0, first * PAGESIZE, end * PAGESIZE, 0, where, 1, 1, _FILE, _FILE, _THERE, _THERE)
     try:
-        entries = np.frombuffer(os.pread(_pagemap(), 8 * pages, 8 * first), np.uint64) >> np.uint64(61)
+        return bool(fcntl.ioctl(_pagemap(), _PAGEMAP_SCAN, bytearray(scan)) > 0)
+    except OSError:
+        pass
+    try:
+        entries = np.frombuffer(os.pread(_pagemap(), 8 * (end - first), 8 * first), np.uint64) >> np.uint64(61)
     except OSError:
         return True
-    return len(entries) < pages or bool(((entries >= 2) & ((entries & 1) == 0)).any())
+    return len(entries) < end - first or bool(((entries >= 2) & ((entries & 1) == 0)).any())
 
 
 _opened: tuple[int, int] = (-1, -1)
