@@ -40,6 +40,6 @@ def measure(quick: bool) -> Report:
         what = f"{size} MB: rolemesh / Compiled Graph"
         report.claim(what, ratios(found["ours"], found["graph"]), at_least=1)
     report.notes.append(
-        "the relay hands on the array that it got, so each value is copied twice: into a slot of each edge"
+        "the relay hands on the array that it got, so each value is copied once: into a slot of the source's"
     )
     return report

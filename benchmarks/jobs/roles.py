@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -155,9 +156,16 @@ class Trainer:
         self.began.append(monotonic_ns())
         return self.held
 
+    @operator(returns=Sharded())
+    def buckets(self) -> Iterator[Shards]:
+        """The same a matrix at a time, so that the first is taken while the next is sent."""
+        self.began.append(monotonic_ns())
+        for name, shard in self.held.items():
+            yield Shards({name: shard})
+
     @operator(seen=Broadcast())
     def seen(self, seen: Batch) -> None:
-        line = {"began_ns": self.began[-1], "loaded_ns": int(seen["at"][0]), "copied_ns": int(seen["copied"][0])}
+        line = {"began_ns": self.began[-1], "there_ns": int(seen["at"][0])}
         if self.ctx.rank == 0:
             begun = monotonic_ns()
             np.copyto(self.target, self.source)
@@ -168,7 +176,7 @@ class Trainer:
 
 
 class Rollout:
-    """Notes when the weights are in its hands, and then copies them into its own, as an engine does."""
+    """Notes when the weights are in its hands; or, copied as they come, in its own tensors, as an engine has them."""
 
     def __init__(self, ctx: RankContext[Any], nbytes: int) -> None:
         import torch
@@ -178,10 +186,19 @@ class Rollout:
 
     @operator(weights=Broadcast(), returns=Broadcast())
     def load(self, weights: dict[str, Any]) -> Batch:
-        at = monotonic_ns()
-        for name, tensor in self.own.items():
-            tensor.copy_(weights[name])
-        return Batch({"at": np.array([at]), "copied": np.array([monotonic_ns()])})
+        assert weights.keys() == self.own.keys()
+        return Batch({"at": np.array([monotonic_ns()])})
+
+    @operator(weights=Sharded(dim=None), returns=Broadcast(), streaming=True)
+    def copy(self, weights: Iterator[dict[str, list[Shard]]]) -> Batch:
+        copied = 0
+        for bucket in weights:
+            for name, shards in bucket.items():
+                for shard in shards:
+                    shard.into(self.own[name])
+                    copied += shard.data.nbytes
+        assert copied == sum(tensor.nbytes for tensor in self.own.values())
+        return Batch({"at": np.array([monotonic_ns()])})
 
 
 class CallingRole:

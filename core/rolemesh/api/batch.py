@@ -59,9 +59,7 @@ class Ragged:
         return (self[i] for i in range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Ragged):
-            return NotImplemented
-        return np.array_equal(self.offsets, other.offsets) and _same(self.values, other.values)
+        return isinstance(other, Ragged) and _same(self.offsets, other.offsets) and _same(self.values, other.values)
 
     def __repr__(self) -> str:
         return f"Ragged(rows={len(self)}, values={len(self.values)})"
@@ -130,6 +128,10 @@ class Shard:
             raise ValueError(f"shape {self.shape}, offsets {self.offsets} and data {local} differ in dimensions")
         if any(o < 0 or o + n > g for o, n, g in zip(self.offsets, local, self.shape, strict=True)):
             raise ValueError(f"block {local} at {self.offsets} does not lie in {self.shape}")
+
+    def into(self, target: Any) -> None:
+        """Copy the block to its place in `target`, an array or a tensor, as `data` is, of shape `shape`."""
+        target[tuple(slice(o, o + n) for o, n in zip(self.offsets, self.data.shape, strict=True))] = self.data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shard):

@@ -32,9 +32,11 @@ class Sharded(msgspec.Struct, frozen=True, tag=True):
     """`rolemesh.api.batch.Shards`: named tensors, each rank holding a block with its global shape and offsets.
 
     As a consumer's partition over N ranks, rank n wants block n of ``torch.chunk(tensor, N, dim)``, FSDP2's layout.
+    With `dim` None each rank wants all of every tensor, but in the pieces in which the producer's ranks hold it, as a
+    ``dict[str, list[Shard]]``: `rolemesh.api.batch.Shard.into` copies each straight to where it belongs.
     """
 
-    dim: int = 0
+    dim: int | None = 0
 
 
 class Balanced(msgspec.Struct, frozen=True, tag=True):

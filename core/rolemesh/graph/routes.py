@@ -68,6 +68,10 @@ class Assemble(msgspec.Struct, frozen=True, tag=True):
     """The full tensors as a plain ``dict[str, array]``, from `Shards` that cover them."""
 
 
+class Pieces(msgspec.Struct, frozen=True, tag=True):
+    """The shards that cover each tensor, as a ``dict[str, list[Shard]]``: one, where it is all of it."""
+
+
 class Reshard(msgspec.Struct, frozen=True, tag=True):
     """`Shards` with one block of ``torch.chunk(tensor, count, dim)``, from the pieces of it."""
 
@@ -79,7 +83,7 @@ class Collate(msgspec.Struct, frozen=True, tag=True):
     """The rows of all items, in the order of the items' numbers; of an item that was made twice the first counts."""
 
 
-Combine: TypeAlias = Take | Concat | Reduce | Assemble | Reshard | Collate
+Combine: TypeAlias = Take | Concat | Reduce | Assemble | Pieces | Reshard | Collate
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -155,8 +159,7 @@ class RouteError(ValueError):
     def __init__(self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str) -> None:
         self.pair = f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
         super().__init__(f"{self.pair}: {why}; {remedy}")
-        self.why = why
-        self.remedy = remedy
+        self.why, self.remedy = why, remedy
 
 
 def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
@@ -171,7 +174,7 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
         return RouteError(src, m, dst, n, why, remedy)
 
     for side in (src, dst):
-        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and side.dim < 0):
+        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and (side.dim or 0) < 0):
             raise refused("negative axes depend on the value's dimensions", "count axes from 0")
     match src, Broadcast() if isinstance(dst, Balanced) else dst:  # each rank takes items of what it has whole
         case Balanced(), Split(axis=0):
@@ -199,30 +202,26 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
             return _route("reduce-scatter", m, n, "all", "part", b, Reduce(op))
         case Sharded(), Broadcast():
             return _route("assemble", m, n, "all", "whole", 0, Assemble())
-        case Sharded(), Sharded(dim=d):
+        case ((Sharded() | Broadcast()), Sharded(dim=None)):
+            return _route("pieces", m, n, "all" if isinstance(src, Sharded) else "modulo", "whole", 0, Pieces())
+        case Sharded(), Sharded(dim=int(d)):
             return _route("reshard", m, n, "all", "block", d, Reshard(d, n))
-        case Broadcast(), Sharded(dim=d):
+        case Broadcast(), Sharded(dim=int(d)):
             return _route("shard", m, n, "modulo", "block", d, Reshard(d, n))
         case Partial(op=a), Partial(op=b) if a == b and m == n:
             return _route("identity", m, n, "modulo", "whole", 0, Take())
         case Partial(op=a), Partial(op=b) if a != b:
             raise refused(f"a {a} is not a {b}", f"declare Partial('{a}') on both sides, or take it as Broadcast()")
         case Partial(), Partial():
-            raise refused(
-                "addends can only be handed on rank by rank", "use equal world sizes, or take it as Broadcast()"
-            )
+            raise refused("addends are handed on rank by rank", "use equal world sizes, or take it as Broadcast()")
         case _, Partial():
             raise refused("what is whole has no addends", "take it as Broadcast() or Split()")
         case Split(), _:
-            raise refused(
-                "rows are not named tensors", "take it as Split(), or return Shards and declare returns=Sharded()"
-            )
+            raise refused("rows are not named tensors", "take it as Split(), or return Shards with returns=Sharded()")
         case Sharded(), _:
             raise refused("named tensors have no rows to split", "take it as Sharded() or Broadcast()")
         case _:
-            raise refused(
-                "addends of named tensors are not sharded here", "take it as Broadcast(), or reduce in the producer"
-            )
+            raise refused("addends are not sharded here", "take it as Broadcast(), or reduce in the producer")
 
 
 def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
@@ -238,10 +237,8 @@ def describe(partition: Partition) -> str:
 
 
 def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: Combine) -> Route:
-    if m == 1 and isinstance(combine, Concat):
-        combine = Take()
-    if m == n == 1 and isinstance(combine, Take):
-        kind = "identity"
+    combine = Take() if m == 1 and isinstance(combine, Concat) else combine
+    kind = "identity" if m == n == 1 and isinstance(combine, Take) else kind
     return Route(kind, m, n, meet, cut, axis, combine)
 
 

@@ -63,6 +63,9 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
             return {
                 name: _fill(name, shards[0].shape, shards, shards[0].data) for name, shards in _by_name(parts).items()
             }
+        case routes.Pieces():
+            named = _by_name([_as_shards(part) for part in parts])
+            return {name: _pieces(name, shards[0].shape, shards) for name, shards in named.items()}
         case routes.Reshard(dim=dim, count=count):
             named = _by_name(parts)
             return Shards({name: _reshard(name, shards, dim, count) for name, shards in named.items()})
@@ -115,10 +118,8 @@ def _slice(value: Any, part: routes.Part) -> Any:
 
 def _extent(value: Any, axis: int) -> int | None:
     """The length along `axis`, or None for what has none."""
-    if isinstance(value, Batch):
-        return value.rows if axis == 0 else None
-    if isinstance(value, (Ragged, list, tuple)):
-        return len(value) if axis == 0 else None
+    if isinstance(value, (Batch, Ragged, list, tuple)):
+        return None if axis else value.rows if isinstance(value, Batch) else len(value)
     shape = getattr(value, "shape", ())
     return int(shape[axis]) if axis < len(shape) else None
 
@@ -158,12 +159,8 @@ def _block(value: Any, block: routes.Block) -> Shards:
 
     Tensors without dimension `block.dim` are whole on every rank.
     """
-    if not isinstance(value, Mapping) or isinstance(value, Batch):
-        raise TypeError(f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays")
-    found = Shards()
-    for name, item in value.items():
-        shard = item if isinstance(item, Shard) else _whole_shard(name, item)
-        dim = block.dim
+    found, dim = Shards(), block.dim
+    for name, shard in _as_shards(value).items():
         if dim >= len(shard.shape):
             found[name] = shard
             continue
@@ -176,10 +173,15 @@ def _block(value: Any, block: routes.Block) -> Shards:
     return found
 
 
-def _whole_shard(name: str, array: Any) -> Shard:
-    if not hasattr(array, "shape"):
-        raise TypeError(f"{name!r} is a {type(array).__name__}, not an array; return Shards or a dict of arrays")
-    return Shard(array, array.shape, (0,) * len(array.shape))
+def _as_shards(value: Any) -> Shards:
+    """`value` with its arrays as shards, each of which is the whole."""
+    if not isinstance(value, Mapping) or isinstance(value, Batch):
+        raise TypeError(f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays")
+    for name, item in value.items():
+        if not hasattr(item, "shape"):
+            raise TypeError(f"{name!r} is a {type(item).__name__}, not an array; return Shards or a dict of arrays")
+    whole = {n: a if isinstance(a, Shard) else Shard(a, a.shape, (0,) * len(a.shape)) for n, a in value.items()}
+    return Shards(whole)
 
 
 def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
@@ -213,16 +215,23 @@ def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
 
 def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard], like: Any) -> Any:
     """The array of `shape` that `shards` cover exactly, of the sort of `like`; without a copy if one is all of it."""
-    for shard in shards:
-        if tuple(shard.data.shape) == shape:
-            return shard.data
-    blocks = {(shard.offsets, tuple(shard.data.shape)): shard.data for shard in shards if prod(shard.data.shape)}
+    pieces = _pieces(name, shape, shards)
+    if len(pieces) == 1:
+        return pieces[0].data
+    array = np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
+    for piece in pieces:
+        piece.into(array)
+    return array
+
+
+def _pieces(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> list[Shard]:
+    """Those of `shards` that cover the array of `shape` exactly: one, where it is all of it."""
+    if whole := [shard for shard in shards if tuple(shard.data.shape) == shape]:
+        return whole[:1]
+    blocks = {(shard.offsets, tuple(shard.data.shape)): shard for shard in shards if prod(shard.data.shape)}
     if problem := _uncovered(shape, tuple(sorted(blocks))):
         raise ValueError(f"{name!r}: {problem}; every rank must return its own block with the right offsets")
-    array = np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
-    for (offsets, sizes), data in blocks.items():
-        array[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))] = data
-    return array
+    return list(blocks.values())
 
 
 @lru_cache(maxsize=4096)

@@ -129,6 +129,10 @@ def shards_of(tensors: dict[str, np.ndarray], count: int, dim: int) -> list[Shar
     return result
 
 
+def held(value: np.ndarray | Shard) -> np.ndarray:
+    return value.data if isinstance(value, Shard) else value
+
+
 @st.composite
 def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
     shapes = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=3))
@@ -155,6 +159,21 @@ def test_sharded_to_sharded_gives_the_chunk_layout(
 @given(tensors(), SIZES, SIZES)
 def test_broadcast_to_sharded_cuts_a_dict_of_arrays(named: dict[str, np.ndarray], m: int, n: int) -> None:
     assert deliver(route(Broadcast(), m, Sharded(), n), [named] * m) == shards_of(named, n, 0)
+
+
+@given(tensors(), SIZES, SIZES, st.integers(0, 1))
+def test_tensors_come_in_the_pieces_in_which_they_are_held(
+    named: dict[str, np.ndarray], m: int, n: int, dim: int
+) -> None:
+    for src, parts in [(Sharded(dim), shards_of(named, m, dim)), (Broadcast(), [named] * m)]:
+        for got in deliver(route(src, m, Sharded(dim=None), n), parts):
+            assert got.keys() == named.keys()
+            for name, tensor in named.items():
+                own = np.full_like(tensor, np.nan)
+                for shard in got[name]:
+                    assert not tensor.size or any(np.shares_memory(shard.data, held(of[name])) for of in parts)
+                    shard.into(own)
+                np.testing.assert_array_equal(own, tensor)
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=12), SIZES, SIZES)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
-from rolemesh.graph.routes import Assemble, Block, Concat, Part, Reduce, Reshard
+from rolemesh.graph.routes import Assemble, Block, Concat, Part, Pieces, Reduce, Reshard
 from rolemesh.graph.values import combine, select
 
 HALF = Part(0, 1, 2, 2)
@@ -105,6 +105,19 @@ def test_blocks_in_two_dimensions_are_assembled() -> None:
     cuts = [(slice(0, 1), slice(0, 4)), (slice(1, 3), slice(0, 1)), (slice(1, 3), slice(1, 4))]
     parts = [Shards(w=Shard(full[cut], (3, 4), (cut[0].start, cut[1].start))) for cut in cuts]
     np.testing.assert_array_equal(combine(parts, Assemble())["w"], full)
+
+
+def test_torch_pieces_are_copied_where_they_belong() -> None:
+    full = torch.arange(6, dtype=torch.bfloat16).reshape(3, 2)
+    own = torch.zeros_like(full)
+    for piece in combine([shard(full[2:], (3, 2), 2), shard(full[:2], (3, 2), 0)], Pieces())["w"]:
+        piece.into(own)
+    assert torch.equal(own, full)
+
+
+def test_gaps_among_pieces_are_named() -> None:
+    with pytest.raises(ValueError, match=r"'w': the blocks have 2 elements, the tensor of shape \(4,\) has 4"):
+        combine([shard(np.zeros(1), (4,), 0), shard(np.zeros(1), (4,), 3)], Pieces())
 
 
 def test_gaps_and_overlaps_are_named() -> None:

@@ -93,7 +93,7 @@ def test_retained_values_stay_until_their_step_is_committed_and_can_be_sent_agai
         if way is None:
             return None
         before = ports.kept_bytes
-        again = [(kept.step, kept.item.slot is not None) for kept in way.state.ask(0, 1, 3, 2)]
+        again = [(kept.step, bool(kept.item.slots)) for kept in way.state.ask(0, 1, 3, 2)]
         ports.commit(3)
         return before, again, ports.kept_bytes, endpoint.pool.free
 

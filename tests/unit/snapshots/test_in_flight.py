@@ -42,7 +42,7 @@ class Producer:
             kept = self.pool.acquire(aligned_size(sizes))
             kept.write(buffers)
             body, slot = flatten(header, sizes, ()), kept.name
-        return self.log.chunk(edge, step, chunk, last, hold, consumers, body, len(header), len(sizes), slot=slot)
+        return self.log.chunk(edge, step, chunk, last, hold, consumers, body, len(header), len(sizes), place=slot)
 
     def persist(self, run_dir, until, world_size=1):
         """A snapshot of step P, on disk: what its agent reports."""
@@ -78,7 +78,7 @@ def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run
     data.send(0, P - 1, np.arange(4), (0,), hold=2)
     first = data.send(0, P, large, (0,))
     record = SendLog.read(shm, "data", 0)[-1]
-    data.log.chunk(1, P, 0, True, 3, (0, 1), record.body, record.hlen, record.count, payload=first, slot=record.slot)
+    data.log.chunk(1, P, 0, True, 3, (0, 1), record.body, record.hlen, record.count, payload=first, place=record.place)
     data.log.end(2, P, 1, 1, (0,))
     data.log.line(P, b"a line of metrics")
     part = data.persist(run_dir, until)

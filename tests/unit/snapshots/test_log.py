@@ -13,9 +13,8 @@ from rolemesh_durable.rank.notes import Notes
 
 def send(log, pool, step, value, *, edge=0, hold=0, consumers=(0,), chunk=0, last=True):
     payload = Payload(value, pool, 1000)
-    slot = payload.slot.name if payload.slot is not None else ""
     return log.chunk(
-        edge, step, chunk, last, hold, consumers, payload.body, payload.hlen, len(payload.sizes), slot=slot
+        edge, step, chunk, last, hold, consumers, payload.body, payload.hlen, len(payload.sizes), place=payload.place
     )
 
 
@@ -34,7 +33,7 @@ def test_what_was_sent_is_read_again(shm, pool, rows):
     log.line(4, b"half a line", partial=True)
     first, *others = SendLog.read(shm, "a", 0)
     assert (first.edge, first.step, first.hold, first.consumers, first.last) == (7, 4, 2, (0, 3), True)
-    assert bool(first.slot) == (rows > 1000)
+    assert bool(first.place) == (rows > 1000)
     header, buffers = first.load(shm)
     again = decode(header, buffers)
     assert np.array_equal(again["x"], value["x"])

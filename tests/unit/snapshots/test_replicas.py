@@ -118,7 +118,7 @@ def test_what_was_sent_goes_with_it(nodes, until):
     slot = pool.acquire(sum(map(len, buffers)))
     slot.write(buffers)
     sizes = [len(buffer) for buffer in buffers]
-    log.chunk(0, 5, 0, True, 1, (0,), flatten(header, sizes, ()), len(header), 1, slot=slot.name)
+    log.chunk(0, 5, 0, True, 1, (0,), flatten(header, sizes, ()), len(header), 1, place=slot.name)
     header, buffers = encode(small)
     log.chunk(1, 5, 0, True, 1, (0, 1), flatten(header, [24], buffers), len(header), 1)
     a.memory("data", 0).write(5, None, log=log.position, persist=False)

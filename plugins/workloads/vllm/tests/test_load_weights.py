@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rolemesh import Shard, Sharded, Shards
+from rolemesh.graph.routes import route
+from rolemesh.graph.values import combine
 from rolemesh_vllm import VLLMWorkload
 
 
@@ -40,6 +43,22 @@ def test_torch_tensors_are_taken_like_arrays(rollout: VLLMWorkload, prompts: Any
     from_arrays = rollout.generate(prompts(2))
     rollout.load_weights({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
     assert rollout.generate(prompts(2)) == from_arrays
+
+
+def test_tensors_that_come_in_pieces_are_joined(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:
+    _, weights = new_weights(60, 60)
+    rollout.load_weights(weights)
+    expected = rollout.generate(prompts(2))
+    rollout.load_weights(new_weights(61, 61)[1])
+    parts = [Shards({n: cut(array, rank) for n, array in weights.items()}) for rank in range(2)]
+    rollout.load_weights(combine(parts, route(Sharded(), 2, Sharded(dim=None), 1).combine))
+    assert rollout.generate(prompts(2)) == expected
+
+
+def cut(array: np.ndarray, rank: int) -> Shard:
+    """What of `array` rank `rank` of two has."""
+    half = -(-len(array) // 2)
+    return Shard(array[rank * half :][:half], array.shape, (rank * half, *(0,) * (array.ndim - 1)))
 
 
 def test_the_given_memory_is_not_kept(rollout: VLLMWorkload, prompts: Any, new_weights: Any) -> None:

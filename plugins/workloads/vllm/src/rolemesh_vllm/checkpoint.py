@@ -7,13 +7,14 @@ tensor. So names and shapes are compared before anything is changed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rolemesh.api.batch import Shard
 from rolemesh.errors import nearest
 
-__all__ = ["checkpoint_shapes", "complete_names", "tied_embedding"]
+__all__ = ["checkpoint_shapes", "complete_names", "in_pieces", "tied_embedding"]
 
 HEAD = "lm_head.weight"
 
@@ -35,9 +36,14 @@ def tied_embedding(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
+def in_pieces(value: Any) -> Sequence[Shard]:
+    """The pieces of a tensor, as the operator is given them; of an array, itself."""
+    return value if isinstance(value, list) else [Shard(value, value.shape, (0,) * len(value.shape))]
+
+
 def complete_names(
-    weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], tied: str | None
-) -> dict[str, Any]:
+    weights: Mapping[str, Sequence[Shard]], shapes: Mapping[str, tuple[int, ...]], tied: str | None
+) -> dict[str, Sequence[Shard]]:
     """`weights`, with a tied head added. Raises `ValueError` unless names and shapes are the checkpoint's.
 
     A tied head must be passed to vLLM too: on CPUs its matrix is a copy, which a new embedding does not refresh.
@@ -61,8 +67,8 @@ def complete_names(
             "they would silently keep their old values. Send the full state."
         )
     for name, value in given.items():
-        if tuple(value.shape) != expected[name]:
-            raise ValueError(f"{name!r} has shape {tuple(value.shape)}, the model's is {expected[name]}")
+        if value[0].shape != expected[name]:
+            raise ValueError(f"{name!r} has shape {value[0].shape}, the model's is {expected[name]}")
     return given
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from vllm import LLM, SamplingParams
 
-from rolemesh.api.batch import Batch
+from rolemesh.api.batch import Batch, Shard
 from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
@@ -94,14 +94,15 @@ class Engine:
         outputs = self.llm.generate(requests, params, use_tqdm=False)
         return [completion(output.outputs[0]) for output in outputs]
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: Mapping[str, Sequence[Shard]]) -> None:
         """Replace the model's weights by `weights` (all of the checkpoint's names) and drop what was cached."""
         self._take(_tensors(complete_names(weights, self._shapes, self._tied)))
 
-    def adapt(self, adapters: Mapping[str, Any], scaling: float) -> None:
+    def adapt(self, adapters: Mapping[str, Sequence[Shard]], scaling: float) -> None:
         """Replace the model's weights by those of its folder with `adapters` merged into them."""
-        check_adapters(adapters, self._shapes)
-        self._take(merged(self._model, dict(_tensors(adapters)), scaling, self._tied))
+        tensors = dict(_tensors(adapters))
+        check_adapters(tensors, self._shapes)
+        self._take(merged(self._model, tensors, scaling, self._tied))
 
     def _take(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
@@ -144,9 +145,15 @@ def as_tensor(value: Any) -> torch.Tensor:
         return torch.from_numpy(np.asarray(value))
 
 
-def _tensors(weights: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in weights.items():
-        yield name, as_tensor(value)
+def _tensors(weights: Mapping[str, Sequence[Shard]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """One after the other, so that what is joined of one goes before the next: vLLM keeps a layer's at most."""
+    for name, pieces in weights.items():
+        whole = as_tensor(pieces[0].data)
+        if len(pieces) > 1:
+            whole = whole.new_empty(pieces[0].shape)
+            for piece in pieces:
+                Shard(as_tensor(piece.data), piece.shape, piece.offsets).into(whole)
+        yield name, whole
 
 
 def sampling(options: VLLMOptions, seeds: Sequence[int], *, temperature: float, top_p: float) -> list[SamplingParams]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rolemesh.api.batch import Batch
-from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, raise_all
+from rolemesh_vllm.checkpoint import in_pieces
 from rolemesh_vllm.engine_args import DERIVED, check_engine, is_cpu_build, known_engine_args
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, carried, join, row_index
@@ -91,22 +92,24 @@ class EngineWorkload(Workload):
         ctx = self.ctx
         return Engine(model, ctx.options, seed=seed, cpus=ctx.cpus, share=ctx.share, turns=ctx.turns)
 
-    @operator(weights=Broadcast())
+    @operator(weights=Sharded(dim=None))
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Take new weights in place: every tensor of the model's checkpoint by name, and `__version__`; or with
         `__lora_scaling__` adapters, as a trainer with `lora` gives them, to be merged into the checkpoint's.
 
+        A tensor may come in the pieces that the trainer's ranks hold (a list of `Shard`): one at a time is joined.
         Arrays may be read-only views of shared memory; nothing keeps them afterwards. The head of a model with tied
         embeddings may be left out. Raises `ValueError` for unknown or missing names and other shapes, before
         anything is changed. Cached prefixes of the old weights are dropped.
         """
         start = time.perf_counter()
-        tensors = {name: tensor for name, tensor in weights.items() if name not in (VERSION, SCALING)}
-        if SCALING in weights:
-            self.engine.adapt(tensors, float(np.asarray(weights[SCALING]).reshape(-1)[0]))
+        tensors = {name: in_pieces(value) for name, value in weights.items()}
+        version, scaling = ([tensors.pop(name)[0].data[0]] if name in tensors else [] for name in (VERSION, SCALING))
+        if scaling:
+            self.engine.adapt(tensors, float(scaling[0]))
         else:
             self.engine.load(tensors)
-        self.version = int(np.asarray(weights[VERSION]).reshape(-1)[0]) if VERSION in weights else self.version + 1
+        self.version = int(version[0]) if version else self.version + 1
         self.ctx.metric(load_s=time.perf_counter() - start)
 
     def offload(self) -> None:

@@ -83,7 +83,7 @@ def describe(
 
     if found.path is not None:
         add(STATE, found.path, found.size)
-    slots = {record.slot: record.payload for record in SendLog.read(shm, role, rank) if record.slot}
+    slots = {slot: record.payload for record in SendLog.read(shm, role, rank) for slot in record.slots}
     for slot, payload in slots.items():
         if payload < found.log:  # the slots before the log: it then tells of all that has been written to them
             add(slot, shm / slot, key=payload)

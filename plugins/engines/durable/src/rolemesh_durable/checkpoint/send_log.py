@@ -21,6 +21,7 @@ import msgspec
 
 from rolemesh_durable.checkpoint.orphans import Restart, is_orphan
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
+from rolemesh_durable.dataplane.places import slots_of
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 
@@ -47,7 +48,7 @@ _OPEN: Final = 1 << 62
 _FRAME = struct.Struct("<II")
 """bytes of the body, their crc32."""
 _BODY = struct.Struct("<QBBHIqIIqIIH")
-"""position, kind, last, consumers, edge, step, chunk, hold, payload, header's bytes, buffers, slot name's bytes."""
+"""position, kind, last, consumers, edge, step, chunk, hold, payload, header's bytes, buffers, bytes of the place."""
 _MAX_HOLD: Final = (1 << 32) - 1
 
 
@@ -55,7 +56,8 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """One record. `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
 
     `payload` is the position of the first record with the same payload. `body` is what `codec.flatten` made:
-    with the buffers inside, or without them if they lie in `slot`. Of lines of metrics, `body` is the encoded block.
+    with the buffers inside, or without them if they lie at `place`, in slots. Of lines of metrics it is the encoded
+    block.
     """
 
     kind: int
@@ -70,7 +72,7 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     payload: int
     hlen: int
     count: int
-    slot: str
+    place: str
     body: bytes
 
     @property
@@ -78,11 +80,16 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
         """Bytes of each buffer of a chunk."""
         return unflatten(self.body, 0, self.hlen, self.count)[1]
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The files that the buffers of a chunk lie in, if they are large."""
+        return slots_of(self.place)
+
     def load(self, directory: str | Path) -> tuple[bytes, list[Buffer]]:
         """Header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
         header, sizes, rest = unflatten(self.body, 0, self.hlen, self.count)
-        if self.slot:
-            return bytes(header), SlotReader(directory).read(self.slot, sizes)
+        if self.place:
+            return bytes(header), SlotReader(directory).read(self.place, sizes)
         return bytes(header), flat_buffers(self.body, rest, sizes)
 
 
@@ -185,11 +192,11 @@ class SendLog:
         count: int,
         *,
         payload: int = -1,
-        slot: str = "",
+        place: str = "",
     ) -> int:
         """Append a chunk that is about to be sent; returns its position. `payload` below 0: it is a new one."""
         position = self.position
-        name, kept, first = slot.encode(), min(hold, _MAX_HOLD), position if payload < 0 else payload
+        name, kept, first = place.encode(), min(hold, _MAX_HOLD), position if payload < 0 else payload
         head = _BODY.pack(position, CHUNK, last, len(consumers), edge, step, chunk, kept, first, hlen, count, len(name))
         self._append(CHUNK, step, hold, b"".join((head, self._ranks(consumers), name, body)))
         return position
@@ -416,8 +423,8 @@ def _parse(
 ) -> LogRecord:  # fmt: skip
     consumers = struct.unpack_from(f"<{ranks}I", body, _BODY.size)
     at = _BODY.size + 4 * ranks
-    slot = body[at : at + name].decode()
+    place = body[at : at + name].decode()
     rest = body[at + name :]
     return LogRecord(
-        kind, position, generation, edge, step, chunk, bool(last), hold, consumers, payload, hlen, count, slot, rest
+        kind, position, generation, edge, step, chunk, bool(last), hold, consumers, payload, hlen, count, place, rest
     )

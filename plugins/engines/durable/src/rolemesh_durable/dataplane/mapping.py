@@ -7,20 +7,28 @@ values in shared memory would need a thousand descriptors.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
+import struct
+from bisect import bisect_right
 from mmap import MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from weakref import ref
 
 import numpy as np
 
-__all__ = ["Bytes", "MapCache", "PrivateMap", "map_shared"]
+__all__ = ["Addresses", "Bytes", "MapCache", "PrivateMap", "is_written", "map_shared"]
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 _MAP_NORESERVE: Final = 0x4000
 _MADV_DONTNEED: Final = 4
 _FAILED: Final = ctypes.c_void_p(-1).value
+_SCAN: Final = struct.Struct("<12Q")
+_PAGEMAP_SCAN: Final = 3 << 30 | _SCAN.size << 16 | ord("f") << 8 | 16
+_FILE, _THERE = 1 << 2, 1 << 3 | 1 << 4
+"""Categories of pages: of a file; in memory or swapped out."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap, _mprotect, _madvise = _libc.mmap, _libc.munmap, _libc.mprotect, _libc.madvise
@@ -33,7 +41,7 @@ _mprotect.argtypes = _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctyp
 class _Region:
     """The owner of a map: it is unmapped when the last array or view of it is gone."""
 
-    __slots__ = ("__array_interface__", "_unmap", "address", "size")
+    __slots__ = ("__array_interface__", "__weakref__", "_unmap", "address", "size")
 
     def __init__(self, fd: int, size: int, protection: int, flags: int, *, writable: bool) -> None:
         address = _mmap(None, size, protection, flags, fd, 0)
@@ -82,7 +90,7 @@ class PrivateMap:
         region = self._region
         # Forgetting costs as much as half a copy, since every page is mapped again on its next read; looking costs a
         # twentieth of that. The first write to a page is a page fault: without one there is nothing to look for.
-        if _page_faults() != self._faults and _is_written(region.address, region.size):
+        if _page_faults() != self._faults and is_written(region.address, region.size):
             _madvise(region.address, region.size, _MADV_DONTNEED)
         self._faults = _page_faults()
         return np.asarray(region)
@@ -94,17 +102,25 @@ def _page_faults() -> int:
     return usage.ru_minflt + usage.ru_majflt
 
 
-def _is_written(address: int, size: int) -> bool:
-    """Whether a private map of a file has pages of its own. True where the kernel does not tell.
+def is_written(address: int, size: int) -> bool:
+    """Whether a private map of a file has pages of its own there. True where the kernel does not tell.
 
-    Linux, admin-guide/mm/pagemap: bit 63 is a page in memory, 62 one that is swapped out, 61 one of the file.
+    Linux, admin-guide/mm/pagemap: ``PAGEMAP_SCAN`` (6.7 and later) is quicker than reading the entries, of which bit
+    63 is a page in memory, 62 one that is swapped out, 61 one of the file.
     """
-    pages = -(-size // PAGESIZE)
+    first, end = address // PAGESIZE, -(-(address + size) // PAGESIZE)
+    found = np.zeros(3, np.uint64)
+    where = found.__array_interface__["data"][0]
+    scan = _SCAN.pack(_SCAN.size, 0, first * PAGESIZE, end * PAGESIZE, 0, where, 1, 1, _FILE, _FILE, _THERE, _THERE)
     try:
-        entries = np.frombuffer(os.pread(_pagemap(), 8 * pages, 8 * (address // PAGESIZE)), np.uint64) >> np.uint64(61)
+        return bool(fcntl.ioctl(_pagemap(), _PAGEMAP_SCAN, bytearray(scan)) > 0)
+    except OSError:
+        pass
+    try:
+        entries = np.frombuffer(os.pread(_pagemap(), 8 * (end - first), 8 * first), np.uint64) >> np.uint64(61)
     except OSError:
         return True
-    return len(entries) < pages or bool(((entries >= 2) & ((entries & 1) == 0)).any())
+    return len(entries) < end - first or bool(((entries >= 2) & ((entries & 1) == 0)).any())
 
 
 _opened: tuple[int, int] = (-1, -1)
@@ -120,6 +136,39 @@ def _pagemap() -> int:
         fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
         _opened = os.getpid(), fd
     return fd
+
+
+T = TypeVar("T")
+
+
+class Addresses(Generic[T]):
+    """Which of some maps, as long as they last, an address lies in. Each has something that is known of it."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._maps: list[tuple[ref[_Region], T]] = []
+
+    def add(self, array: Bytes, item: T) -> None:
+        """`array` is all of a map that was made here."""
+        region = array.base
+        assert isinstance(region, _Region)
+        at = bisect_right(self._starts, region.address)
+        if at and self._starts[at - 1] == region.address:
+            self._maps[at - 1] = ref(region), item
+        else:
+            self._starts.insert(at, region.address)
+            self._maps.insert(at, (ref(region), item))
+
+    def find(self, address: int, size: int) -> tuple[T, int] | None:
+        """What is known of the map in which these bytes lie, and where in it; None if they are in none."""
+        while (at := bisect_right(self._starts, address) - 1) >= 0:
+            known, item = self._maps[at]
+            region = known()
+            if region is not None:
+                offset = address - region.address
+                return (item, offset) if offset + size <= region.size else None
+            del self._starts[at], self._maps[at]  # gone, so another one may lie around here now
+        return None
 
 
 class MapCache:

@@ -1,7 +1,8 @@
 """Shared-memory slots: named files on tmpfs, kept warm, written by one rank and read by its consumers.
 
 A slot is written with one copy and read without any. First touch costs about eight times a warm copy, so a slot
-that its consumers have released is used again, and unlinked when it has not been needed for a while.
+that its consumers have released is used again, and unlinked when it has not been needed for a while. Who hands on what
+lies in another's slot links the file under a name of its own: a file is written to only while it has no other name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -141,10 +144,11 @@ class Period:
 class Slot:
     """`capacity` bytes in the file `name` of the directory of `pool`."""
 
-    __slots__ = ("_pool", "capacity", "name")
+    __slots__ = ("_pool", "capacity", "linked", "name")
 
-    def __init__(self, name: str, capacity: int, pool: SlotPool) -> None:
-        self.name, self.capacity, self._pool = name, capacity, pool
+    def __init__(self, name: str, capacity: int, pool: SlotPool, linked: tuple[str, int] | None = None) -> None:
+        """`linked`: the file is another's too; its name there, and its inode."""
+        self.name, self.capacity, self._pool, self.linked = name, capacity, pool, linked
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Copy `buffers` one after the other, each aligned to 64 bytes."""
@@ -156,9 +160,9 @@ class Slot:
                 np.copyto(array[offset : offset + size], np.frombuffer(buffer, np.uint8))
             offset += (size + ALIGNMENT - 1) & -ALIGNMENT
 
-    def views(self, sizes: Sequence[int]) -> list[Buffer]:
-        """Read-only views of what `write` has put here."""
-        return views_of(self._pool.map(self).data.toreadonly(), sizes)
+    def views(self, sizes: Sequence[int], offset: int = 0) -> list[Buffer]:
+        """Read-only views of what lies here from `offset` on."""
+        return views_of(self._pool.map(self).data.toreadonly()[offset:], sizes)
 
 
 class SlotPool:
@@ -171,10 +175,15 @@ class SlotPool:
         """How a slot is made; it may wait for memory."""
         self.used_bytes = self.free_bytes = 0
         """What the slots take that are in use, and those that wait to be used again."""
-        self._prefix = prefix
+        self._prefix, self._folder = prefix, str(self.directory)
         self._count = 0
         self._used: set[str] = set()
-        self._free: dict[int, list[Slot]] = {}
+        self._free: dict[int, deque[Slot]] = {}
+        self._lent: dict[int, deque[Slot]] = {}
+        """Free here, but when they were to be used again, somebody else had linked them; the oldest first."""
+        self._names: dict[tuple[str, int], list[str]] = {}
+        """By name and inode of a file that was linked before: names that it has had here. Whoever reads it has it
+        mapped under them."""
         self._least: dict[int, int] = {}
         """By capacity: how many slots have been free all through the present period."""
         self._maps = MapCache(MAPS)
@@ -183,23 +192,69 @@ class SlotPool:
     @property
     def free(self) -> int:
         """Slots that wait to be used again."""
-        return sum(map(len, self._free.values()))
+        return sum(map(len, (*self._free.values(), *self._lent.values())))
 
     def acquire(self, nbytes: int) -> Slot:
         """A free slot for `nbytes` of which at most a fifth is left unused, or a new one. Raises `NoSharedMemory`."""
         capacity = wanted = capacity_of(nbytes)
-        while self._free and capacity <= wanted + (wanted >> 2):
-            if free := self._free.get(capacity):
-                slot = free.pop()
-                self._least[capacity] = min(self._least.get(capacity, 0), len(free))
-                self.free_bytes -= capacity
-                break
+        slot = None
+        while self.free_bytes and slot is None and capacity <= wanted + (wanted >> 2):
+            slot = self._again(capacity)
             capacity = capacity_of(capacity + 1)
-        else:
-            slot = self._new(wanted)
+        return self._use(slot or self._new(wanted))
+
+    def _use(self, slot: Slot) -> Slot:
         self.used_bytes += slot.capacity
         self._used.add(slot.name)
         return slot
+
+    def _again(self, capacity: int) -> Slot | None:
+        """A free slot that has no other name, the one that was used last."""
+        free, lent = self._free.get(capacity), self._lent.get(capacity)
+        while free:
+            slot = free.pop()
+            self._least[capacity] = min(self._least.get(capacity, 0), len(free))
+            if (links := self._links(slot)) == 1:
+                self.free_bytes -= capacity
+                return slot
+            if links:
+                self._lent.setdefault(capacity, deque()).append(slot)
+            else:
+                self.free_bytes -= capacity
+        if lent and self._links(lent[0]) < 2:
+            slot = lent.popleft()
+            self.free_bytes -= capacity
+            return slot if self._links(slot) else None
+        return None
+
+    def _links(self, slot: Slot) -> int:
+        """How many names its file has; 0 if somebody has removed it."""
+        try:
+            return os.stat(f"{self._folder}/{slot.name}").st_nlink
+        except FileNotFoundError:
+            return 0
+
+    def link(self, name: str, inode: int, mapped: Bytes) -> Slot | None:
+        """The file `name` of another rank, which is `mapped` here, under a name of this one's, as if it had been
+        acquired and written; None if it cannot be linked any more. The content stays until it is released here."""
+        if len(self._names) > MAPS:
+            self._names.clear()
+        known = self._names.setdefault((name, inode), [])
+        own = known.pop() if known else self._next_name()
+        path = f"{self._folder}/{own}"
+        try:
+            os.link(f"{self._folder}/{name}", path)
+            if os.stat(path).st_ino != inode:
+                os.unlink(path)
+                return None
+        except OSError:
+            return None
+        self._maps.put(own, mapped)
+        return self._use(Slot(own, len(mapped), self, (name, inode)))
+
+    def _next_name(self) -> str:
+        self._count += 1
+        return f"{self._prefix}-{self._count}"
 
     def _new(self, capacity: int) -> Slot:
         try:
@@ -210,9 +265,8 @@ class SlotPool:
             return slot
 
     def _make(self, capacity: int) -> Slot:
-        self._count += 1
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"{self._prefix}-{self._count}"
+        name = self._next_name()
         mapped = new_file(self.directory / name, capacity, "", "lower the edge's credits, or send smaller values")
         self._maps.put(name, mapped)
         return Slot(name, capacity, self)
@@ -225,25 +279,31 @@ class SlotPool:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        self.used_bytes += found.st_size
-        self._used.add(name)
-        return Slot(name, found.st_size, self)
+        linked = (name, found.st_ino) if found.st_nlink > 1 else None
+        return self._use(Slot(name, found.st_size, self, linked))
 
     def release(self, slot: Slot) -> None:
         """Nobody needs the content any more."""
         if slot.name in self._used:
             self._used.discard(slot.name)
             self.used_bytes -= slot.capacity
+            if slot.linked is not None:
+                self._maps.drop(slot.name)
+                self._remove(slot.name)
+                if slot.linked in self._names:
+                    self._names[slot.linked].append(slot.name)
+                return
             self.free_bytes += slot.capacity
-            self._free.setdefault(slot.capacity, []).append(slot)
+            self._free.setdefault(slot.capacity, deque()).append(slot)
 
     def forget_lost(self) -> None:
         """Forget the free slots whose files somebody has removed."""
-        for capacity, free in list(self._free.items()):
-            left = [slot for slot in free if (self.directory / slot.name).exists()]
-            self.free_bytes -= capacity * (len(free) - len(left))
-            self._free[capacity] = left
-            self._least.pop(capacity, None)
+        for slots in (self._free, self._lent):
+            for capacity, free in slots.items():
+                left = deque(slot for slot in free if self._links(slot))
+                self.free_bytes -= capacity * (len(free) - len(left))
+                slots[capacity] = left
+        self._least.clear()
 
     def rescue(self, slot: Slot) -> Slot:
         """The slot, or a new one with what it holds if somebody has removed its file. Raises `TransportError`."""
@@ -287,35 +347,40 @@ class SlotPool:
         if is_short(self.directory):
             self.give_back(self.free_bytes)
         elif self._period.is_over(step, now):
-            for capacity, free in list(self._free.items()):
+            for capacity, free in self._free.items():
                 # The ends of the lists are used; what lies at their beginnings has waited longest.
-                for slot in free[: self._least.get(capacity, 0)]:
-                    self._unlink(slot)
+                for _ in range(min(self._least.get(capacity, 0), len(free))):
+                    self._unlink(free.popleft())
+                lent = [(self._links(slot) > 1, slot) for slot in self._lent.get(capacity, ())]
+                self._lent[capacity] = deque(slot for still, slot in lent if still)
+                free.extendleft(slot for still, slot in lent if not still)
             self._least = {capacity: len(free) for capacity, free in self._free.items()}
 
     def give_back(self, nbytes: int) -> None:
-        """Unlink free slots that take `nbytes` together, large ones first."""
+        """Unlink free slots that take `nbytes` together, large ones first, and last those that others have linked."""
         limit = self.free_bytes - nbytes
-        for capacity in sorted(self._free, reverse=True):
-            while self.free_bytes > limit and (free := self._free.get(capacity)):
-                self._unlink(free[0])
+        for slots in (self._free, self._lent):
+            for capacity in sorted(slots, reverse=True):
+                while self.free_bytes > limit and slots[capacity]:
+                    self._unlink(slots[capacity].popleft())
 
     def _unlink(self, slot: Slot) -> None:
-        free = self._free[slot.capacity]
-        free.remove(slot)
-        if not free:
-            del self._free[slot.capacity]
         self.free_bytes -= slot.capacity
         self._maps.drop(slot.name)
-        (self.directory / slot.name).unlink(missing_ok=True)
+        self._remove(slot.name)
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._folder}/{name}")
 
     def close(self, *, keep: bool = False) -> None:
         """Remove the files, or `keep` them for a successor. Readers that have mapped them keep what they see."""
-        free = [slot.name for slots in self._free.values() for slot in slots]
+        free = [slot.name for slots in (*self._free.values(), *self._lent.values()) for slot in slots]
         for name in [*self._used, *free] if not keep else ():
-            (self.directory / name).unlink(missing_ok=True)
+            self._remove(name)
         self._used.clear()
         self._free.clear()
+        self._lent.clear()
         self._maps.clear()
         self.used_bytes = self.free_bytes = 0
 

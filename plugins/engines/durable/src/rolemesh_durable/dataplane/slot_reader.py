@@ -6,19 +6,31 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from rolemesh_durable.dataplane.codec import Buffer, Received
-from rolemesh_durable.dataplane.mapping import Bytes, MapCache, PrivateMap, map_shared
-from rolemesh_durable.dataplane.shm import MAPS, Period, aligned_size, is_short, views_of
+from rolemesh_durable.dataplane.mapping import Addresses, Bytes, MapCache, PrivateMap, is_written, map_shared
+from rolemesh_durable.dataplane.places import Run, runs_of
+from rolemesh_durable.dataplane.shm import ALIGNMENT, MAPS, Period, aligned_size, is_short, views_of
 from rolemesh_durable.transports import TransportError
 
-__all__ = ["SlotReader"]
+__all__ = ["Found", "SlotReader"]
 
 M = TypeVar("M")
 
 PRIVATE_MAPS = 256
 """Slots with large tensors that have a map to write to, beside the one that all see."""
+
+
+class Found(NamedTuple):
+    """Bytes that lie as they came at `offset` of the file `slot`, which is `mapped` here."""
+
+    slot: str
+    inode: int
+    mapped: Bytes
+    offset: int
 
 
 class SlotReader:
@@ -33,17 +45,40 @@ class SlotReader:
         self._maps = MapCache(MAPS)
         self._private: dict[str, _Private] = {}
         self._period = Period()
+        self._addresses: Addresses[tuple[str, int, bool]] = Addresses()
+        """Of each map: the slot, its inode, and whether the map is one to write to."""
 
-    def read(self, name: str, sizes: Sequence[int]) -> Received:
-        """Views of the buffers in slot `name`. Raises `TransportError` if it is not there or too small."""
-        found = self._maps.get(name)
-        if found is None:
-            found = self._open(name)
-            self._maps.put(name, found)
-        view = found.data
-        if aligned_size(sizes) > len(view):
-            raise TransportError(f"buffers of {sum(sizes)} bytes in a slot of {len(view)}", where=name)
-        return _SlotBuffers(views_of(view, sizes), self, name, sizes)
+    def read(self, place: str, sizes: Sequence[int]) -> Received:
+        """Views of the buffers at `place` (`rolemesh_durable.dataplane.places`).
+
+        Raises `TransportError` if a slot is not there or too small, `ValueError` for a place that is none.
+        """
+        runs = runs_of(place, len(sizes))
+        return _SlotBuffers(_views(runs, sizes, self._shared), self, runs, sizes)
+
+    def _shared(self, name: str) -> memoryview:
+        if (known := self._maps.get(name)) is not None:
+            return known.data
+        found, inode = self._map(name, lambda fd, size: map_shared(fd, size, writable=False))
+        self._maps.put(name, found)
+        self._addresses.add(found, (name, inode, False))
+        return found.data
+
+    def find(self, buffer: Buffer) -> Found | None:
+        """Where `buffer` lies, if that is at a multiple of 64 bytes in a slot, unchanged, and still mapped.
+
+        What all see cannot be written here; of a map to write to, the pages that were written are no file's.
+        """
+        flat = np.frombuffer(buffer, np.uint8)
+        address = flat.__array_interface__["data"][0]
+        at = self._addresses.find(address, len(flat))
+        if at is None or at[1] % ALIGNMENT:
+            return None
+        (name, inode, private), offset = at
+        mapped = self._maps.get(name)
+        if mapped is None or (private and is_written(address, len(flat))):
+            return None
+        return Found(name, inode, mapped, offset)
 
     def trim(self, step: int, now: float) -> None:
         """Forget the maps that were not used for a while; all, where memory is short: what is unlinked stays as long
@@ -60,14 +95,14 @@ class SlotReader:
         if known is None or known.is_lent:  # then its reader keeps it, and what was written there
             while len(self._private) >= PRIVATE_MAPS:
                 del self._private[next(iter(self._private))]
-            known = _Private(self._map(name, PrivateMap))
+            known = _Private(*self._map(name, PrivateMap))
         self._private[name] = known
-        return known.lend()
+        lent = known.lend()
+        self._addresses.add(lent, (name, known.inode, True))
+        return lent
 
-    def _open(self, name: str) -> Bytes:
-        return self._map(name, lambda fd, size: map_shared(fd, size, writable=False))
-
-    def _map(self, name: str, make: Callable[[int, int], M]) -> M:
+    def _map(self, name: str, make: Callable[[int, int], M]) -> tuple[M, int]:
+        """What `make` makes of the file, and its inode."""
         if "/" in name or name.startswith("."):
             raise TransportError(f"slot name {name!r} leaves the job's directory")
         try:
@@ -77,12 +112,12 @@ class SlotReader:
                 f"slot {name} is gone: {error.strerror}", where=str(self._directory), remedy="its producer has died"
             ) from error
         try:
-            size = os.fstat(fd).st_size
+            found = os.fstat(fd)
             try:
-                return make(fd, size)
+                return make(fd, found.st_size), found.st_ino
             except OSError:
                 self.close()  # as many maps as the kernel allows: perhaps they are ours
-                return make(fd, size)
+                return make(fd, found.st_size), found.st_ino
         except OSError as error:
             raise TransportError(
                 f"slot {name} cannot be mapped: {error.strerror}",
@@ -101,10 +136,10 @@ class SlotReader:
 class _Private:
     """A private map, and who has its bytes now."""
 
-    __slots__ = ("_lent", "_map")
+    __slots__ = ("_lent", "_map", "inode")
 
-    def __init__(self, mapped: PrivateMap) -> None:
-        self._map = mapped
+    def __init__(self, mapped: PrivateMap, inode: int) -> None:
+        self._map, self.inode = mapped, inode
         self._lent: weakref.ref[Bytes] | None = None
 
     @property
@@ -120,13 +155,25 @@ class _Private:
 class _SlotBuffers(Received):
     """The buffers of one value in a slot."""
 
-    def __init__(self, views: Sequence[Buffer], reader: SlotReader, name: str, sizes: Sequence[int]) -> None:
+    def __init__(self, views: Sequence[Buffer], reader: SlotReader, runs: Sequence[Run], sizes: Sequence[int]) -> None:
         super().__init__(views)
-        self._reader, self._name, self._sizes = reader, name, sizes
+        self._reader, self._runs, self._sizes = reader, runs, sizes
         self._own: list[Buffer] | None = None
 
     def writable(self, index: int) -> Buffer:
         """A view of the slot that is copied on write."""
         if self._own is None:
-            self._own = views_of(self._reader.private(self._name).data, self._sizes)
+            maps = {name: self._reader.private(name).data for name in {run.slot for run in self._runs}}
+            self._own = _views(self._runs, self._sizes, maps.__getitem__)
         return self._own[index]
+
+
+def _views(runs: Sequence[Run], sizes: Sequence[int], slot: Callable[[str], memoryview]) -> list[Buffer]:
+    """The buffers of these sizes that lie in `runs`. Raises `TransportError` for a slot that is too small."""
+    views: list[Buffer] = []
+    for name, offset, count in runs:
+        view, there = slot(name)[offset:], sizes[len(views) : len(views) + count]
+        if aligned_size(there) > len(view):
+            raise TransportError(f"buffers of {sum(there)} bytes in a slot of {len(view)}", where=name)
+        views += views_of(view, there)
+    return views

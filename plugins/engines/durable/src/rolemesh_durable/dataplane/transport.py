@@ -15,14 +15,17 @@ import zmq
 
 from rolemesh_durable import transports
 from rolemesh_durable.dataplane.codec import Buffer, encode, flatten
-from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
+from rolemesh_durable.dataplane.linking import put_in_slots
+from rolemesh_durable.dataplane.places import renamed, runs_of
+from rolemesh_durable.dataplane.shm import Slot, SlotPool
+from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.transports import Stamp
 
 __all__ = ["Inbox", "Payload", "encode_control"]
 
 DATA, CREDIT, CONTROL, ASK, BARRIER, SHARE = 1, 2, 3, 4, 5, 6
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
-"""Forms of data: buffers in the frame, in a shared-memory slot, in the frames that follow; no more chunks."""
+"""Forms of data: buffers in the frame, in shared-memory slots, in the frames that follow; no more chunks."""
 
 HEAD = struct.Struct("<BBBxIIIqIII12x")
 """tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers; 48 bytes, so that
@@ -43,61 +46,74 @@ def encode_control(message: bytes) -> list[bytes]:
 
 
 class Payload(transports.Payload):
-    """A chunk encoded once for all its consumers, in memory of its own: the value may change afterwards.
+    """A chunk encoded once for all its consumers, in memory that nobody writes to: the value may change afterwards.
 
-    Up to the threshold it is `inline` bytes, beyond it lies in a warm slot until every consumer has released it.
+    Up to the threshold it is `inline` bytes, beyond it lies in warm slots until every consumer has released it.
     """
 
-    __slots__ = ("body", "hlen", "log", "nbytes", "pool", "sizes", "slot", "users")
+    __slots__ = ("body", "hlen", "log", "nbytes", "place", "pool", "sizes", "slots", "users")
 
-    def __init__(self, value: Any, pool: SlotPool, threshold: int) -> None:
+    def __init__(self, value: Any, pool: SlotPool, threshold: int, reader: SlotReader | None = None) -> None:
+        """What lies in slots as `reader` has handed it out is not copied."""
         header, buffers = encode(value)
         self.sizes: Sequence[int] = [len(buffer) for buffer in buffers]
         self.nbytes = sum(self.sizes)
         self.hlen = len(header)
         self.pool = pool
-        self.slot: Slot | None = None
+        self.place = ""
+        """Where the buffers lie in slots (`rolemesh_durable.dataplane.places`)."""
+        self.slots: list[Slot] = []
         self.users = 0
         """Edges that have sent it and may need it again."""
         self.log = -1
         """Its first position in the log of what the rank sends, if there is one."""
         if self.nbytes > threshold:
-            self.slot = pool.acquire(aligned_size(self.sizes))
-            self.slot.write(buffers)
+            self.place, self.slots = put_in_slots(buffers, pool, reader)
             self.body = flatten(header, self.sizes, ())
         else:
             self.body = flatten(header, self.sizes, buffers)
-        """Sizes, header and, unless they lie in the slot, the buffers, as `codec.flatten` lays them out."""
+        """Sizes, header and, unless they lie in slots, the buffers, as `codec.flatten` lays them out."""
 
     @classmethod
-    def logged(cls, body: bytes, hlen: int, sizes: Sequence[int], slot: Slot | None, pool: SlotPool, log: int) -> Self:
+    def logged(
+        cls, body: bytes, hlen: int, sizes: Sequence[int], place: str, slots: list[Slot], pool: SlotPool, log: int
+    ) -> Self:
         """A payload that a former generation of the rank has encoded, as the log has it."""
         payload = cls.__new__(cls)
-        payload.body, payload.hlen, payload.sizes, payload.slot = body, hlen, sizes, slot
+        payload.body, payload.hlen, payload.sizes, payload.place, payload.slots = body, hlen, sizes, place, slots
         payload.nbytes, payload.pool, payload.users, payload.log = sum(sizes), pool, 0, log
         return payload
 
     def frame(self, stamp: Stamp) -> bytes:
-        """The only frame of a payload that is not in a slot."""
+        """The only frame of a payload that is not in slots."""
         return HEAD.pack(DATA, INLINE, *stamp, self.hlen, len(self.sizes)) + self.body
 
     def descriptor(self, stamp: Stamp) -> bytes:
-        """The frame that tells a reader on this node where the slot is."""
-        assert self.slot is not None
-        return HEAD.pack(DATA, IN_SLOT, *stamp, self.hlen, len(self.sizes)) + self.body + self.slot.name.encode()
+        """The frame that tells a reader on this node where the buffers lie."""
+        return HEAD.pack(DATA, IN_SLOT, *stamp, self.hlen, len(self.sizes)) + self.body + self.place.encode()
 
     def frames(self, stamp: Stamp) -> list[Buffer]:
-        """Head and buffers as separate frames, for another node: views of the slot, which stays until released."""
-        assert self.slot is not None
-        head = HEAD.pack(DATA, IN_FRAMES, *stamp, self.hlen, len(self.sizes)) + self.body
-        return [head, *self.slot.views(self.sizes)]
+        """Head and buffers as separate frames, for another node: views of the slots, which stay until released."""
+        frames: list[Buffer] = [HEAD.pack(DATA, IN_FRAMES, *stamp, self.hlen, len(self.sizes)) + self.body]
+        slots = {slot.name: slot for slot in self.slots}
+        for name, offset, count in runs_of(self.place, len(self.sizes)):
+            at = len(frames) - 1
+            frames += slots[name].views(self.sizes[at : at + count], offset)
+        return frames
+
+    def rescue(self) -> None:
+        """Put into new slots what lay in those whose files somebody has removed. Raises `TransportError`."""
+        if self.slots:
+            new = {slot.name: self.pool.rescue(slot) for slot in self.slots}
+            self.place, self.slots = renamed(self.place, lambda name: new[name].name), list(new.values())
 
     def free(self) -> None:
-        """One user less; after the last one the slot is ready for the next value."""
+        """One user less; after the last one the slots are ready for the next value."""
         self.users -= 1
-        if self.users <= 0 and self.slot is not None:
-            self.pool.release(self.slot)
-            self.slot = None
+        if self.users <= 0:
+            slots, self.slots = self.slots, []
+            for slot in slots:
+                self.pool.release(slot)
 
 
 class Inbox(transports.Inbox):

@@ -232,14 +232,12 @@ class Ports:
     def log_again(self, log: SendLog) -> None:
         """The files of what was sent are gone: write what is kept again. Raises `TransportError` for a value of which
         this process has no copy either."""
-        pool = self.endpoint.pool
-        pool.forget_lost()
+        self.endpoint.pool.forget_lost()
         log.begin_again()
         for payload in {id(kept.item): kept.item for way in self.ways for kept in way.state.kept}.values():
             if payload is not None:
                 payload.log = -1
-                if payload.slot is not None:
-                    payload.slot = pool.rescue(payload.slot)
+                payload.rescue()
         for out in self.outputs.values():
             out.log_again(log)
         for port in self.ins:

@@ -131,10 +131,10 @@ class OutEdge:
         if payload is None:
             log.end(self._id, step, chunk, self.state.hold, consumers)
             return
-        slot = payload.slot.name if payload.slot is not None else ""
-        body, hlen, count, first = payload.body, payload.hlen, len(payload.sizes), payload.log
+        body, hlen, count = payload.body, payload.hlen, len(payload.sizes)
+        first, place = payload.log, payload.place
         at = log.chunk(
-            self._id, step, chunk, last, self.state.hold, consumers, body, hlen, count, payload=first, slot=slot
+            self._id, step, chunk, last, self.state.hold, consumers, body, hlen, count, payload=first, place=place
         )
         if first < 0:
             payload.log = at
@@ -142,7 +142,7 @@ class OutEdge:
     def send(self, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
         """Send a chunk (None: the mark that no more come) to `consumers`."""
         stamp = (last, self._id, self._rank, self._generation, step, chunk)
-        if payload is not None and payload.slot is not None:
+        if payload is not None and payload.slots:
             for consumer in consumers:
                 self._sender(self._role, consumer).send_payload(payload, stamp)
             return
@@ -220,7 +220,7 @@ class OutPort:
     """
 
     def __init__(self, ports: Rank, call: int = -1, *, varies: bool = False) -> None:
-        self._ports, self._pool, self._call = ports, ports.endpoint.pool, call
+        self._ports, self._endpoint, self._call = ports, ports.endpoint, call
         self._staged: list[tuple[OutEdge, _Chunk]] | None = [] if varies and ports.log is not None else None
         self.made: set[int] = set()
         """Steps of which a former generation's value is in the log, and sent from there."""
@@ -351,7 +351,7 @@ class OutPort:
                 continue
             if payload is None:
                 part = value if type(selection) is Whole else select(value, selection)
-                payload = Payload(part, self._pool, INLINE_BYTES)
+                payload = Payload(part, self._endpoint.pool, INLINE_BYTES, self._endpoint.reader)
             self._put(way, payload, step, chunk, last, consumers)
 
     def _end(self, selection: Selection, step: int, chunk: int) -> None:

@@ -14,14 +14,14 @@ __all__ = ["Arrived", "Consumer", "GatherPort", "Producer", "SharePort"]
 class Arrived:
     """A chunk as it came, not decoded yet."""
 
-    __slots__ = ("_buffers", "_header", "_reader", "_sizes", "_slot", "small")
+    __slots__ = ("_buffers", "_header", "_place", "_reader", "_sizes", "small")
 
     def __init__(
         self,
         header: Buffer,
         buffers: Sequence[Buffer] | None,
         reader: SlotReader,
-        slot: str = "",
+        place: str = "",
         sizes: Sequence[int] = (),
         *,
         small: bool = False,
@@ -30,7 +30,7 @@ class Arrived:
         self._header = header
         self._buffers = buffers
         self._reader = reader
-        self._slot = slot
+        self._place = place
         self._sizes = sizes
 
     @property
@@ -40,12 +40,12 @@ class Arrived:
 
     def buffers(self) -> Sequence[Buffer]:
         """What lies behind the header."""
-        return self._reader.read(self._slot, self._sizes) if self._buffers is None else self._buffers
+        return self._reader.read(self._place, self._sizes) if self._buffers is None else self._buffers
 
     def value(self) -> object:
         """The value, its arrays as views."""
         buffers = self._buffers
-        return decode(self._header, self._reader.read(self._slot, self._sizes) if buffers is None else buffers)
+        return decode(self._header, self._reader.read(self._place, self._sizes) if buffers is None else buffers)
 
 
 class Consumer(Protocol):

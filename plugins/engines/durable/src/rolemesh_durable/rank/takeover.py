@@ -96,7 +96,7 @@ def take_over(
     pool = ports.endpoint.pool
     ports.orphans = found = Inheritance(pool.directory)
     # A slot that had been freed was written again: its last payload is the one that lies in it.
-    lies_in = {record.slot: record.payload for record in records if record.slot}
+    lies_in = {slot: record.payload for record in records for slot in record.slots}
     ways = {way.edge.id: way for way in ports.ways}
     payloads: dict[int, Payload] = {}
     ports.choose_again({(record.edge, record.step): record.chunk for record in ours if record.kind == CHOICE})
@@ -118,8 +118,9 @@ def take_over(
             if not orphan and record.step == resume:
                 found.partial = _decode_partial(record.body)
         elif orphan or (anew and not again) or void(record):
-            if record.slot and lies_in[record.slot] == record.payload:
-                found.retain(record.slot, record.step + record.hold)
+            for slot in record.slots:
+                if lies_in[slot] == record.payload:
+                    found.retain(slot, record.step + record.hold)
         else:
             way, payload = ways[record.edge], None
             if record.kind == CHUNK:
@@ -131,11 +132,11 @@ def take_over(
                 way.made = max(way.made, record.step)
             if record.step + way.edge.soonest >= ports.steps:
                 # Logged for a longer job only: nobody asks for it in this one.
-                if record.slot:
-                    found.retain(record.slot, record.step + record.hold)
+                for slot in record.slots:
+                    found.retain(slot, record.step + record.hold)
                 continue
             way.keep(payload, record.step, record.chunk, record.last, record.consumers)
-    taken = {payload.slot.name for payload in payloads.values() if payload.slot is not None} | found.slots
+    taken = {slot.name for payload in payloads.values() for slot in payload.slots} | found.slots
     site = ports.endpoint.site
     for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
         if path.name not in taken:
@@ -145,12 +146,14 @@ def take_over(
 
 def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payload | None:
     """The payload of a chunk; None if it has been freed, so that its slot holds something else or is gone."""
-    slot = None
-    if record.slot:
-        slot = pool.adopt(record.slot) if lies_in[record.slot] == record.payload else None
-        if slot is None:
-            return None
-    return Payload.logged(record.body, record.hlen, record.sizes, slot, pool, record.payload)
+    if any(lies_in[slot] != record.payload for slot in record.slots):
+        return None
+    slots = [slot for name in record.slots if (slot := pool.adopt(name)) is not None]
+    if len(slots) < len(record.slots):
+        for slot in slots:
+            pool.release(slot)
+        return None
+    return Payload.logged(record.body, record.hlen, record.sizes, record.place, slots, pool, record.payload)
 
 
 def carry_over(
@@ -182,7 +185,7 @@ def _stored(record: in_flight.InFlight, pool: SlotPool) -> Payload:
     header, buffers = record.header, record.buffers
     sizes = [len(buffer) for buffer in buffers]
     if sum(sizes) <= INLINE_BYTES:
-        return Payload.logged(flatten(header, sizes, buffers), len(header), sizes, None, pool, -1)
+        return Payload.logged(flatten(header, sizes, buffers), len(header), sizes, "", [], pool, -1)
     slot = pool.acquire(aligned_size(sizes))
     slot.write(buffers)
-    return Payload.logged(flatten(header, sizes, ()), len(header), sizes, slot, pool, -1)
+    return Payload.logged(flatten(header, sizes, ()), len(header), sizes, slot.name, [slot], pool, -1)

@@ -102,10 +102,10 @@ class Party:
         self._sent[to.rank] = step + 1
         stamp = (1, EDGE, self.site.rank, self.site.generation, step, 0)
         payload.users += 1
-        if payload.slot is None:
-            sender.send(payload.frame(stamp))
-        else:
+        if payload.slots:
             sender.send_payload(payload, stamp)
+        else:
+            sender.send(payload.frame(stamp))
         return payload
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
