@@ -3,9 +3,9 @@
 import numpy as np
 from pydantic import BaseModel, Field
 
-from rolemesh import Batch, Split, Workload, operator
+from rolemesh import Batch, Broadcast, OptionsError, Split, Workload, operator
 
-SHAPES = ("circle", "square", "triangle")
+SHAPES = ("ring", "square", "cross")
 COLOURS = ("red", "green", "blue")
 PLACES = ("top left", "top right", "bottom left", "bottom right")
 ANSWERS = (*COLOURS, *SHAPES, *PLACES)
@@ -38,17 +38,18 @@ class Shapes(Workload):
     @classmethod
     def check(cls, options, world_size):
         if options.rows % options.micro_batches:
-            raise ValueError(f"{options.rows} rows cannot be cut into {options.micro_batches} equal micro-batches")
+            what = f"{options.rows} rows cannot be cut into {options.micro_batches} equal micro-batches"
+            raise OptionsError(what, where="rows", remedy="choose a multiple")
 
     def setup(self, ctx):
         self.ctx = ctx
 
-    @operator(returns=Split())
+    @operator(micro=Broadcast(), returns=Split())
     def images(self, micro=0):
         """The pictures of a micro-batch: `image`, float32 of shape (rows, 3, SIDE, SIDE)."""
         return Batch({"image": np.stack([picture(*scene) for scene, _, _ in self._mine(micro)])})
 
-    @operator(returns=Split())
+    @operator(micro=Broadcast(), returns=Split())
     def questions(self, micro=0):
         """The questions of the same rows: `question`, int64 of shape (rows, LENGTH), and `answer`, int64 (rows,)."""
         return self._asked(self._mine(micro))
@@ -72,7 +73,8 @@ class Shapes(Workload):
         options, ctx = self.ctx.options, self.ctx
         size = options.rows // options.micro_batches
         first = options.held_out + ctx.step * options.rows + micro * size
-        return [self._row(first + i) for i in np.array_split(np.arange(size), ctx.world_size)[ctx.rank]]
+        mine = first + np.array_split(np.arange(size), ctx.world_size)[ctx.rank]
+        return [self._row(number) for number in mine]
 
     def _held_out(self):
         numbers = np.array_split(np.arange(self.ctx.options.held_out), self.ctx.world_size)[self.ctx.rank]
@@ -87,8 +89,7 @@ class Shapes(Workload):
         kind = int(rng.integers(3))
         question = 3 * kind + (colour if kind == 1 else shape)
         answer = (colour, 3 + shape, 6 + place)[kind]
-        shifts, noise = rng.integers(-1, 2, size=(3, 2)), rng.normal(0, 0.05, (3, SIDE, SIDE))
-        return (shapes, colours, places, shifts, noise), question, answer
+        return (shapes, colours, places, rng), question, answer
 
     def _asked(self, rows):
         ids = np.zeros((len(rows), LENGTH), dtype=np.int64)
@@ -98,17 +99,18 @@ class Shapes(Workload):
         return Batch({"question": ids, "answer": np.array([answer for *_, answer in rows], dtype=np.int64)})
 
 
-def picture(shapes, colours, places, shifts, noise):
+def picture(shapes, colours, places, rng):
     """Float32 of shape (3, SIDE, SIDE): shapes, shifted by a pixel at most, and some noise."""
-    found = noise.astype(np.float32)
+    found = 0.05 * rng.standard_normal((3, SIDE, SIDE), dtype=np.float32)
+    shifts = rng.integers(-1, 2, size=(3, 2))
     half = SIDE // 2
     for shape, colour, place, shift in zip(shapes, colours, places, shifts, strict=False):
         down, right = divmod(int(place), 2)
         y, x = np.mgrid[:SIDE, :SIDE] - np.reshape([down * half + half / 2, right * half + half / 2] + shift, (2, 1, 1))
         inside = [
-            x * x + y * y <= 16,
+            abs(np.hypot(x, y) - 3.5) <= 0.8,
             np.maximum(abs(x), abs(y)) <= 3,
-            (abs(y) <= 4) & (abs(x) <= (y + 4) / 2),
+            (abs(abs(x) - abs(y)) <= 0.5) & (abs(x) <= 4),
         ][shape]
         found[colour][inside] += 1.0
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, Field, model_validator
@@ -11,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from rolemesh.api.batch import Batch
 from rolemesh.api.import_ref import ImportRef
 from rolemesh.api.partition import Broadcast, Split
-from rolemesh.api.workload import OperatorSpec, RankContext, State, operator
+from rolemesh.api.workload import OperatorSpec, RankContext, operator
 from rolemesh_ddp.options import DDPOptions
 from rolemesh_ddp.workload import DDPWorkload
 
@@ -66,7 +65,7 @@ class StageWorkload(DDPWorkload):
     def check(cls, options: Any, world_size: int) -> None:
         """The module's function has been looked up with the options."""
 
-    @operator(batch=Split(), more=Split(), returns=Split())
+    @operator(batch=Split(), more=Split(), micro=Broadcast(), returns=Split())
     def forward(self, batch: Batch, more: Batch | None = None, micro: int = 0) -> Batch:
         """What the module returns for the columns of `batch` and `more`; its graph waits for `backward`.
 
@@ -74,12 +73,12 @@ class StageWorkload(DDPWorkload):
         """
         return self.engine.forward(_joined(batch, more), micro)
 
-    @operator(batch=Split(), more=Split())
+    @operator(batch=Split(), more=Split(), micro=Broadcast())
     def loss(self, batch: Batch, more: Batch | None = None, micro: int = 0) -> None:
         """The loss of the options, for the columns of `batch` and `more`, which are tensors; `backward` goes on."""
         self.engine.find_loss(_joined(batch, more), micro)
 
-    @operator(gradients=Split(), returns=Split())
+    @operator(gradients=Split(), micro=Broadcast(), returns=Split())
     def backward(self, gradients: Batch | None = None, micro: int = 0) -> Batch:
         """The gradients of the activations that the micro-batch's `forward` or `loss` has taken, by their names.
 
@@ -100,11 +99,6 @@ class StageWorkload(DDPWorkload):
     def predict(self, batch: Batch, more: Batch | None = None) -> Batch:
         """What the module returns in evaluation, without a graph."""
         return self.engine.predict(_joined(batch, more))
-
-    @classmethod
-    def export(cls, options: Any, state: State, folder: Path) -> None:
-        """``model.safetensors``."""
-        super().export(options, state, folder)
 
     def make(self, ctx: RankContext[Any]) -> StageEngine:
         from rolemesh_ddp.stage_engine import StageEngine
