@@ -51,7 +51,10 @@ class Teacher(Workload):
         rows = [np.array(row, dtype=np.int64) for row in batch["input_ids"]]
         if not rows:
             empty = Ragged(np.zeros((0, self.ctx.options.top), np.float32), np.zeros(1, np.int64))
-            return batch | {"teacher_ids": Ragged(empty.values.astype(np.int32), empty.offsets), "teacher_logits": empty}
+            return batch | {
+                "teacher_ids": Ragged(empty.values.astype(np.int32), empty.offsets),
+                "teacher_logits": empty,
+            }
         ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True)
         with torch.no_grad():
             logits, tokens = self.model(input_ids=ids, use_cache=False).logits.topk(self.ctx.options.top)

@@ -106,7 +106,8 @@ def picture(shapes, colours, places, rng):
     half = SIDE // 2
     for shape, colour, place, shift in zip(shapes, colours, places, shifts, strict=False):
         down, right = divmod(int(place), 2)
-        y, x = np.mgrid[:SIDE, :SIDE] - np.reshape([down * half + half / 2, right * half + half / 2] + shift, (2, 1, 1))
+        centre = np.array([down, right]) * half + half / 2 + shift
+        y, x = np.mgrid[:SIDE, :SIDE] - centre.reshape(2, 1, 1)
         inside = [
             abs(np.hypot(x, y) - 3.5) <= 0.8,
             np.maximum(abs(x), abs(y)) <= 3,
@@ -114,4 +115,3 @@ def picture(shapes, colours, places, rng):
         ][shape]
         found[colour][inside] += 1.0
     return found
-

@@ -36,9 +36,7 @@ class Stage(nn.Module):
             self.tokens = nn.Embedding(VOCABULARY, width)
             self.places = nn.Parameter(torch.randn(1, window, width) * 0.02)
         made = {"batch_first": True, "norm_first": True, "dropout": 0.0, "activation": "gelu"}
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 4 * width, **made) for _ in range(blocks)
-        )
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(width, heads, 4 * width, **made) for _ in range(blocks))
         if last:
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, VOCABULARY))
         self.register_buffer("mask", torch.full((window, window), -torch.inf).triu(1), persistent=False)

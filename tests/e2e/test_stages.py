@@ -208,3 +208,14 @@ def test_the_towers_learn_to_answer_questions_about_pictures_that_they_have_not_
     done = job.run(timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.metrics()[-1]["accuracy"] >= 0.9
+
+
+def test_the_towers_run_in_one_process(example: Any) -> None:
+    job = example("multimodal")
+    job.backend = ("--inline",)
+    done = job.run("steps=3", "params.evaluate_every=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = job.metrics()
+    assert lines[0]["loss"] > lines[2]["loss"]
+    assert 0.0 <= lines[2]["accuracy"] <= 1.0
+    assert {line["operators"]["vision.update"]["in_flight"] for line in lines} == {2}

@@ -60,7 +60,9 @@ def taught(model, batch, top, change=0.0):
 @pytest.mark.parametrize(("temperature", "alpha"), [(1.0, 0.0), (2.0, 0.3)])
 def test_distill_is_the_divergence_from_the_teacher_over_its_likeliest_tokens(model, texts, temperature, alpha):
     batch = taught(model, texts(0), 7)
-    batch = batch | {"teacher_logits": Ragged(batch["teacher_logits"].values[:, ::-1].copy(), batch["teacher_logits"].offsets)}
+    batch = batch | {
+        "teacher_logits": Ragged(batch["teacher_logits"].values[:, ::-1].copy(), batch["teacher_logits"].offsets)
+    }
     expected = 0.0
     model.requires_grad_(False)
     for row, ids, teacher in zip(*(batch[n] for n in ("input_ids", "teacher_ids", "teacher_logits")), strict=True):

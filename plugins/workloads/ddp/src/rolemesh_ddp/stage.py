@@ -89,9 +89,9 @@ class StageWorkload(DDPWorkload):
 
     @operator(weight=Broadcast(), returns=Broadcast())
     def update(self, weight: float | None = None) -> float:
-        """An update from the gradients of the step's micro-batches, over all ranks; the weight that they were divided by.
+        """An update from the gradients of the step's micro-batches, over all ranks; the weight that divides them.
 
-        That is the sum of the losses' weights; a role without a loss is given it: `front.update(back.update())`.
+        It is the sum of the losses' weights; a role without a loss is given it: `front.update(back.update())`.
         """
         return self.engine.finish(weight)
 

@@ -1,4 +1,4 @@
-"""Autograd graphs that are cut at an edge: activations go to another role, their gradients come back in the same step."""
+"""Autograd graphs that are cut at an edge: activations go to another role, gradients come back in the same step."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Graphs:
         """How many micro-batches had a graph at once in this step: what bounds the memory for activations."""
 
     def receive(self, value: Any, micro: int = 0) -> Any:
-        """The value with tensors of its own on the device, which stay valid after the operator; floating-point ones that
-        came as tensors are leaves that collect gradients.
+        """The value with tensors of its own on the device, which stay valid after the operator; floating-point ones
+        that came as tensors are leaves that collect gradients.
 
-        `value` is a tensor, an array, a `Ragged`, or a `Batch` or mapping with such columns. Arrays are data: they become
-        tensors without gradients. Under ``torch.no_grad()`` nothing is kept. Several values of one micro-batch need
-        different names.
+        `value` is a tensor, an array, a `Ragged`, or a `Batch` or mapping with such columns. Arrays are data: they
+        become tensors without gradients. Under ``torch.no_grad()`` nothing is kept. Several values of one micro-batch
+        need different names.
         """
         self._begin()
         graph = self._open.get(micro, _Graph()) if torch.is_grad_enabled() else _Graph()
@@ -90,8 +90,8 @@ class Graphs:
         form and by the names in which they came.
 
         `gradients` are those of what was sent, by the same names (others may be among them, such as for another
-        tower); None after the sending of one number, a loss. Of a role that received none the mapping is empty. Raises `RuntimeError` where there is no graph, and
-        `ValueError` where a gradient is missing or of another shape.
+        tower); None after the sending of one number, a loss. Of a role that received none the mapping is empty.
+        Raises `RuntimeError` where there is no graph, and `ValueError` where a gradient is missing or of another shape.
         """
         self._begin()
         graph = self._open.get(micro)
