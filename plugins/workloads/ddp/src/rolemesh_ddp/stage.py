@@ -5,42 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel
 
 from rolemesh.api.batch import Batch
-from rolemesh.api.import_ref import ImportRef
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, operator
-from rolemesh_ddp.options import DDPOptions
+from rolemesh_ddp.options import StageOptions
 from rolemesh_ddp.workload import DDPWorkload
 
 if TYPE_CHECKING:
     from rolemesh_ddp.stage_engine import StageEngine
 
-__all__ = ["StageOptions", "StageWorkload"]
+__all__ = ["StageWorkload"]
 
 _OPERATORS = ("forward", "loss", "backward", "update", "predict", "weights")
-
-
-class StageOptions(DDPOptions):
-    """Options of the `stage` workload: those of `ddp`, for a module of one's own."""
-
-    model: str = Field(
-        description="`file.py:name` or `module:name` of a function that returns a torch module, relative to the job "
-        "file; the module is called with the columns that its forward names, and returns a mapping of tensors by name"
-    )
-    trace_passes: bool = Field(
-        False, description="record when each pass began and ended, in the step's `records` as `passes_<role>`"
-    )
-
-    @model_validator(mode="after")
-    def _is_a_module_of_ones_own(self) -> StageOptions:
-        if not isinstance(self.model, ImportRef):
-            raise ValueError("a stage is a function that returns a torch module, as in model: net.py:front")
-        for name in ("micro_batch_rows", "mini_batches", "epochs"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is for train; the flow says which micro-batches a stage passes, and when")
-        return self
 
 
 class StageWorkload(DDPWorkload):
