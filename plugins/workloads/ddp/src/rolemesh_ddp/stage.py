@@ -29,7 +29,11 @@ class StageWorkload(DDPWorkload):
     """
 
     Options: ClassVar[type[BaseModel]] = StageOptions
-    preload: ClassVar[Sequence[str]] = (*DDPWorkload.preload[:2], "rolemesh_ddp.stage_engine")
+    preload: ClassVar[Sequence[str]] = (
+        "rolemesh_training.trainer",
+        "rolemesh_training.losses",
+        "rolemesh_ddp.stage_engine",
+    )
 
     engine: StageEngine
 
