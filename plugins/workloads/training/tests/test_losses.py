@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh_training import LossContext
 from rolemesh_training.advantages import gae
-from rolemesh_training.losses import causal_lm, classification, dpo, grpo, ppo, value
+from rolemesh_training.losses import causal_lm, classification, distill, dpo, grpo, ppo, value
 from rolemesh_training.packing import completion_logprobs, completion_values
 
 CPU = torch.device("cpu")
@@ -43,6 +43,53 @@ def test_causal_lm_without_a_mask_counts_all_but_the_first_token(model, texts):
     batch = texts(0)
     output = causal_lm(model, batch.select("input_ids"), context())
     assert output.weight == len(batch["input_ids"].values) - batch.rows
+
+
+def taught(model, batch, top, change=0.0):
+    """The batch with what `model` says of each token, its `top` likeliest ones."""
+    found = []
+    for row in batch["input_ids"]:
+        with torch.no_grad():
+            found.append(model(input_ids=torch.tensor(row, dtype=torch.int64)[None]).logits[0].topk(top))
+    offsets = batch["input_ids"].offsets
+    ids = np.concatenate([f.indices.numpy() for f in found])
+    logits = np.concatenate([f.values.numpy() for f in found])
+    return batch | {"teacher_ids": Ragged(ids, offsets), "teacher_logits": Ragged(logits + change, offsets)}
+
+
+@pytest.mark.parametrize(("temperature", "alpha"), [(1.0, 0.0), (2.0, 0.3)])
+def test_distill_is_the_divergence_from_the_teacher_over_its_likeliest_tokens(model, texts, temperature, alpha):
+    batch = taught(model, texts(0), 7)
+    batch = batch | {
+        "teacher_logits": Ragged(batch["teacher_logits"].values[:, ::-1].copy(), batch["teacher_logits"].offsets)
+    }
+    expected = 0.0
+    model.requires_grad_(False)
+    for row, ids, teacher in zip(*(batch[n] for n in ("input_ids", "teacher_ids", "teacher_logits")), strict=True):
+        logits = model(input_ids=torch.tensor(row, dtype=torch.int64)[None]).logits[0]
+        for at in range(1, len(row) - 1):  # the first two tokens do not count
+            own = (logits[at] / temperature).log_softmax(-1)[torch.from_numpy(ids[at])]
+            said = torch.from_numpy(teacher[at] / temperature).log_softmax(-1)
+            expected += (1 - alpha) * temperature**2 * float((said.exp() * (said - own)).sum())
+            expected -= alpha * float(logits[at].log_softmax(-1)[int(row[at + 1])])
+    output = distill(model, batch, context(temperature=temperature, alpha=alpha))
+    assert float(output.total) == pytest.approx(expected, rel=1e-5)
+    assert output.weight == sum(len(row) - 2 for row in batch["input_ids"])
+    assert float(output.metrics["agreement"][0]) == output.weight
+
+
+def test_distill_has_nothing_to_learn_from_a_teacher_that_says_the_same(model, texts):
+    output = distill(model, taught(model, texts(0), 61), context())
+    output.total.backward()
+    assert output.total.item() == pytest.approx(0.0, abs=1e-4)
+    assert max(float(p.grad.abs().max()) for p in model.parameters()) < 1e-4
+
+
+def test_distill_names_a_teacher_that_speaks_of_other_rows(model, texts):
+    batch = taught(model, texts(0), 3)
+    short = batch | {"teacher_ids": Ragged(batch["teacher_ids"].values[:-1], batch["teacher_ids"].offsets.clip(max=28))}
+    with pytest.raises(ValueError, match="have 28 entries for 29 tokens"):
+        distill(model, short, context())
 
 
 def per_token(model, batch, clip):

@@ -11,7 +11,7 @@ from rolemesh.api.import_ref import ImportRef
 from rolemesh_training import HuggingFaceOptions
 from rolemesh_training.options import folder_of
 
-__all__ = ["DDPOptions"]
+__all__ = ["DDPOptions", "StageOptions"]
 
 _OF_HUGGING_FACE = ("init", "task", "lora", "gradient_checkpointing", "attention")
 _REFERENCE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
@@ -52,4 +52,25 @@ class DDPOptions(HuggingFaceOptions):
             raise ValueError(
                 f"{', '.join(foreign)} is for Hugging Face models; {self.factory} makes a module of its own"
             )
+        return self
+
+
+class StageOptions(DDPOptions):
+    """Options of the `stage` workload: those of `ddp`, for a module of one's own."""
+
+    model: str = Field(
+        description="`file.py:name` or `module:name` of a function that returns a torch module, relative to the job "
+        "file; the module is called with the columns that its forward names, and returns a mapping of tensors by name"
+    )
+    trace_passes: bool = Field(
+        False, description="record when each pass began and ended, in the step's `records` as `passes_<role>`"
+    )
+
+    @model_validator(mode="after")
+    def _is_a_module_of_ones_own(self) -> Self:
+        if self.factory is None:
+            raise ValueError("the model of a stage is a function that returns a torch module, such as net.py:front")
+        for name in ("micro_batch_rows", "mini_batches", "epochs"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for trainers; of a stage the flow says what it passes, and when")
         return self

@@ -1,5 +1,23 @@
-"""For workloads with torch: ``rolemesh_torch.join(ctx)`` makes a process group of a collective role's ranks."""
+"""For workloads with torch: process groups of collective roles, gradients that come back from other roles, and the
+order of a pipeline's passes. Names are imported when they are first used: a flow that needs `passes` imports no torch.
+"""
 
-from rolemesh_torch.group import join
+from __future__ import annotations
 
-__all__ = ["join"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rolemesh_torch.graphs import Graphs
+    from rolemesh_torch.group import join
+    from rolemesh_torch.pipeline import Pass, passes
+
+__all__ = ["Graphs", "Pass", "join", "passes"]
+
+_HOME = {"Graphs": "graphs", "Pass": "pipeline", "join": "group", "passes": "pipeline"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rolemesh_torch' has no attribute {name!r}")
+    return getattr(import_module(f"rolemesh_torch.{_HOME[name]}"), name)

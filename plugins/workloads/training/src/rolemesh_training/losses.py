@@ -7,14 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy, logsigmoid
+from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh_training.contract import LossContext, LossOutput
-from rolemesh_training.options import CausalLMOptions, DPOOptions, GRPOOptions, PolicyOptions, ValueOptions
+from rolemesh_training.options import (
+    CausalLMOptions,
+    DistillOptions,
+    DPOOptions,
+    GRPOOptions,
+    PolicyOptions,
+    ValueOptions,
+)
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 
-__all__ = ["causal_lm", "classification", "dpo", "grpo", "ppo", "value"]
+__all__ = ["causal_lm", "classification", "distill", "dpo", "grpo", "ppo", "value"]
 
 _IGNORED = -100
 
@@ -26,8 +33,20 @@ def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOut
     is not 0. The first token of a row is predicted by nothing and never counts.
     """
     options = CausalLMOptions.model_validate(ctx.options)
+    ids, targets = _next_tokens(batch, options.pad_to or 1)
+    logits = model(input_ids=torch.from_numpy(ids).to(ctx.device), use_cache=False).logits
+    wanted = torch.from_numpy(targets).to(ctx.device).flatten()
+    total = cross_entropy(logits.flatten(0, 1).float(), wanted, ignore_index=_IGNORED, reduction="sum")
+    return LossOutput(total, float((targets != _IGNORED).sum()))
+
+
+def _next_tokens(batch: Batch, width: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows' tokens and what follows each: (rows, longest or `width`); what does not count is `_IGNORED`.
+
+    Rows are padded on the right, where a causal model's earlier tokens cannot see: no mask is needed.
+    """
     rows, masks = batch["input_ids"], batch.get("loss_mask")
-    width = max(max((len(row) for row in rows), default=1), options.pad_to or 1)
+    width = max(max((len(row) for row in rows), default=1), width)
     ids = np.zeros((batch.rows, width), dtype=np.int64)
     targets = np.full((batch.rows, width), _IGNORED, dtype=np.int64)
     for i, row in enumerate(rows):
@@ -35,11 +54,36 @@ def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOut
         ids[i, : len(row)] = row
         counted = row[1:] if masks is None else np.where(np.asarray(masks[i])[1:] != 0, row[1:], _IGNORED)
         targets[i, : len(counted)] = counted
-    # Rows are padded on the right, where a causal model's earlier tokens cannot see: no mask is needed.
-    logits = model(input_ids=torch.from_numpy(ids).to(ctx.device), use_cache=False).logits
-    wanted = torch.from_numpy(targets).to(ctx.device).flatten()
-    total = cross_entropy(logits.flatten(0, 1).float(), wanted, ignore_index=_IGNORED, reduction="sum")
-    return LossOutput(total, float((targets != _IGNORED).sum()))
+    return ids, targets
+
+
+def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
+    """The student's divergence from its teacher, over the teacher's likeliest tokens, a mean over tokens.
+
+    Hinton et al., arXiv:1503.02531, with the gradient's factor of the squared temperature; the teacher's probabilities
+    are taken as if there were no other tokens. Columns: those of `causal_lm`, and `teacher_ids` and `teacher_logits`
+    (ragged int and float, (tokens, top) per row, the likeliest first): what may come after each token of the row.
+    `agreement` is how often student and teacher hold the same token for the likeliest.
+    """
+    options = DistillOptions.model_validate(ctx.options)
+    ids, targets = _next_tokens(batch)
+    counted = torch.from_numpy(targets != _IGNORED)
+    logits = model(input_ids=torch.from_numpy(ids).to(ctx.device), use_cache=False).logits[counted].float()
+    lengths = [len(row) for row in batch["input_ids"]]
+    own = torch.cat([row[:length] for row, length in zip(counted, lengths, strict=True)]) if lengths else counted[:, 0]
+    names, scores = (torch.from_numpy(np.array(batch[name].values)) for name in ("teacher_ids", "teacher_logits"))
+    if len(names) != len(own) or len(scores) != len(own):
+        raise ValueError(f"'teacher_ids' and 'teacher_logits' have {len(names)} entries for {len(own)} tokens")
+    names, scores = names[own].long().to(ctx.device), scores[own].float().to(ctx.device)
+    teacher = log_softmax(scores / options.temperature, -1)
+    student = log_softmax(logits / options.temperature, -1).gather(-1, names)
+    total = (1 - options.alpha) * options.temperature**2 * (teacher.exp() * (teacher - student)).sum()
+    if options.alpha:
+        wanted = torch.from_numpy(targets)[counted].to(ctx.device)
+        total = total + options.alpha * cross_entropy(logits, wanted, reduction="sum")
+    tokens = float(counted.sum())
+    agreed = (logits.detach().argmax(-1) == names[:, 0]).float().sum()
+    return LossOutput(total, tokens, {"agreement": (agreed, tokens)})
 
 
 def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:

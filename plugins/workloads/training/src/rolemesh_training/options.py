@@ -14,6 +14,7 @@ __all__ = [
     "CausalLMOptions",
     "ClassificationOptions",
     "DPOOptions",
+    "DistillOptions",
     "GRPOOptions",
     "HuggingFaceOptions",
     "LoRAOptions",
@@ -83,6 +84,13 @@ class ClassificationOptions(BaseModel, extra="forbid"):
     """`loss_options` of ``rolemesh_training.losses:classification``: there are none."""
 
 
+class DistillOptions(BaseModel, extra="forbid"):
+    """`loss_options` of ``rolemesh_training.losses:distill``."""
+
+    temperature: float = Field(1.0, gt=0, description="teacher and student are compared at this temperature")
+    alpha: float = Field(0.0, ge=0, le=1, description="part of the loss that is the cross-entropy of the text's tokens")
+
+
 class LogprobsOptions(BaseModel, extra="forbid"):
     """How `logprobs` computes, whatever the role's loss is: a reference model need not have one of its own."""
 
@@ -107,6 +115,7 @@ class LoRAOptions(BaseModel, extra="forbid"):
 LOSS_OPTIONS: dict[str, type[BaseModel]] = {
     f"{_LOSSES}causal_lm": CausalLMOptions,
     f"{_LOSSES}classification": ClassificationOptions,
+    f"{_LOSSES}distill": DistillOptions,
     f"{_LOSSES}dpo": DPOOptions,
     f"{_LOSSES}grpo": GRPOOptions,
     f"{_LOSSES}ppo": PolicyOptions,

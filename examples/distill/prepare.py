@@ -1,0 +1,31 @@
+"""Make the student: every third layer of SmolLM2-135M-Instruct, in .cache/.
+
+The teacher comes from examples/grpo/prepare.py, which is run first if it has not been. Prints the student's folder.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KEEP = 3
+"""Of so many layers one is kept, as DistilBERT did with every second (Sanh et al., arXiv:1910.01108)."""
+
+
+def main() -> None:
+    subprocess.run([sys.executable, str(ROOT / "examples/grpo/prepare.py")], check=True)
+    from transformers import AutoModelForCausalLM
+
+    teacher = ROOT / ".cache/SmolLM2-135M-Instruct"
+    student = ROOT / ".cache/SmolLM2-student"
+    model = AutoModelForCausalLM.from_pretrained(teacher)
+    model.model.layers = model.model.layers[::KEEP]
+    model.config.num_hidden_layers = len(model.model.layers)
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = model.config.layer_types[::KEEP]
+    model.save_pretrained(student)
+    print(student)
+
+
+if __name__ == "__main__":
+    main()

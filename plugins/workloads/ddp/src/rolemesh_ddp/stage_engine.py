@@ -1,0 +1,104 @@
+"""A part of a model in one rank: passes of micro-batches in the flow's order, an update at their end."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rolemesh.api.batch import Batch
+from rolemesh.api.workload import RankContext
+from rolemesh.errors import RolemeshError
+from rolemesh_ddp.engine import Engine
+from rolemesh_torch import Graphs
+
+__all__ = ["StageEngine"]
+
+
+class StageEngine(Engine):
+    """As `ddp`'s trainer, but what it computes with comes from other roles, and so does the gradient."""
+
+    def __init__(self, ctx: RankContext[Any]) -> None:
+        super().__init__(ctx)
+        self.graphs = Graphs(ctx, self.device)
+        self._sums: dict[str, list[float]] = {}
+        self._times: list[list[Any]] = []
+        parameters = inspect.signature(self.model.forward).parameters.values()
+        self._named = None if any(p.kind == p.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
+
+    def forward(self, batch: Batch, micro: int) -> Batch:
+        """See `StageWorkload.forward`."""
+        if self.options.frozen:
+            return self.predict(batch)
+        with self._timed("forward", micro):
+            self.model.train()
+            columns = self.graphs.receive(batch, micro)
+            with self.precision():
+                found = self._outputs(columns)
+            return Batch(self.graphs.send(found, micro), rows=batch.rows)
+
+    def find_loss(self, batch: Batch, micro: int) -> None:
+        """See `StageWorkload.loss`."""
+        with self._timed("forward", micro):
+            self.model.train()
+            output = self._loss_of(self.graphs.receive(batch, micro))
+            self.graphs.send(output.total, micro)
+            weight = float(output.weight)
+            for name, (total, amount) in {"loss": (output.total.detach(), weight), **output.metrics}.items():
+                slot = self._sums.setdefault(name, [0.0, 0.0])
+                slot[0] += float(total)
+                slot[1] += float(amount)
+
+    def backward_of(self, gradients: Batch | None, micro: int) -> Batch:
+        """See `StageWorkload.backward`."""
+        with self._timed("backward", micro):
+            return Batch(self.graphs.backward(gradients, micro))
+
+    def finish(self, weight: float | None) -> float:
+        """See `StageWorkload.update`."""
+        if self.optimizer is None:
+            remedy = "set its option frozen to false, or leave the call out of the flow"
+            raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
+        self.ctx.metric(in_flight=self.graphs.finish())
+        if self.options.trace_passes and self.ctx.rank == 0:
+            self.ctx.record(**{f"passes_{self.ctx.role}": self._times})
+        sums, self._sums, self._times = self._sums, {}, []
+        self.passed()
+        if weight is None:
+            weight = self.group.sum(sums.get("loss", [0.0, 0.0])[1])
+            self._update(sums)
+        elif weight > 0:
+            norm, lr = self.update(weight)
+            self.ctx.metric(grad_norm=norm, lr=lr)
+        else:
+            self.discard()
+        self.version += 1
+        return weight
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Batch:
+        """See `StageWorkload.predict`."""
+        self.model.eval()
+        with self.precision():
+            found = self._outputs(self.graphs.receive(batch))
+        return Batch({name: tensor.cpu() for name, tensor in found.items()}, rows=batch.rows)
+
+    def _outputs(self, columns: Batch) -> dict[str, torch.Tensor]:
+        found = self.model(**{name: column for name, column in columns.items() if self._takes(name)})
+        if not isinstance(found, Mapping):
+            what = f"the module of {self.options.model} returned {type(found).__name__}"
+            raise TypeError(f"{what}; a stage returns a mapping of tensors by name, which become columns")
+        return dict(found)
+
+    def _takes(self, name: str) -> bool:
+        return self._named is None or name in self._named
+
+    @contextmanager
+    def _timed(self, kind: str, micro: int) -> Iterator[None]:
+        begin = time.time()
+        yield
+        self._times.append([kind, micro, round(begin, 4), round(time.time(), 4)])
