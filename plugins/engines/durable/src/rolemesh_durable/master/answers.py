@@ -26,7 +26,7 @@ from rolemesh_durable.transports import TransportKeys
 __all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
 
 PAGE_EVENTS = 512
-PAGE_LINES = 1024
+PAGE_LINES = 2048
 PAGE_BYTES = 4 << 20
 """An answer has no more than these of each kind; at least one, if there is one."""
 AT_ONCE = 64

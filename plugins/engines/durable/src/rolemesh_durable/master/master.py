@@ -56,7 +56,8 @@ log = logging.getLogger("rolemesh_durable.master")
 
 TICK_MS = 100
 SERVE_MS = 20
-RECENT_LINES = 4096
+RECENT_LINES, RECENT_S = 4096, 1.0
+"""Lines that are remembered for who watches; where steps are quick, up to four times as many that are not older."""
 
 
 class Master:
@@ -91,7 +92,7 @@ class Master:
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
         self._until = Until(bundle.until)
-        self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
+        self._recent: deque[StepMetrics] = deque(maxlen=4 * RECENT_LINES)
         self._run = RunInfo(
             bundle.config.name, str(self.run_dir), known(bundle.config.steps), bundle.config.world_sizes,
             tuple(op.label for op in graph.ops), bundle.backend, bundle.outline.origin, bundle.config.base,
@@ -293,6 +294,8 @@ class Master:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
         if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)
+            while len(self._recent) > RECENT_LINES and self._recent[0].time < lines[-1].time - RECENT_S:
+                self._recent.popleft()
             self._publication.add(lines)
             self._until.look(lines)
 

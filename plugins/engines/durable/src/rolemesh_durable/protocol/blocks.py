@@ -49,6 +49,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         """The step at which the last line ends."""
         return self.ends[-1]
 
+    @property
+    def bare(self) -> bool:
+        """Whether its lines have nothing but times."""
+        return not (self.means or self.sums or self.records)
+
     def append(self, step: int, computing: float, waiting: float, blocked: float) -> None:
         """One more line, which ends with `step`: the role's times in it, in seconds."""
         self.ends.append(step)
@@ -115,7 +120,7 @@ def packed(lines: Iterable[Metrics]) -> list[Block]:
 
 def lines_of(block: Block) -> Iterator[Metrics]:
     """The lines of a block, in their order."""
-    role, ranks, before, bare = block.role, block.ranks, block.begin, not (block.means or block.sums or block.records)
+    role, ranks, before, bare = block.role, block.ranks, block.begin, block.bare
     for at, (step, computing, waiting, blocked) in enumerate(zip(block.ends, *block.times, strict=True)):
         times = [computing, waiting, blocked]
         if bare:
