@@ -5,7 +5,7 @@ A block has the numbers of each of its lines; what it saves is an object, and ev
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Any, Final, Generic, TypeVar
@@ -188,6 +188,11 @@ def _at(column: list[float | None], at: int) -> float | None:
     return column[at] if at < len(column) else None
 
 
+def _all_in(ends: list[int], others: list[int]) -> bool:
+    at = bisect_left(others, ends[0])
+    return ends == others[at : at + len(ends)]
+
+
 class Tracks(Generic[S]):
     """What several sources have said of the same lines: blocks by source, in order, which do not overlap."""
 
@@ -211,6 +216,8 @@ class Tracks(Generic[S]):
         """Take a block. Where `source` has said these lines already, the newer ones count, unless they are of fewer
         ranks."""
         track = self._tracks.setdefault(source, [])
+        while track and track[-1].ranks <= block.ranks and _all_in(track[-1].ends, block.ends):
+            track.pop()
         if track and block.first <= track[-1].last:
             lines = {line.step: line for known in track for line in lines_of(known)}
             for line in lines_of(block):

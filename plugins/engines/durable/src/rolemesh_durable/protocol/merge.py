@@ -25,7 +25,8 @@ class MetricsMerger:
         self._tracks: dict[str, Tracks[int]] = {}
         self._whole: dict[str, list[Block]] = {}
         """What has been taken and is not known to be durable, joined once: there may be many ranks, and a slow disk."""
-        self._forgotten = -1
+        self.durable = -1
+        """Lines up to this step are durable."""
         self.pending = False
         """Something has come that has not been taken yet."""
 
@@ -44,10 +45,7 @@ class MetricsMerger:
     def add(self, rank: int, blocks: Iterable[Block]) -> None:
         """Take the lines of one rank; of one that has left they come too late."""
         for block in blocks:
-            if (
-                rank in self._ranks.get(block.role, ())
-                and (new := block.between(self._forgotten, block.last)) is not None
-            ):
+            if rank in self._ranks.get(block.role, ()) and (new := block.between(self.durable, block.last)) is not None:
                 self._tracks.setdefault(new.role, Tracks()).add(rank, new)
                 if self._sent(new.role) >= new.first:
                     self._whole[new.role] = _between(self._whole[new.role], -1, new.first - 1)
@@ -62,6 +60,11 @@ class MetricsMerger:
         """All complete lines that are not known to be durable."""
         self.take()
         return tuple(block for blocks in self._whole.values() for block in blocks)
+
+    @property
+    def last(self) -> int:
+        """The step of the last line that has been taken, and may not be durable; -1: all are."""
+        return max(map(self._sent, self._whole), default=-1)
 
     def _sent(self, role: str) -> int:
         """The step of the last line of `role` that has been taken."""
@@ -80,8 +83,8 @@ class MetricsMerger:
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are durable."""
-        if step > self._forgotten:
-            self._forgotten = step
+        if step > self.durable:
+            self.durable = step
             for tracks in self._tracks.values():
                 tracks.keep(step)
             self._whole = {role: _between(blocks, step, LAST) for role, blocks in self._whole.items()}
