@@ -188,6 +188,10 @@ def _at(column: list[float | None], at: int) -> float | None:
     return column[at] if at < len(column) else None
 
 
+def _parts(blocks: Iterable[Block], after: int, upto: int) -> list[Block]:
+    return [part for block in blocks if (part := block.between(after, upto)) is not None]
+
+
 def _all_in(ends: list[int], others: list[int]) -> bool:
     at = bisect_left(others, ends[0])
     return ends == others[at : at + len(ends)]
@@ -216,21 +220,23 @@ class Tracks(Generic[S]):
         """Take a block. Where `source` has said these lines already, the newer ones count, unless they are of fewer
         ranks."""
         track = self._tracks.setdefault(source, [])
-        while track and track[-1].ranks <= block.ranks and _all_in(track[-1].ends, block.ends):
-            track.pop()
-        if track and block.first <= track[-1].last:
+        if not track or track[-1].last < block.first:
+            track.append(block)
+            return
+        same = _parts(track, block.first - 1, block.last)
+        if all(known.ranks <= block.ranks and _all_in(known.ends, block.ends) for known in same):
+            track[:] = [*_parts(track, -1, block.first - 1), block, *_parts(track, block.last, LAST)]
+        else:
             lines = {line.step: line for known in track for line in lines_of(known)}
             for line in lines_of(block):
                 if line.step not in lines or line.ranks >= lines[line.step].ranks:
                     lines[line.step] = line
             track[:] = packed(lines[at] for at in sorted(lines))
-        else:
-            track.append(block)
 
     def keep(self, after: int, upto: int = LAST) -> None:
         """Forget all but the lines that end after step `after`, and not after `upto`."""
         for source, track in list(self._tracks.items()):
-            track[:] = [left for block in track if (left := block.between(after, upto)) is not None]
+            track[:] = _parts(track, after, upto)
             if not track:
                 del self._tracks[source]
 
