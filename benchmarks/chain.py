@@ -16,7 +16,9 @@ def measure(quick: bool) -> Report:
     report = Report("chain", "steps/s of a 3-stage chain of 1 KB", quick)
     rounds, steps, ray_steps, bare = (1, 2000, 200, 20_000) if quick else (5, 50_000, 2000, 500_000)
     tuned = (f"edges.credits={CREDITS}", f"metrics.every={METRICS_EVERY}", f"grant={steps}")
-    found: dict[str, list[float]] = {name: [] for name in ("tuned", "default", "ladder", "refs", "sync", "graph", "bare")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("tuned", "default", "ladder", "refs", "sync", "graph", "bare")
+    }
     with RayChains(NBYTES) as ray_chains:
         window = ray_chains.best_window((16, 64, 256), ray_steps // 4)
         for _ in range(rounds):

@@ -28,7 +28,7 @@ from rolemesh_durable.control.background import Background
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.master import reserve
-from rolemesh_durable.master.answers import Answers
+from rolemesh_durable.master.answers import MOST_RECENT, Answers, forget_old
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.injector import Injector
@@ -56,8 +56,6 @@ log = logging.getLogger("rolemesh_durable.master")
 
 TICK_MS = 100
 SERVE_MS = 20
-RECENT_LINES, RECENT_S = 4096, 1.0
-"""Lines that are remembered for who watches; where steps are quick, up to four times as many that are not older."""
 
 
 class Master:
@@ -92,7 +90,7 @@ class Master:
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
         self._until = Until(bundle.until)
-        self._recent: deque[StepMetrics] = deque(maxlen=4 * RECENT_LINES)
+        self._recent: deque[StepMetrics] = deque(maxlen=MOST_RECENT)
         self._run = RunInfo(
             bundle.config.name, str(self.run_dir), known(bundle.config.steps), bundle.config.world_sizes,
             tuple(op.label for op in graph.ops), bundle.backend, bundle.outline.origin, bundle.config.base,
@@ -294,8 +292,7 @@ class Master:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
         if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)
-            while len(self._recent) > RECENT_LINES and self._recent[0].time < lines[-1].time - RECENT_S:
-                self._recent.popleft()
+            forget_old(self._recent)
             self._publication.add(lines)
             self._until.look(lines)
 

@@ -266,12 +266,10 @@ class OutPort:
     def put(self, step: int, value: Any) -> None:
         """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
         if self._begin(step):
-            if value is None:
-                check_returned((value,))
+            check_returned((value,))
             for selection in self._groups:
                 self._send(selection, step, 0, True, value)
-            if self._staged:
-                self._show_staged(step)
+            self._show_staged(step)
 
     def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
         """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
