@@ -57,7 +57,7 @@ from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_failover_more_memory import MoreMemoryLevel
@@ -835,6 +835,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Barrier, "heard", _goes_in_untold)),
     Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
              lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1), 320),
+    Mutation("lines of a report that was lost are not told again", "each line once", "calm",
+             lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
              lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",

@@ -37,13 +37,15 @@ def metrics_line(line: StepMetrics) -> Numbered:
     It has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and ``records``, and every
     value at the top level too (``"reward": 0.5``), unless its name is one of those. NaN and infinity become null.
     """
-    values = {name: value for name, value in line.values.items() if name not in RESERVED}
-    rest = {name: getattr(line, name) for name in RESERVED[3:]}
-    head = {"step": line.step, "steps": line.steps, "time": line.time}
-    try:
-        return line.step, _encoded(head | values | rest)
+    try:  # of quick steps there are many lines, most of them without values
+        return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(b'"values":{},', b"", 1)
     except Exception as error:  # what prints as nothing, or is no text; the numbers are not lost for it
-        return line.step, _encoded(head | values | rest | {"records": {"error": repr(error)}})
+        return line.step, _encoded(_flat(line) | {"records": {"error": repr(error)}})
+
+
+def _flat(line: StepMetrics) -> dict[str, Any]:
+    values = {name: value for name, value in line.values.items() if name not in RESERVED}
+    return {name: getattr(line, name) for name in RESERVED[:3]} | values | {n: getattr(line, n) for n in RESERVED[3:]}
 
 
 def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMetrics]:

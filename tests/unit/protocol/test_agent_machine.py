@@ -215,11 +215,22 @@ def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_sa
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine = started()
     (block,) = packed([Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])])
-    machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (block,))), 0.1)
-    sent = [r.metrics for t in (1.2, 2.4, 3.6, 4.8) for r in reports(machine.handle(ae.Sampled(), t))]
-    assert sent.count((block,)) >= 2
+    told = machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (block,))), 0.1)
+    told += [each for t in (1.2, 2.4, 3.6, 4.8) for each in machine.handle(ae.Sampled(), t)]
+    assert [r.metrics for r in reports(told)].count((block,)) == 2
     machine.handle(ae.FromMaster(m.Watermarks(1, 0, 5, 0, 0, -1, {})), 4.85)
     assert [r.metrics for r in reports(machine.handle(ae.Sampled(), 8.0))] == [()]
+
+
+def test_lines_that_are_published_as_they_come_are_sent_once() -> None:
+    machine, told = started(), []
+    for step in range(12):  # the newest are never confirmed yet
+        block = packed([Metrics("work", step, 1, 1, [0.0, 0.0, 0.0])])
+        told += machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, tuple(block))), 0.5 * step + 0.1)
+        told += machine.handle(ae.FromMaster(m.Watermarks(1, 0, 20, step - 1, step - 1, -1, {})), 0.5 * step + 0.2)
+        told += machine.handle(ae.Sampled(), 0.5 * step + 0.4)
+    sent = [at for report in reports(told) for block in report.metrics for at in block.ends]
+    assert sent == list(range(12))
 
 
 def test_an_environment_that_is_being_made_is_told_at_once() -> None:

@@ -74,14 +74,6 @@ class Series:
 
 
 @dataclass
-class _Line:
-    time: float
-    steps: int
-    amounts: dict[str, float]
-    roles: dict[str, RoleTimes]
-
-
-@dataclass
 class Statistics:
     """Fed by an observer's hooks. `wanted` are the metrics to feature, all if empty; `kept` the records to keep."""
 
@@ -102,7 +94,7 @@ class Statistics:
     last_time: float = 0.0
 
     def __post_init__(self) -> None:
-        self._recent: deque[_Line] = deque(maxlen=RECENT + 1)
+        self._recent: deque[StepMetrics] = deque(maxlen=RECENT + 1)
 
     def event(self, event: Event) -> None:
         """Note when ranks came up and when the job began to step."""
@@ -124,11 +116,10 @@ class Statistics:
                     now = (line.step, line.records[name])
                     self.records[name] = (self.records.get(name, (now, now))[0], now)
             for role, times in line.roles.items():
-                _add(self.role_totals.setdefault(role, RoleTimes()), times)
-            amounts = _amounts(line)
-            for name, amount in amounts.items():
+                _add(self.role_totals.get(role) or self.role_totals.setdefault(role, RoleTimes()), times)
+            for name, amount in _amounts(line).items():
                 self.amounts[name] = self.amounts.get(name, 0.0) + amount
-            self._recent.append(_Line(line.time, line.steps, amounts, line.roles))
+            self._recent.append(line)
 
     def featured(self) -> list[str]:
         """The metrics to show: the wanted ones, or the first few that say how it goes rather than how long it took."""
@@ -161,8 +152,9 @@ class Statistics:
         elapsed = lines[-1].time - lines[0].time if lines else 0.0
         if elapsed <= 0:
             return self.mean_rates()
-        names = {name: None for line in lines[1:] for name in line.amounts}
-        return {name: sum(line.amounts.get(name, 0.0) for line in lines[1:]) / elapsed for name in names}
+        amounts = [_amounts(line) for line in lines[1:]]
+        names = dict.fromkeys(name for each in amounts for name in each)
+        return {name: sum(each.get(name, 0.0) for each in amounts) / elapsed for name in names}
 
     def mean_rates(self) -> dict[str, float]:
         """Tokens per second by name, over the whole run."""
@@ -191,7 +183,7 @@ class Statistics:
                 shares[role] = (*parts, 1 - busy / whole)
         return shares
 
-    def _window(self) -> list[_Line]:
+    def _window(self) -> list[StepMetrics]:
         """Recent lines; the first one only says when the others began. Leaves out the first steps of the job."""
         lines = list(self._recent)
         return lines if len(lines) > 1 else []

@@ -6,6 +6,7 @@ master at most a page of news is read and passed on, however long the job is.
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import time
@@ -62,6 +63,7 @@ def follow(
     that it is being started again, which takes long where a machine is busy.
     """
     relay = Background(observers)
+    gc.freeze()  # lines of quick steps are many, and would have all that was imported looked through
     session = _Session(LivingRun(run_dir), relay, owner, latest)
     try:
         while True:
@@ -74,6 +76,7 @@ def follow(
                 call, interrupted = interrupted, None
                 call()
     finally:
+        gc.unfreeze()
         session.close()
         relay.close()
     deadline = time.monotonic() + DRAIN_S

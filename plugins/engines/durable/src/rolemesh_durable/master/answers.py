@@ -23,12 +23,14 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.messages import FaultKind
 from rolemesh_durable.transports import TransportKeys
 
-__all__ = ["PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers"]
+__all__ = ["MOST_RECENT", "PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers", "forget_old"]
 
 PAGE_EVENTS = 512
-PAGE_LINES = 1024
+PAGE_LINES = 2048
 PAGE_BYTES = 4 << 20
 """An answer has no more than these of each kind; at least one, if there is one."""
+RECENT, RECENT_S, MOST_RECENT = 4096, 1.0, 16384
+"""Lines that are remembered for who watches: so many, and where steps are quick more of them that are not older."""
 AT_ONCE = 64
 """How many questions are answered before the master takes its next turn."""
 QUEUED = 8
@@ -174,6 +176,12 @@ class Answers:
             socket.close(linger=200)
         if self._gate is not None:
             self._gate.close()
+
+
+def forget_old(lines: deque[StepMetrics]) -> None:
+    """Leave of `lines` what is to be remembered."""
+    while len(lines) > RECENT and lines[0].time < lines[-1].time - RECENT_S:
+        lines.popleft()
 
 
 def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

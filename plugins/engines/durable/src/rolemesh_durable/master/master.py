@@ -28,7 +28,7 @@ from rolemesh_durable.control.background import Background
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.master import reserve
-from rolemesh_durable.master.answers import Answers
+from rolemesh_durable.master.answers import MOST_RECENT, Answers, forget_old
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.injector import Injector
@@ -56,7 +56,6 @@ log = logging.getLogger("rolemesh_durable.master")
 
 TICK_MS = 100
 SERVE_MS = 20
-RECENT_LINES = 4096
 
 
 class Master:
@@ -91,7 +90,7 @@ class Master:
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
         self._until = Until(bundle.until)
-        self._recent: deque[StepMetrics] = deque(maxlen=RECENT_LINES)
+        self._recent: deque[StepMetrics] = deque(maxlen=MOST_RECENT)
         self._run = RunInfo(
             bundle.config.name, str(self.run_dir), known(bundle.config.steps), bundle.config.world_sizes,
             tuple(op.label for op in graph.ops), bundle.backend, bundle.outline.origin, bundle.config.base,
@@ -293,6 +292,7 @@ class Master:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
         if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)
+            forget_old(self._recent)
             self._publication.add(lines)
             self._until.look(lines)
 

@@ -5,7 +5,7 @@ A block has the numbers of each of its lines; what it saves is an object, and ev
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import add, attrgetter
 from typing import Any, Final, Generic, TypeVar
@@ -48,6 +48,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     def last(self) -> int:
         """The step at which the last line ends."""
         return self.ends[-1]
+
+    @property
+    def bare(self) -> bool:
+        """Whether its lines have nothing but times."""
+        return not (self.means or self.sums or self.records)
 
     def append(self, step: int, computing: float, waiting: float, blocked: float) -> None:
         """One more line, which ends with `step`: the role's times in it, in seconds."""
@@ -115,7 +120,7 @@ def packed(lines: Iterable[Metrics]) -> list[Block]:
 
 def lines_of(block: Block) -> Iterator[Metrics]:
     """The lines of a block, in their order."""
-    role, ranks, before, bare = block.role, block.ranks, block.begin, not (block.means or block.sums or block.records)
+    role, ranks, before, bare = block.role, block.ranks, block.begin, block.bare
     for at, (step, computing, waiting, blocked) in enumerate(zip(block.ends, *block.times, strict=True)):
         times = [computing, waiting, blocked]
         if bare:
@@ -183,6 +188,15 @@ def _at(column: list[float | None], at: int) -> float | None:
     return column[at] if at < len(column) else None
 
 
+def _parts(blocks: Iterable[Block], after: int, upto: int) -> list[Block]:
+    return [part for block in blocks if (part := block.between(after, upto)) is not None]
+
+
+def _all_in(ends: list[int], others: list[int]) -> bool:
+    at = bisect_left(others, ends[0])
+    return ends == others[at : at + len(ends)]
+
+
 class Tracks(Generic[S]):
     """What several sources have said of the same lines: blocks by source, in order, which do not overlap."""
 
@@ -206,19 +220,23 @@ class Tracks(Generic[S]):
         """Take a block. Where `source` has said these lines already, the newer ones count, unless they are of fewer
         ranks."""
         track = self._tracks.setdefault(source, [])
-        if track and block.first <= track[-1].last:
+        if not track or track[-1].last < block.first:
+            track.append(block)
+            return
+        same = _parts(track, block.first - 1, block.last)
+        if all(known.ranks <= block.ranks and _all_in(known.ends, block.ends) for known in same):
+            track[:] = [*_parts(track, -1, block.first - 1), block, *_parts(track, block.last, LAST)]
+        else:
             lines = {line.step: line for known in track for line in lines_of(known)}
             for line in lines_of(block):
                 if line.step not in lines or line.ranks >= lines[line.step].ranks:
                     lines[line.step] = line
             track[:] = packed(lines[at] for at in sorted(lines))
-        else:
-            track.append(block)
 
     def keep(self, after: int, upto: int = LAST) -> None:
         """Forget all but the lines that end after step `after`, and not after `upto`."""
         for source, track in list(self._tracks.items()):
-            track[:] = [left for block in track if (left := block.between(after, upto)) is not None]
+            track[:] = _parts(track, after, upto)
             if not track:
                 del self._tracks[source]
 

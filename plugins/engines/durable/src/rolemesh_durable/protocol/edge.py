@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 NEVER: Final = 1 << 62
 """The first step for a consumer that has not asked."""
-SMALL = 256
+SMALL = 1024
 """So many small values may be under way."""
 
 

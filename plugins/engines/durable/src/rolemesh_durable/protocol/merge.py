@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from rolemesh.api.observer import StepMetrics
+from rolemesh.api.observer import RoleTimes, StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import LineBuilder, Metrics, joined
-from rolemesh_durable.protocol.blocks import LAST, Block, Tracks, merged, packed, rows_of
+from rolemesh_durable.protocol.blocks import LAST, Block, Tracks, lines_of, merged, packed, rows_of
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 
@@ -25,7 +25,8 @@ class MetricsMerger:
         self._tracks: dict[str, Tracks[int]] = {}
         self._whole: dict[str, list[Block]] = {}
         """What has been taken and is not known to be durable, joined once: there may be many ranks, and a slow disk."""
-        self._forgotten = -1
+        self.durable = -1
+        """Lines up to this step are durable."""
         self.pending = False
         """Something has come that has not been taken yet."""
 
@@ -44,10 +45,7 @@ class MetricsMerger:
     def add(self, rank: int, blocks: Iterable[Block]) -> None:
         """Take the lines of one rank; of one that has left they come too late."""
         for block in blocks:
-            if (
-                rank in self._ranks.get(block.role, ())
-                and (new := block.between(self._forgotten, block.last)) is not None
-            ):
+            if rank in self._ranks.get(block.role, ()) and (new := block.between(self.durable, block.last)) is not None:
                 self._tracks.setdefault(new.role, Tracks()).add(rank, new)
                 if self._sent(new.role) >= new.first:
                     self._whole[new.role] = _between(self._whole[new.role], -1, new.first - 1)
@@ -62,6 +60,11 @@ class MetricsMerger:
         """All complete lines that are not known to be durable."""
         self.take()
         return tuple(block for blocks in self._whole.values() for block in blocks)
+
+    @property
+    def last(self) -> int:
+        """The step of the last line that has been taken, and may not be durable; -1: all are."""
+        return max(map(self._sent, self._whole), default=-1)
 
     def _sent(self, role: str) -> int:
         """The step of the last line of `role` that has been taken."""
@@ -80,8 +83,8 @@ class MetricsMerger:
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are durable."""
-        if step > self._forgotten:
-            self._forgotten = step
+        if step > self.durable:
+            self.durable = step
             for tracks in self._tracks.values():
                 tracks.keep(step)
             self._whole = {role: _between(blocks, step, LAST) for role, blocks in self._whole.items()}
@@ -196,9 +199,30 @@ class LineAssembler:
     def _built(self, found: Mapping[tuple[str, str], Block], upto: int, wall: float) -> list[StepMetrics]:
         """The lines of these parts, as far as they end up to step `upto`."""
         lines: list[StepMetrics] = []
-        for row in rows_of([left for block in found.values() if (left := block.between(-1, upto)) is not None]):
+        blocks = [left for block in found.values() if (left := block.between(-1, upto)) is not None]
+        if all(block.bare and block.ends == blocks[0].ends for block in blocks):
+            return self._bare(blocks, wall) if blocks else lines
+        for row in rows_of(blocks):
             parts: dict[str, list[Metrics]] = {}
             for part in row:
                 parts.setdefault(part.role, []).append(part)
             lines.append(self._builder.build(parts, wall))
         return lines
+
+    def _bare(self, blocks: list[Block], wall: float) -> list[StepMetrics]:
+        """Lines of times alone, which quick steps have many of: column by column, as `LineBuilder` makes each."""
+        by_role: dict[str, list[Block]] = {}
+        for block in blocks:
+            by_role.setdefault(block.role, []).append(block)
+        whole = {role: merged(each) if len(each) > 1 else each[0] for role, each in by_role.items()}
+        columns = []
+        for role, block in whole.items():
+            scale = 1e6 / self._world_sizes[role]
+            rounded = ([int(seconds * scale + 0.5) / 1e6 for seconds in column] for column in block.times)
+            columns.append(map(RoleTimes, *rounded))
+        ends, first = blocks[0].ends, {role: [next(lines_of(block))] for role, block in whole.items()}
+        staleness = self._builder.build(first, wall).staleness
+        return [
+            StepMetrics(step, step - before, wall, {}, {}, dict(zip(whole, times, strict=True)), staleness.copy(), {})
+            for step, before, times in zip(ends, (blocks[0].begin, *ends), zip(*columns, strict=True), strict=False)
+        ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 
 import zmq
 
@@ -18,6 +17,9 @@ from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer,
 from rolemesh_durable.transports import Payload, Sender, Site, Stamp, Transport, TransportError
 
 __all__ = ["Endpoint"]
+
+DATA, END, INLINE, IN_SLOT, IN_FRAMES = frames.DATA, frames.END, frames.INLINE, frames.IN_SLOT, frames.IN_FRAMES
+HEAD_BYTES, unpack_head = frames.HEAD.size, frames.HEAD.unpack_from
 
 IDLE_MS = 50
 """How long a wait may last before what has been put off (metrics) is sent."""
@@ -186,13 +188,11 @@ class Endpoint:
         self._dirty.append(consumer)
 
     def wait(self) -> None:
-        """Handle the next message; block until there is one. Raises `Stopping`, `TransportError`."""
+        """Handle all that is there; block until there is something. Raises `Stopping`, `TransportError`."""
         if self.stopping:
             raise Stopping
-        frame: bytes | None = None
-        with suppress(zmq.Again):
-            frame = self._receive(zmq.NOBLOCK)
-        self._handle(frame if frame is not None else self._block())
+        if not self._handle_all():
+            self._handle(self._block())
         if self.stopping:
             raise Stopping
 
@@ -240,14 +240,17 @@ class Endpoint:
             if not self._socket.poll(int(timeout_s * 1000) or 1):
                 return False
         self._count_refused()
-        found = False
+        return self._handle_all()
+
+    def _handle_all(self) -> bool:
+        found, receive, handle, at_once = False, self._receive, self._handle, zmq.NOBLOCK
         while True:
             try:
-                frame = self._receive(zmq.NOBLOCK)
+                frame = receive(at_once)
             except zmq.Again:
                 return found
             found = True
-            self._handle(frame)
+            handle(frame)
 
     def flush(self) -> None:
         """Send the acknowledgements that were put off."""
@@ -262,7 +265,7 @@ class Endpoint:
 
     def _handle(self, frame: bytes) -> None:
         tag = frame[0] if frame else 0
-        if tag == frames.DATA and len(frame) >= frames.HEAD.size:
+        if tag == DATA and len(frame) >= HEAD_BYTES:
             self._data(frame, None)
         elif tag == frames.CREDIT and len(frame) == frames.CREDITS.size:
             _, edge, consumer, generation, step = frames.CREDITS.unpack(frame)
@@ -304,8 +307,8 @@ class Endpoint:
             self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
 
     def _data(self, frame: bytes, more: list[Buffer] | None) -> None:
-        _, form, last, edge, rank, generation, step, chunk, hlen, count = frames.HEAD.unpack_from(frame)
-        if form == frames.IN_FRAMES and more is None:
+        _, form, last, edge, rank, generation, step, chunk, hlen, count = unpack_head(frame)
+        if form == IN_FRAMES and more is None:
             more = []
             while self._socket.getsockopt(zmq.RCVMORE):
                 more.append(self._socket.recv(copy=False).buffer.toreadonly())
@@ -314,7 +317,7 @@ class Endpoint:
             self._early.append((frame, more or []))
             return
         try:
-            item = None if form == frames.END else self._item(form, frame, hlen, count, more)
+            item = None if form == END else self._item(form, frame, hlen, count, more)
         except (TransportError, *UNREADABLE) as error:
             self._drop(error)
         else:
@@ -322,11 +325,11 @@ class Endpoint:
 
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
         header, sizes, rest = unflatten(frame, frames.HEAD.size, hlen, count)
-        if form == frames.INLINE:
+        if form == INLINE:
             return Arrived(header, flat_buffers(frame, rest, sizes), self.reader, small=True)
-        if form == frames.IN_SLOT:
+        if form == IN_SLOT:
             return Arrived(header, None, self.reader, frame[rest:].decode(), sizes)
-        if form == frames.IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
+        if form == IN_FRAMES and more is not None and tuple(map(len, more)) == sizes:
             return Arrived(header, more, self.reader)
         raise ValueError(f"a data frame of form {form} does not fit its sizes")
 

@@ -20,7 +20,7 @@ from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, St
 
 __all__ = ["InPort", "wait_until"]
 
-BATCH = 64
+BATCH = 256
 """So many small values are acknowledged at once where nobody has named an edge's credits."""
 
 

@@ -124,12 +124,12 @@ class Meter:
         return Metrics(part.role, step, steps, 1, times, part.means, part.sums, part.records)
 
     def _line(self, step: int) -> None:
-        part = self._part
-        if not self._blocks or self._blocks[-1].last != self._first - 1:
-            self._blocks.append(Block(part.role, 1, self._first - 1, [], ([], [], [])))
-        self._blocks[-1].append(step, self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9)
+        part, blocks = self._part, self._blocks
+        if not blocks or blocks[-1].ends[-1] != self._first - 1:
+            blocks.append(Block(part.role, 1, self._first - 1, [], ([], [], [])))
+        blocks[-1].append(step, self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9)
         if part.means or part.sums or part.records:
-            self._blocks[-1].note(part)
+            blocks[-1].note(part)
             self._part = Metrics(part.role, -1, 0, 1, [])
         self.computing = self.waiting = self.blocked = 0
         self._first = -1

@@ -9,6 +9,7 @@ import msgspec
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank
+from rolemesh_durable.protocol.blocks import LAST
 from rolemesh_durable.protocol.merge import MetricsMerger
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -20,7 +21,7 @@ PROMPT_S = 0.1
 PER_RANK_S = 200e-6
 """But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
 METRICS_AGAIN_S = 2.0
-"""After this metrics that the master has not confirmed are sent again."""
+"""Metrics that the master has not confirmed for so long, or for up to twice as long, are sent again."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -41,11 +42,12 @@ class Reporting:
         self.metrics = MetricsMerger()
         self._who, self._seq = msgspec.structs.asdict(who), 0
         self._metrics_sent = self._sent_at = float("-inf")
+        self._overdue = LAST
         self._sent: tuple[object, ...] = ()
 
     def new_master(self) -> None:
         """It knows nothing yet."""
-        self.urgent, self._metrics_sent = True, float("-inf")
+        self.urgent, self._metrics_sent, self._overdue = True, float("-inf"), LAST
 
     def news_due(self, ranks: int) -> float:
         """When something that has happened is to be told, of so many ranks: infinity, if nothing has."""
@@ -65,10 +67,12 @@ class Reporting:
 
     def lines(self, now: float) -> tuple[m.Block, ...]:
         """The metrics that a report has: new ones, and sometimes all."""
+        new = self.metrics.take()
         if now < self._metrics_sent + METRICS_AGAIN_S:
-            return self.metrics.take()
-        self._metrics_sent = now
-        return self.metrics.lines()
+            return new
+        again = self.metrics.durable < self._overdue  # what had been sent by the last such time
+        self._metrics_sent, self._overdue = now, self.metrics.last
+        return self.metrics.lines() if again else new
 
     def build(self, **told: Any) -> m.Report:
         """The next report."""
