@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import measured
 import pytest
 import torch
 import trainer_group
@@ -20,11 +18,6 @@ WIDE = LlamaConfig(
     num_attention_heads=12,
     num_key_value_heads=4,
 )
-
-
-@pytest.fixture(scope="module")
-def group() -> Iterator[Callable[..., list[Any]]]:
-    yield from trainer_group.served("measured:FSDP")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -44,5 +37,5 @@ def assert_grows_by_less_than(share: float, group: Any, folder: Path, init: str,
     model.to(dtype).save_pretrained(folder, max_shard_size="50MB")
     del model
     options = {"model": str(folder), "init": init, "frozen": True}
-    for grown in group(measured.rose, 2, options):
+    for grown in group(trainer_group.growth, 2, options):
         assert whole / 2 < grown < share * whole

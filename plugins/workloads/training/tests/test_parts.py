@@ -47,7 +47,9 @@ SEED = 11
 
 def folder(path: Path, kind: str, **saved: Any) -> Path:
     torch.manual_seed(3)
-    AutoModelForCausalLM.from_config(KINDS[kind], dtype=saved.pop("dtype", torch.float32)).save_pretrained(path, **saved)
+    AutoModelForCausalLM.from_config(KINDS[kind], dtype=saved.pop("dtype", torch.float32)).save_pretrained(
+        path, **saved
+    )
     return path
 
 

@@ -13,8 +13,8 @@ from rolemesh_fsdp.model import local, release, shard
 from rolemesh_training.blocks import Blocks, first_row
 from rolemesh_training.contract import LossOutput
 from rolemesh_training.model import parameters
-from rolemesh_training.parts import Parts
 from rolemesh_training.optimizer import Optimizer
+from rolemesh_training.parts import Parts
 from rolemesh_training.trainer import Trainer
 
 __all__ = ["Engine"]
@@ -41,7 +41,7 @@ class Engine(Trainer):
         self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
 
     def _run(self, shape: torch.Size) -> tuple[int, int]:
-        """Where this rank's block starts in a flattened parameter, and its elements: FSDP2's; all of a plain model's."""
+        """Where this rank's block starts in a flattened parameter, and its elements: FSDP2's; a plain model's is all."""
         if not self.needs_group():
             return 0, shape.numel()
         start, end = (first_row(shape, rank, self.ctx.world_size) for rank in (self.ctx.rank, self.ctx.rank + 1))

@@ -1,4 +1,4 @@
-"""The tensors of a folder's safetensors files, read by runs: only the bytes that are asked for, into memory that is there.
+"""The tensors of a folder's safetensors files, read by runs: only the bytes that are wanted, into memory that is there.
 
 Nothing is mapped: pages of a mapped file would count as the process's memory, and stay until somebody else needs it.
 """
@@ -71,8 +71,9 @@ class Checkpoint:
             if out.dtype == entry.dtype and out.device.type == "cpu":
                 _fill(file.fileno(), at, out, name, entry.path)
                 return
+            held = torch.empty(min(_PIECE, len(out)), dtype=entry.dtype)
             for piece in out.split(_PIECE):
-                raw = torch.empty(piece.shape, dtype=entry.dtype)
+                raw = held[: len(piece)]
                 _fill(file.fileno(), at, raw, name, entry.path)
                 piece.copy_(raw)
                 at += raw.nbytes

@@ -7,6 +7,7 @@ the weights are those of `from_config` and `from_pretrained`, bit for bit, whate
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming
@@ -43,7 +45,7 @@ class Parts:
         self._run = run
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the parameter, so that its id stays its own
         self.whole = False
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _Apart():
             torch.manual_seed(seed)
             if options.init == "random":
                 model, sources = self._random(options), {}
@@ -51,14 +53,14 @@ class Parts:
                 with _META:
                     model = architecture(options)
                 found = self._sources(model)
-                if found is None:
-                    self.model = load(options, seed)
-                    self.whole = True
-                    return
-                sources = found
+                self.whole = found is None
+                sources = found or {}
                 read = {id(_tensor(model, name)) for name in sources}
-                for unit in _units(model):
+                for unit in _units(model) if not self.whole else ():
                     self._make(unit, read)
+        if self.whole:
+            self.model = load(options, seed)
+            return
         files = {id(_tensor(model, name)): source for name, source in sources.items()}
         with _weightless(model) if options.lora is not None else nullcontext():
             self.model = finished(model, options, seed)
@@ -115,7 +117,7 @@ class Parts:
             if id(parameter) in fresh:
                 assert made is not None
                 start, size = self._run(parameter.shape)
-                self._made[id(parameter)] = (parameter, made.view(-1)[start : start + size].clone())
+                self._made[id(parameter)] = (parameter, torch.empty(size).copy_(made.view(-1)[start : start + size]))
 
     def _sources(self, model: Any) -> dict[str, str] | None:
         """Each tensor of the model's state, under one of its names → its name in the files; a head may have none.
@@ -189,6 +191,24 @@ class _weightless:
         for parameter in self._model.parameters():
             if parameter.numel() > 1 and not any(parameter.stride()):
                 torch.utils.swap_tensors(parameter, _like(parameter, torch.empty(parameter.shape, device=_META)))
+
+
+class _Apart(TorchFunctionMode):
+    """``torch.empty`` gives large tensors pages of their own, which go back to the system with them.
+
+    Among malloc's they would stay behind: glibc finds no use for the gap that an aligned block leaves
+    (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so all that is made and dropped would add up.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.empty or torch.device(kwargs.get("device") or "cpu").type != "cpu":
+            return func(*args, **kwargs)
+        like = func(*args, **kwargs | {"device": _META})
+        if like.nbytes < 1 << 16:
+            return func(*args, **kwargs)
+        found = torch.frombuffer(mmap.mmap(-1, like.nbytes), dtype=like.dtype).view(like.shape)
+        return found.requires_grad_(like.requires_grad)
 
 
 def _like(parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.nn.Parameter:
