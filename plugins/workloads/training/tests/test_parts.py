@@ -110,7 +110,7 @@ def test_files_and_new_heads_are_read_and_made_as_from_pretrained_does(tmp_path,
 @pytest.mark.parametrize("task", ["causal_lm", "value"])
 def test_adapters_are_the_same_beside_weights_that_are_read_in_parts(tmp_path, task):
     options = HuggingFaceOptions(model=str(folder(tmp_path, "llama-tied")), task=task, lora={"rank": 4})
-    parts, found = made(options, 1)
+    _, found = made(options, 1)
     expected = load(options, SEED).state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 

@@ -41,7 +41,7 @@ class Engine(Trainer):
         self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
 
     def _run(self, shape: torch.Size) -> tuple[int, int]:
-        """Where this rank's block starts in a flattened parameter, and its elements: FSDP2's; a plain model's is all."""
+        """Where this rank's block of a flattened parameter starts, and its size: as FSDP2 divides it."""
         if not self.needs_group():
             return 0, shape.numel()
         start, end = (first_row(shape, rank, self.ctx.world_size) for rank in (self.ctx.rank, self.ctx.rank + 1))
