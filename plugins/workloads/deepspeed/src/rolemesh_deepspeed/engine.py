@@ -56,8 +56,9 @@ class Engine(Trainer):
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
             self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
-        decayed = [p for p in self._named.values() if p.dim() > 1]
-        plain = [p for p in self._named.values() if p.dim() < 2]
+        dims = {name: len(p.ds_shape if divided else p.shape) for name, p in self._named.items()}
+        decayed = [p for name, p in self._named.items() if dims[name] > 1]
+        plain = [p for name, p in self._named.items() if dims[name] < 2]
         groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         optimizer = of([group for group in groups if group["params"]], options)
         self.engine, *_ = deepspeed.initialize(

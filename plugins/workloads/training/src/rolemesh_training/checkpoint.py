@@ -107,5 +107,5 @@ def _fill(file: int, at: int, out: torch.Tensor, name: str, path: Path) -> None:
     while left:
         read = os.preadv(file, [left], at)
         if not read:
-            raise EOFError(f"{path} ends within the tensor {name!r}: it was not written, or not copied, to its end")
+            raise EOFError(f"{path} ends within the tensor {name!r}: it was not copied to its end; copy it again")
         left, at = left[read:], at + read
