@@ -148,6 +148,13 @@ def test_a_file_that_is_cut_short_is_named(tmp_path):
         made(HuggingFaceOptions(model=str(tmp_path)), 1)
 
 
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1"])
+def test_a_file_that_is_none_of_safetensors_is_named(tmp_path, content):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors has no header"):
+        Checkpoint(tmp_path)
+
+
 def test_a_run_is_read_from_the_middle_of_a_tensor(tmp_path):
     path = folder(tmp_path, "llama")
     checkpoint = Checkpoint(path)

@@ -48,12 +48,18 @@ class Checkpoint:
     """``model.safetensors``, or the files that ``model.safetensors.index.json`` names."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads the files' headers. A folder without such files has no tensors."""
+        """Reads the files' headers. A folder without such files has no tensors.
+
+        Raises `ValueError` for a file that is none of safetensors, `OSError` for one that is not there.
+        """
         self.tensors: dict[str, Entry] = {}
         for path in _files(folder):
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(length))
+                try:
+                    header = json.loads(file.read(min(length, path.stat().st_size)))
+                except ValueError:
+                    raise ValueError(f"{path} has no header of a safetensors file; copy it again") from None
             header.pop("__metadata__", None)
             for name, found in header.items():
                 start = 8 + length + found["data_offsets"][0]

@@ -41,7 +41,6 @@ class Parts:
 
     def __init__(self, options: HuggingFaceOptions, seed: int, run: Run) -> None:
         """`seed` is for what no file has; the same on every rank."""
-        self._checkpoint = Checkpoint(Path(options.model))
         self._run = run
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the parameter, so that its id stays its own
         self.whole = False
@@ -50,6 +49,7 @@ class Parts:
             if options.init == "random":
                 model, sources = self._random(options), {}
             else:
+                self._checkpoint = Checkpoint(Path(options.model))
                 with _META:
                     model = architecture(options)
                 found = self._sources(model)
