@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,11 +125,26 @@ def on_rank(
     parsed = cls.Options.model_validate(options)
     context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
     workload = cls()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
     workload.setup(context)
+    workload.grown = resident("VmHWM") - before  # type: ignore[attr-defined]
     try:
         return scenario(workload, context, *args)
     finally:
         workload.teardown()
+
+
+def resident(which: str) -> int:
+    """``VmRSS`` or its peak, ``VmHWM``, of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
+
+
+def growth(workload: TrainerWorkload, ctx: RankContext[Any]) -> int:
+    """By how many bytes the peak of the resident memory in `setup` was above what there had been before."""
+    found: int = workload.grown  # type: ignore[attr-defined]
+    return found
 
 
 def share(batch: Batch, shares: list[int], rank: int) -> Batch:

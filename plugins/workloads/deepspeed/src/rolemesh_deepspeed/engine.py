@@ -20,6 +20,7 @@ from rolemesh_training.blocks import Blocks, chunk
 from rolemesh_training.contract import LossOutput
 from rolemesh_training.model import load, parameters
 from rolemesh_training.optimizer import MOMENTS, not_finite, of
+from rolemesh_training.parts import Parts
 from rolemesh_training.schedules import factor
 from rolemesh_training.trainer import Trainer
 
@@ -43,17 +44,21 @@ class Engine(Trainer):
 
     def prepare(self) -> None:
         options, ctx = self.options, self.ctx
-        model = load(options, options.init_seed if options.init_seed is not None else ctx.seed_for("init"))
+        seed = options.init_seed if options.init_seed is not None else ctx.seed_for("init")
         self._dtype = getattr(torch, options.dtype)
+        divided = options.stage == 3 and not options.frozen
+        if not options.frozen:
+            _settle(self.device, ctx)
+        model = self._divided(seed) if divided else load(options, seed)
         self._named = dict(sorted(parameters(model, options).items()))
         self._aliases = parameters(model, options, aliases=True)
         self._every = list(model.parameters())
         if options.frozen:  # DeepSpeed divides what is trained: a reference is whole on each rank
             self.model = _Model(model.to(self.device, self._dtype), model, self._dtype)
             return
-        _settle(self.device, ctx)
-        decayed = [p for p in self._named.values() if p.dim() > 1]
-        plain = [p for p in self._named.values() if p.dim() < 2]
+        dims = {name: len(p.ds_shape if divided else p.shape) for name, p in self._named.items()}
+        decayed = [p for name, p in self._named.items() if dims[name] > 1]
+        plain = [p for name, p in self._named.items() if dims[name] < 2]
         groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         optimizer = of([group for group in groups if group["params"]], options)
         self.engine, *_ = deepspeed.initialize(
@@ -62,6 +67,24 @@ class Engine(Trainer):
         self.zero = self.engine.optimizer
         self.model = _Model(self.engine, model, self._dtype)
         self.partitions = Partitions(self._named, self.zero, options.stage, MOMENTS[options.optimizer])
+
+    def _divided(self, seed: int) -> torch.nn.Module:
+        """The model as ZeRO 3 divides it: a parameter at a time, and each rank reads its own part of it."""
+
+        def run(shape: torch.Size) -> tuple[int, int]:
+            each = -(-shape.numel() // self.ctx.world_size)
+            start = min(shape.numel(), each * self.ctx.rank)
+            return start, min(each, shape.numel() - start)
+
+        def local(parameter: Any) -> torch.Tensor:
+            found: torch.Tensor = parameter.ds_tensor[: run(parameter.ds_shape)[1]]
+            return found
+
+        parts = Parts(self.options, seed, run)
+        deepspeed.zero.Init(module=_OneByOne(parts.model, self._dtype), config_dict_or_path=self._config())
+        parts.allocate(self.device)
+        parts.fill(local)
+        return parts.model
 
     def _config(self) -> dict[str, Any]:
         """What DeepSpeed is told: the job's config, and what the options say."""
@@ -180,6 +203,23 @@ class Engine(Trainer):
         if self.engine is not None:
             self.engine.destroy()
         super().close()
+
+
+class _OneByOne(torch.nn.Module):
+    """A model's parameters for `deepspeed.zero.Init`, which divides each before it asks for the next one."""
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.__dict__.update(model=model, dtype=dtype)
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        for parameter in self.model.parameters():
+            if parameter.device.type == "meta":
+                empty = torch.empty(parameter.shape, dtype=self.dtype)
+                torch.utils.swap_tensors(parameter, torch.nn.Parameter(empty, requires_grad=parameter.requires_grad))
+            else:
+                parameter.data = parameter.data.to(self.dtype)
+            yield parameter
 
 
 class _Model(torch.nn.Module):

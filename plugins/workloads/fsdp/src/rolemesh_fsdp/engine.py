@@ -10,10 +10,11 @@ import torch
 from rolemesh.api.batch import Shard
 from rolemesh.api.workload import State
 from rolemesh_fsdp.model import local, release, shard
-from rolemesh_training.blocks import Blocks
+from rolemesh_training.blocks import Blocks, first_row
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load, parameters
+from rolemesh_training.model import parameters
 from rolemesh_training.optimizer import Optimizer
+from rolemesh_training.parts import Parts
 from rolemesh_training.trainer import Trainer
 
 __all__ = ["Engine"]
@@ -27,13 +28,24 @@ class Engine(Trainer):
 
     def prepare(self) -> None:
         options, ctx = self.options, self.ctx
-        model = load(options, options.init_seed if options.init_seed is not None else ctx.seed_for("init"))
-        sharded = self.needs_group()
-        self.model = shard(model, options, ctx.world_size, self.device) if sharded else model.to(self.device)
+        seed = options.init_seed if options.init_seed is not None else ctx.seed_for("init")
+        parts = Parts(options, seed, self._run)
+        self.model = parts.model
+        if self.needs_group():
+            shard(self.model, options, ctx.world_size, self.device)
+        parts.allocate(self.device)
+        parts.fill(lambda parameter: local(parameter).view(-1))
         kept, names = parameters(self.model, options), parameters(self.model, options, aliases=True)
         self.blocks = Blocks(kept, ctx.rank, ctx.world_size, local, names)
         dims = {name: parameter.dim() for name, parameter in self.blocks.parameters.items()}
         self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
+
+    def _run(self, shape: torch.Size) -> tuple[int, int]:
+        """Where this rank's block of a flattened parameter starts, and its size: as FSDP2 divides it."""
+        if not self.needs_group():
+            return 0, shape.numel()
+        start, end = (first_row(shape, rank, self.ctx.world_size) for rank in (self.ctx.rank, self.ctx.rank + 1))
+        return start * shape[1:].numel(), (end - start) * shape[1:].numel()
 
     @property
     def updates(self) -> int:

@@ -8,7 +8,7 @@ import torch
 
 from rolemesh.api.batch import Shard
 
-__all__ = ["Blocks", "chunk"]
+__all__ = ["Blocks", "chunk", "first_row"]
 
 
 def chunk(tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
@@ -16,9 +16,12 @@ def chunk(tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
     tensor = tensor.detach()
     if not tensor.dim():
         return tensor
-    each = -(-len(tensor) // world_size)
-    start = min(len(tensor), each * rank)
-    return tensor[start : start + each]
+    return tensor[first_row(tensor.shape, rank, world_size) : first_row(tensor.shape, rank + 1, world_size)]
+
+
+def first_row(shape: torch.Size, rank: int, world_size: int) -> int:
+    """Where in dimension 0 the chunk of `rank` starts; after the last row if it is empty."""
+    return min(shape[0], -(-shape[0] // world_size) * rank)
 
 
 class Blocks:
@@ -51,8 +54,7 @@ class Blocks:
         """Where the block starts in the whole parameter."""
         if not self.shape(name):
             return ()
-        rows, *rest = self.shape(name)
-        return (min(rows, -(-rows // self.world_size) * self.rank), *(0 for _ in rest))
+        return (first_row(self.parameters[name].shape, self.rank, self.world_size), *(0 for _ in self.shape(name)[1:]))
 
     def shards(self, data: Mapping[str, torch.Tensor]) -> dict[str, Shard]:
         """Tensors that lie as the parameters do, as shards."""

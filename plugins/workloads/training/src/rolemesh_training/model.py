@@ -16,7 +16,7 @@ from transformers import (
 from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
-__all__ = ["decoder_layers", "load", "parameters"]
+__all__ = ["architecture", "decoder_layers", "finished", "load", "parameters"]
 
 _TASKS: dict[str, Any] = {
     "causal_lm": AutoModelForCausalLM,
@@ -30,18 +30,24 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
 
     `seed` is for ``init: random``, and for a head that the folder's weights do not have.
     """
-    kind: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": options.attention}
-    auto = _TASKS[options.task]
-    if options.task == "value":
-        kind["num_labels"] = 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if options.init == "pretrained":
-            model = auto.from_pretrained(Path(options.model), local_files_only=True, **kind)
+            kind = _kind(options) | _labels(options)
+            model = _TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
         else:
-            labels = {"num_labels": kind.pop("num_labels")} if "num_labels" in kind else {}
-            config = AutoConfig.from_pretrained(options.model, local_files_only=True, **labels)
-            model = auto.from_config(config, **kind)
+            model = architecture(options)
+    return finished(model, options, seed)
+
+
+def architecture(options: HuggingFaceOptions) -> Any:
+    """The model of the folder's ``config.json``, initialized with torch's present random numbers."""
+    config = AutoConfig.from_pretrained(options.model, local_files_only=True, **_labels(options))
+    return _TASKS[options.task].from_config(config, **_kind(options))
+
+
+def finished(model: Any, options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
+    """`model` itself as the options want it: attention, adapters, checkpointing; in training mode."""
     if options.task == "value":
         model.dropout = torch.nn.Identity()  # a critic is held to what it has said of the same text
     if options.attention == "sdpa":
@@ -55,6 +61,14 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     found: torch.nn.Module = model.train()
     return found
+
+
+def _kind(options: HuggingFaceOptions) -> dict[str, Any]:
+    return {"dtype": torch.float32, "attn_implementation": options.attention}
+
+
+def _labels(options: HuggingFaceOptions) -> dict[str, Any]:
+    return {"num_labels": 1} if options.task == "value" else {}
 
 
 def parameters(

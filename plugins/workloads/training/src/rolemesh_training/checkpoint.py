@@ -1,0 +1,117 @@
+"""The tensors of a folder's safetensors files, read by runs: only the bytes that are wanted, into memory that is there.
+
+Nothing is mapped: pages of a mapped file would count as the process's memory, and stay until somebody else needs it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["Checkpoint", "Entry"]
+
+_PIECE = 4 << 20
+"""Elements that are converted at a time."""
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""As https://github.com/huggingface/safetensors#format names them."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor lies, and what it is."""
+
+    path: Path
+    start: int
+    """Its first byte in the file."""
+    dtype: torch.dtype | None
+    """None for one that torch computes nothing in, such as float8."""
+    shape: tuple[int, ...]
+
+
+class Checkpoint:
+    """``model.safetensors``, or the files that ``model.safetensors.index.json`` names."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the files' headers. A folder without such files has no tensors.
+
+        Raises `ValueError` for a file that is none of safetensors, `OSError` for one that is not there.
+        """
+        self.tensors: dict[str, Entry] = {}
+        for path in _files(folder):
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                try:
+                    header = json.loads(file.read(min(length, path.stat().st_size)))
+                except ValueError:
+                    raise ValueError(f"{path} has no header of a safetensors file; copy it again") from None
+            header.pop("__metadata__", None)
+            for name, found in header.items():
+                start = 8 + length + found["data_offsets"][0]
+                self.tensors[name] = Entry(path, start, _DTYPES.get(found["dtype"]), tuple(found["shape"]))
+
+    def read(self, name: str, start: int, out: torch.Tensor) -> None:
+        """Fill `out`, a contiguous vector, with the elements of the flattened tensor from `start` on, in its dtype.
+
+        Raises `EOFError` if the file is shorter than its header says.
+        """
+        entry = self.tensors[name]
+        assert entry.dtype is not None, "it was chosen by its dtype"
+        with entry.path.open("rb", buffering=0) as file:
+            at = entry.start + start * entry.dtype.itemsize
+            if out.dtype == entry.dtype and out.device.type == "cpu":
+                _fill(file.fileno(), at, out, name, entry.path)
+                return
+            held = torch.empty(min(_PIECE, len(out)), dtype=entry.dtype)
+            for piece in out.split(_PIECE):
+                raw = held[: len(piece)]
+                _fill(file.fileno(), at, raw, name, entry.path)
+                piece.copy_(raw)
+                at += raw.nbytes
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two tensors have equal elements."""
+        size = torch.Size(self.tensors[one].shape).numel()
+        for start in range(0, size, _PIECE):
+            pieces = [torch.empty(min(_PIECE, size - start)) for _ in range(2)]
+            for name, piece in zip((one, other), pieces, strict=True):
+                self.read(name, start, piece)
+            if not torch.equal(*pieces):
+                return False
+        return True
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return []
+    return [folder / name for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))]
+
+
+def _fill(file: int, at: int, out: torch.Tensor, name: str, path: Path) -> None:
+    if not out.numel():
+        return
+    # Not `out.numpy()`, which lets nobody resize the storage ever again, as `Parking` does.
+    left = memoryview((ctypes.c_ubyte * out.nbytes).from_address(out.data_ptr()))
+    while left:
+        read = os.preadv(file, [left], at)
+        if not read:
+            raise EOFError(f"{path} ends within the tensor {name!r}: it was not copied to its end; copy it again")
+        left, at = left[read:], at + read

@@ -1,0 +1,92 @@
+"""What trainers share works in each of them: two ranks take the steps that one rank of `fsdp` takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trainer_group
+
+from rolemesh.api.batch import Batch, Ragged
+
+pytestmark = pytest.mark.soak
+WORKLOADS = {
+    "fsdp": "rolemesh_fsdp:FSDPWorkload",
+    "ddp": "rolemesh_ddp:DDPWorkload",
+    "deepspeed": "rolemesh_deepspeed:DeepSpeedWorkload",
+}
+LOSSES = "rolemesh_training.losses:"
+ITEMS: dict[str, dict[str, Any]] = {
+    "accumulation": {"micro_batch_rows": 1},
+    "epochs": {"epochs": 2},
+    "clipping": {"clip_norm": 0.05},
+    "cosine": {"schedule": "cosine", "schedule_updates": 3, "warmup_steps": 1},
+    "linear": {"schedule": "linear", "schedule_updates": 3, "min_lr_ratio": 0.1},
+    "wsd": {"schedule": "wsd", "schedule_updates": 3, "decay_updates": 2},
+    "adam": {"optimizer": "adam"},
+    "sgd": {"optimizer": "sgd", "momentum": 0.5},
+    "activation checkpointing": {"gradient_checkpointing": True},
+    "value head": {"task": "value", "loss": f"{LOSSES}value"},
+    "classification": {"task": "classification", "loss": f"{LOSSES}classification"},
+    "random weights": {"init": "random"},
+}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Callable[..., list[Any]]]:
+    yield from trainer_group.served(WORKLOADS["fsdp"])
+
+
+@pytest.fixture(scope="module", params=[*WORKLOADS, "deepspeed 3"])
+def trainer(request: pytest.FixtureRequest) -> Iterator[tuple[Callable[..., list[Any]], dict[str, Any]]]:
+    """A group of ranks, and the options that are its own."""
+    name, _, stage = request.param.partition(" ")
+    more = {"config": {"zero_optimization": {"stage": int(stage)}}} if stage else {}
+    for group in trainer_group.served(WORKLOADS[name]):
+        yield group, more
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("padded") / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
+    return folder
+
+
+def batch(seed: int) -> Batch:
+    """Four rows that any of the losses takes."""
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(1, 61, size=n) for n in (3, 4, 3, 5)]
+    completions = [rng.integers(1, 61, size=n) for n in (4, 2, 5, 3)]
+    numbers = [rng.normal(size=len(row)).astype(np.float32) for row in completions]
+    return Batch(
+        {
+            "prompt_ids": Ragged.from_rows(prompts, np.int32),
+            "completion_ids": Ragged.from_rows(completions, np.int32),
+            "returns": Ragged.from_rows(numbers, np.float32),
+            "values": Ragged.from_rows([number * 0.1 for number in numbers], np.float32),
+            "input_ids": Ragged.from_rows(completions, np.int32),
+            "label": np.array([0, 1, 1, 0]),
+        }
+    )
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_two_ranks_take_the_steps_of_one(alone, trainer, model, item):
+    group, own = trainer
+    given = {"model": str(model), "lr": 1e-2, "init_seed": 5, **ITEMS[item]}
+    batches = [batch(seed) for seed in range(3)]
+    one = alone(trainer_group.train, 1, given, batches, [4])
+    two = group(trainer_group.train, 2, {**given, **own}, batches, [3, 1])
+    wanted, found = trainer_group.assembled(one), trainer_group.assembled(two)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    for name in ("loss", "grad_norm", "lr"):
+        assert two[0]["metrics"][name] == pytest.approx(one[0]["metrics"][name], rel=1e-3), name
