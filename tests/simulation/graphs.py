@@ -93,8 +93,9 @@ def versions_group(rng: random.Random, steps: int) -> Job:
     """As `versions_job`, but a group makes the value, each rank a part."""
     job = versions_job(rng, steps)
     kinds: dict[str, Kind] = {**job.kinds, "rollout": "collective"}
-    sizes = {**job.sizes, "rollout": rng.choice((2, 2, 3)), "a": rng.choice((1, 2, 3))}
-    return Job(job.graph, sizes, kinds, steps)
+    sizes = {**job.sizes, "rollout": rng.choice((2, 2, 3)), **{role: rng.choice((1, 2, 3)) for role in "abc"}}
+    edges = tuple(replace(e, dst_partition=rng.choice((Split(), Broadcast()))) for e in job.graph.edges[:3])
+    return Job(LogicalGraph("group", job.graph.ops, (*edges, job.graph.edges[3])), sizes, kinds, steps)
 
 
 def versions_shared(rng: random.Random, steps: int) -> Job:

@@ -121,7 +121,7 @@ def assembled(
 
 
 class Varying:
-    """What a rank makes of its items of a step, where it would be something else the next time: seen when the log has all
+    """What a rank makes of its items of a step, where that is something else each time: seen when the log has all
     of it."""
 
     def __init__(self, rank: SimRank, op: OpCall, step: int) -> None:

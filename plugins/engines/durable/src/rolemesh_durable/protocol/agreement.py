@@ -32,10 +32,11 @@ class Agreement:
         votes[rank] = vote
         if len(votes) < self._world_size:
             return ()
-        if len({*votes.values()} - {NOTHING}) <= 1:
+        made = {*votes.values()} - {NOTHING}
+        if len(made) <= 1 and max(made, default=NOTHING) <= self._present:
             del self._votes[position]
             return tuple((each, True) for each in range(self._world_size))
-        older = [each for each, made in votes.items() if made not in (NOTHING, self._present)]
-        for each in older:
+        others = [each for each, vote in votes.items() if vote not in (NOTHING, self._present)]
+        for each in others:
             del votes[each]
-        return tuple((each, False) for each in older)
+        return tuple((each, False) for each in others)
