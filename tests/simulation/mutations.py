@@ -549,13 +549,6 @@ def _own_log_only(original: Any) -> Any:
     return heard
 
 
-def _any_generation(original: Any) -> Any:
-    def heard(self: Any, rank: int, position: int, vote: int) -> Any:
-        return original(self, rank, position, vote and (self._present if vote == self._present else 1))
-
-    return heard
-
-
 def _seen_before_the_vote(original: Any) -> Any:
     def put(self: Any, op: Any, step: int, value: Any, ways: Any) -> Any:
         if (op.id, step) not in self.former:
@@ -750,17 +743,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(sim_rank.OutEdge, "asked", _nobody_is_heard)),
     Mutation("each rank of a group looks into its own log only", "all consumers of a value agree", "versions group",
              method(Agreement, "heard", _own_log_only)),
-    Mutation("parts that were made by several generations count as one value", "all consumers of a value agree",
-             "versions group", method(Agreement, "heard", _any_generation)),
     Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",
              "versions group", method(sim_rank.SimRank, "_put_together", _seen_before_the_vote)),
-    Mutation("a part of a group's value is made again, and nobody asks who has used it",
-             "all consumers of a value agree", "versions group",
-             method(sim_rank.OutEdge, "void", lambda original: lambda self, step: None)),
     Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
              "versions shared", lambda: all_of(
                  method(Mates, "__init__", _makes_again)(),
-                 method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)())),
+                 method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)()), 400),
     Mutation("items are seen as they are made", "all consumers of a value agree", "versions shared",
              lambda: patch.object(sharing, "Varying", _Seen)),
     Mutation("a step takes a value that is older than its edge allows", "a bounded lag is kept", "calm",
