@@ -439,6 +439,18 @@ class Two(One):
 """
 
 
+@pytest.mark.parametrize("turns", [True, False])
+def test_who_is_called_takes_no_turns(job: Job, turns: bool) -> None:
+    """It would not answer in between."""
+    group = f"{{roles: [agent, box], turns: {str(turns).lower()}}}"
+    placement = f"placement={{use: collocation, options: {{groups: [{group}]}}}}"
+    checked = job.cli("validate", "job.yaml", f"roles.agent.world_size={CALLEES}", placement)
+    assert checked.returncode == (2 if turns else 0), checked.stdout + checked.stderr
+    if turns:
+        assert "role 'box' is called by others, and takes turns on its devices" in checked.stderr
+        assert "leave it out of the group" in checked.stderr
+
+
 def test_ranks_that_call_each_other_and_wait_are_named_as_a_circle(job: Job) -> None:
     (job.folder / "called_roles.py").write_text(CIRCLE)
     flow = SESSION_FLOW.replace(

@@ -12,11 +12,13 @@ STEPS = 80
 ROLES = '''
 import hashlib
 import os
+import random
+import socket
 import time
 
 import numpy as np
 
-from rolemesh import Batch
+from rolemesh import Batch, Split, Workload, operator
 
 
 def drawn(rows):
@@ -41,16 +43,50 @@ class Rollout:
             time.sleep(0.002)
 
 
+class Each:
+    """Draws a number for each row that it is given; rows are shared out by demand."""
+
+    deterministic = False
+
+    def make(self, told):
+        time.sleep(0.004)
+        return drawn(told.rows)
+
+
+class Together(Workload):
+    """A group that draws together: its ranks mark their parts alike, with what rank 0 has drawn."""
+
+    group = "collective"
+
+    def setup(self, ctx):
+        self.ctx, at = ctx, ctx.rendezvous
+        if at.listen_fd is not None:
+            listener = socket.socket(fileno=at.listen_fd)
+            self.mates = [listener.accept()[0] for _ in range(ctx.world_size - 1)]
+        else:
+            self.mates = [socket.create_connection((at.address, at.port))]
+
+    @operator(told=Split(), returns=Split())
+    def make(self, told):
+        time.sleep(0.01)
+        mark = os.urandom(8) if self.ctx.rank == 0 else self.mates[0].recv(8, socket.MSG_WAITALL)
+        for mate in self.mates if self.ctx.rank == 0 else ():
+            mate.sendall(mark)
+        time.sleep(0.01 * random.random())  # one has its part long before the other
+        return Batch({"x": drawn(8)["x"], "mark": np.repeat(np.frombuffer(mark, dtype=np.int64), 8)})
+
+
 class Consumer:
     """Its state is a chain of hashes of all that it has been given."""
 
-    def __init__(self, ctx):
-        self.ctx, self.chain = ctx, ""
+    def __init__(self, ctx, tells=2):
+        self.ctx, self.chain, self.tells = ctx, "", tells
 
     def tell(self):
-        return Batch({"step": np.array([self.ctx.step, self.ctx.step])})
+        return Batch({"step": np.repeat(self.ctx.step, self.tells)})
 
     def take(self, rows) -> None:
+        assert "mark" not in rows.keys() or len(set(rows["mark"])) == 1, "parts of several computations"
         found = hashlib.sha256(rows["x"].tobytes()).hexdigest()[:16]
         self.chain = hashlib.sha256((self.chain + found).encode()).hexdigest()[:16]
         self.ctx.record(**{f"{self.ctx.role}_took": [found], f"{self.ctx.role}_is": [self.chain]})
@@ -94,6 +130,12 @@ stop_grace_s: 2
 """
 LARGE = ("roles.rollout.options.kwargs.rows=8192",)
 STREAM = ("roles.rollout.options.kwargs.rows=8192", "roles.rollout.options.kwargs.parts=4")
+BY_DEMAND = (
+    "roles.rollout.options.target=roles.py:Each",
+    "roles.rollout.options.inputs.told=balanced(2)",
+    "roles.a.options.kwargs.tells=16",
+)
+GROUP = ("roles.rollout.use=roles.py:Together", "roles.rollout.options={}")
 NODES = ("--nodes", "4x(cpu=0.2)", "snapshots.replicas=1", "snapshots.every=1")
 
 
@@ -122,9 +164,11 @@ def check(job: Job, *args: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("how", [(), STREAM], ids=["small", "streams"])
+@pytest.mark.parametrize("how", [(), STREAM, BY_DEMAND, GROUP], ids=["small", "streams", "by demand", "group"])
 def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how: tuple[str, ...], seed: int) -> None:
-    check(versions, *how, "--chaos", f"kills=5,seed={seed},targets=rank,rank,zygote,agent,master")
+    # The group of a zygote or an agent that dies starts again as a whole: hit its ranks.
+    targets = "rank,rank,rank,master" if how is GROUP else "rank,rank,zygote,agent,master"
+    check(versions, *how, "--chaos", f"kills=5,seed={seed},targets={targets}")
 
 
 def test_what_is_lost_with_its_node_is_taken_back_from_who_has_used_it(versions: Job) -> None:
@@ -135,7 +179,11 @@ def test_what_is_lost_with_its_node_is_taken_back_from_who_has_used_it(versions:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("how", [LARGE, STREAM, (*LARGE, *NODES)], ids=["large", "streams", "nodes"])
+@pytest.mark.parametrize(
+    "how",
+    [LARGE, STREAM, (*LARGE, *NODES), BY_DEMAND, GROUP, (*GROUP, *NODES)],
+    ids=["large", "streams", "nodes", "by demand", "group", "group nodes"],
+)
 def test_twenty_seeds_of_kills(versions: Job, how: tuple[str, ...], seed: int) -> None:
     targets = "targets=node,rank,zygote" if "--nodes" in how else "targets=rank,rank,zygote,agent,master"
     check(versions, *how, "--chaos", f"kills=8,seed={seed},{targets}")

@@ -223,6 +223,7 @@ class SimAgent:
         self.memory.choices.clear()
         self.memory.copies.clear()
         self.memory.whole.clear()
+        self.memory.items.clear()
         self.memory.sure.clear()
         self.memory.timeline = effect.timeline
         self.copied.clear()

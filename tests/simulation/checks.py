@@ -116,7 +116,8 @@ class Checks:
         """and where and after which it was told that it is to leave."""
         self._hold = -1
         self._taken: dict[RankKey, dict[tuple[int, int, int, int], int]] = {}
-        """By consumer: step, call and rank that have made a value, and when, and its version."""
+        """By consumer: step, call and rank (or -1: its group; or number of the item) that have made a value, and when,
+        and its version."""
         self._unlike = world.job.unlike()
         self._restarts: dict[RankKey, list[tuple[int, int]]] = {}
 
@@ -449,13 +450,19 @@ class Checks:
 
     def used_version(self, rank: SimRank, edge: Edge, step: int, made: int, parts: list[list[Any]]) -> None:
         """A call of `step` uses the value of an edge that was made at step `made`."""
-        known = self._taken.setdefault(rank.key, {})
-        for source, chunks in zip(rank.ins[edge.id].sources, parts, strict=True):
-            versions = {chunk.version for chunk in chunks}
+        known, found = self._taken.setdefault(rank.key, {}), dict[int, set[int]]()
+        job, port = rank.job, rank.ins[edge.id]
+        if port.collates:  # of an item that has come twice the first counts
+            for number, *_, rows in [item for part in parts for item in part if item[4]]:
+                found.setdefault(number, {rows[0].version})
+        else:
+            together = job.kinds[job.graph.ops[edge.src].role] == "collective"
+            for source, chunks in zip(port.sources, parts, strict=True):
+                found.setdefault(-1 if together else source, set()).update(chunk.version for chunk in chunks)
+        for which, versions in found.items():
             if len(versions) > 1:
                 self.world.fail("all consumers of a value agree", f"{rank.name} at {step} mixes versions: {edge}")
-            for version in versions:
-                known[step, edge.src, source, made] = version
+            known[step, edge.src, which, made] = versions.pop()
 
     def _agree(self, upto: int) -> None:
         """Nobody goes back before `upto`, except to the disk."""

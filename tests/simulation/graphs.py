@@ -11,7 +11,7 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["chain_job", "grpo", "random_job", "shared_job", "versions_job"]
+__all__ = ["chain_job", "grpo", "random_job", "shared_job", "versions_group", "versions_job", "versions_shared"]
 
 
 def grpo(rng: random.Random, steps: int) -> Job:
@@ -86,6 +86,41 @@ def versions_job(rng: random.Random, steps: int) -> Job:
         Edge(2, 0, 3, "rows", split, whole, rng.choice((0, 1)), credits),
         Edge(3, 1, 0, "said", split, whole, lag, credits, (3,)),
     )
+    return Job(LogicalGraph("shared", ops, edges), sizes, kinds, steps)
+
+
+def versions_group(rng: random.Random, steps: int) -> Job:
+    """As `versions_job`, but a group makes the value, each rank a part."""
+    job = versions_job(rng, steps)
+    kinds: dict[str, Kind] = {**job.kinds, "rollout": "collective"}
+    sizes = {**job.sizes, "rollout": rng.choice((2, 2, 3)), **{role: rng.choice((1, 2, 3)) for role in "abc"}}
+    edges = tuple(replace(e, dst_partition=rng.choice((Split(), Broadcast()))) for e in job.graph.edges[:3])
+    return Job(LogicalGraph("group", job.graph.ops, (*edges, job.graph.edges[3])), sizes, kinds, steps)
+
+
+def versions_shared(rng: random.Random, steps: int) -> Job:
+    """Rows by demand for three roles, one of which may take them by demand itself, and says something of them."""
+    split, whole, shared = Split(), Broadcast(), Balanced(rng.choice((1, 1, 2)))
+    second = rng.choice((Balanced(1), whole, split))
+    said = second if isinstance(second, Balanced) else split
+    ops = (
+        OpCall(0, "data", "next", "data.next", split),
+        OpCall(1, "rollout", "make", "rollout.make", shared),
+        OpCall(2, "a", "take", "a.take", said),
+        OpCall(3, "b", "take", "b.take", None),
+        OpCall(4, "c", "take", "c.take", None),
+    )
+    credits, lag = rng.choice((1, 2, 3)), rng.choice((1, 2))
+    edges = (
+        Edge(0, 0, 1, "prompts", split, shared, 0, credits),
+        Edge(1, 1, 2, "rows", shared, second, 0, credits),
+        Edge(2, 1, 3, "rows", shared, rng.choice((split, whole)), 0, rng.choice((1, 3))),
+        Edge(3, 1, 4, "rows", shared, whole, rng.choice((0, 1)), credits),
+        Edge(4, 2, 1, "said", said, whole, lag, credits, (3,)),
+    )
+    kinds: dict[str, Kind] = {"data": "source", "rollout": "stateless", "a": "stateless"}
+    kinds |= {role: rng.choice(("stateful", "stateful", "stateless")) for role in "bc"}
+    sizes = {"data": 1, "rollout": rng.choice((2, 3)), **{role: rng.choice((1, 2)) for role in "abc"}}
     return Job(LogicalGraph("shared", ops, edges), sizes, kinds, steps)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tests.simulation.model import RankKey, State, Value
@@ -51,8 +51,10 @@ class NodeMemory:
         """When what a step took from an edge was made, by edge and step."""
         self.asked: dict[RankKey, dict[Any, int]] = {}
         """Which rank each call of a rank was sent to, by its key."""
-        self.whole: dict[RankKey, set[tuple[int, int]]] = {}
-        """Edges and steps of which the log has all that the call has made."""
+        self.whole: dict[RankKey, dict[tuple[int, int], int]] = {}
+        """Edges and steps of which the log has all that the call has made, and the generation that made it."""
+        self.items: dict[RankKey, dict[tuple[int, int], list[int]]] = {}
+        """By call and step, the items that the rank has taken whose results the log has."""
         self.sure: dict[RankKey, int] = {}
         """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0
@@ -98,6 +100,10 @@ class NodeMemory:
     def is_whole(self, key: RankKey, edge: int, step: int) -> bool:
         """Whether the log has all of the call that has made what is sent on `edge`."""
         return (edge, step) in self.whole.get(key, ())
+
+    def say_whole(self, key: RankKey, edges: Iterable[int], step: int, generation: int) -> None:
+        """The log has all that `generation` has sent at `step` on these edges of a call."""
+        self.whole.setdefault(key, {}).update(((edge, step), generation) for edge in edges)
 
     def clear(self, key: RankKey) -> None:
         """Forget all of a rank."""
@@ -148,6 +154,7 @@ class NodeMemory:
         self.snaps[key] = {step: Snap(image[0])}
         self.logs[key] = list(image[1])
         self.whole.pop(key, None)
+        self.items.pop(key, None)
         self.sure.pop(key, None)
         self.lines[key] = list(image[2])
 

@@ -16,6 +16,7 @@ from tests.simulation.backend import Backend
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
+from tests.simulation.sharing import Mates
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
@@ -25,6 +26,7 @@ from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.calls import CalleeState, CallerState
 from rolemesh_durable.protocol.edge import InEdgeState
@@ -511,7 +513,7 @@ def _seen_before_it_is_whole(original: Any) -> Any:
                 for number, chunk in enumerate(chunks):
                     self.emit(way, step, number, number == len(chunks) - 1, send.consumers, chunk)
                     yield self.world.between(0.0, 0.02)
-        self.agent.memory.whole.setdefault(self.key, set()).update((way.edge.id, step) for way in ways)
+        self.agent.memory.say_whole(self.key, [way.edge.id for way in ways], step, self.generation)
 
     return put
 
@@ -538,6 +540,42 @@ def _for_the_dead_too(original: Any) -> Any:
         return [*original(self, mate, generation, step), *(taken for taken in before if taken[0] >= step)]
 
     return asked
+
+
+def _own_log_only(original: Any) -> Any:
+    def heard(self: Any, rank: int, position: int, vote: int) -> Any:
+        return ((rank, True),)
+
+    return heard
+
+
+def _seen_before_the_vote(original: Any) -> Any:
+    def put(self: Any, op: Any, step: int, value: Any, ways: Any) -> Any:
+        if (op.id, step) not in self.former:
+            staged = yield from self._staged(step, value, ways)
+            yield from self._log(step, staged)
+            yield from self.show_whole(staged)
+            yield from self._voted(op, step, self.generation + 1 if staged else 0)
+            return
+        yield from original(self, op, step, value, ways)
+
+    return put
+
+
+def _makes_again(original: Any) -> Any:
+    def init(self: Any, rank: Any, edge: Any) -> None:
+        original(self, rank, edge)
+        self.made = {}
+
+    return init
+
+
+class _Seen(sharing.Varying):
+    def put(self, *chunk: Any) -> None:
+        self._rank.emit(*chunk)
+
+    def end(self) -> Any:
+        yield 0.0
 
 
 def _nobody_is_heard(original: Any) -> Any:
@@ -703,6 +741,16 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(sim_rank.SimRank, "_put_whole", _seen_before_it_is_whole)),
     Mutation("what is lost with a log is not noticed", "all consumers of a value agree", "versions",
              method(sim_rank.OutEdge, "asked", _nobody_is_heard)),
+    Mutation("each rank of a group looks into its own log only", "all consumers of a value agree", "versions group",
+             method(Agreement, "heard", _own_log_only)),
+    Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",
+             "versions group", method(sim_rank.SimRank, "_put_together", _seen_before_the_vote)),
+    Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
+             "versions shared", lambda: all_of(
+                 method(Mates, "__init__", _makes_again)(),
+                 method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)()), 400),
+    Mutation("items are seen as they are made", "all consumers of a value agree", "versions shared",
+             lambda: patch.object(sharing, "Varying", _Seen)),
     Mutation("a step takes a value that is older than its edge allows", "a bounded lag is kept", "calm",
              method(NewestChoice, "choose", _too_old)),
     Mutation("a restarted rank takes what is newest by then", "a step takes the same again", "process",

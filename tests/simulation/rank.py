@@ -33,6 +33,7 @@ from rolemesh.graph.schedule import Period
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import barrier
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agreement import NOTHING, Agreement
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
 from rolemesh_durable.protocol.newest import NewestChoice
@@ -81,14 +82,22 @@ class OutEdge:
         if not self.opened or generation > self.rank.generation_of(self.role, consumer):
             self.pending[consumer] = (generation, from_step, released)
             return
-        if self.made is not None:
-            for step in range(self.made + 1, from_step):
-                if self.rank.job.activity.consumed(self.edge, step, self.rank.job.steps):
-                    raise LogLost(f"{self.role}/{consumer} has used step {step} of edge {self.edge.id}")
+        self._check_used(consumer, from_step)
         kept = self.state.ask(consumer, generation, from_step, released)
         self.rank.world.checks.answered(self.rank, self, consumer, generation, from_step, kept)
         for item in kept:
             self.rank.send_chunk(self, consumer, item.step, item.chunk, item.last, item.item)
+
+    def void(self, step: int) -> None:
+        """What former generations have made at `step` and after does not count: who has used it must give it back."""
+        self.made = step - 1
+        for consumer, from_step in self.state.ahead:
+            self._check_used(consumer, from_step)
+
+    def _check_used(self, consumer: int, from_step: int) -> None:
+        for step in range(self.made + 1, from_step) if self.made is not None else ():
+            if self.rank.job.activity.consumed(self.edge, step, self.rank.job.steps):
+                raise LogLost(f"{self.role}/{consumer} has used step {step} of edge {self.edge.id}")
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
         """A consumer has released everything up to `step`."""
@@ -119,7 +128,7 @@ class In:
         first = first_needed(edge, job.graph, job.activity, job.unrepeated, resume)
         self.collates = isinstance(edge.src_partition, Balanced)
         self.state: InEdgeState[Any] = (ItemsIn if self.collates else InEdgeState)(self.sources, first)
-        self.state.revocable = self.role in job.varying and not self.collates
+        self.state.revocable = self.role in job.varying
         self.released = first - 1
         self.asked = dict.fromkeys(self.sources, -1)
         self.not_before = 0
@@ -210,6 +219,10 @@ class SimRank:
         self.owes &= alone == (not launch.collective)
         self.together = self.owes and not alone
         self.guard = barrier.Barrier(size) if launch.collective and self.key[1] == 0 else None
+        self.agreement = Agreement(size, launch.generation) if launch.collective and self.key[1] == 0 else None
+        self.verdict: bool | None = None
+        self.former: dict[tuple[int, int], tuple[int, list[Entry]]] = {}
+        """Of a group: what the log has of former generations, by call and step, and which of them made it."""
         self.waiting, self.gone, self.taking = -1, False, -1
         """The call that it waits for its group before, whether that goes in, and the newest step of which it takes the
         snapshot."""
@@ -366,6 +379,13 @@ class SimRank:
                     self._early.append(frame)
                     return
                 self.mates[self.job.graph.edges[edge].dst].message(kind, mate, generation, step, item)
+            case ("vote", rank, generation, position, vote):
+                if self.agreement is not None and generation >= self.generation_of(self.key[0], rank):
+                    for each, verdict in self.agreement.heard(rank, position, vote):
+                        self.send_to((self.key[0], each), ("voted", self.generation, verdict))
+            case ("voted", generation, verdict):
+                if generation == self.generation:
+                    self.verdict = verdict
             case ("gather", kind, rank, generation, position):
                 if generation >= self.generation_of(self.key[0], rank):
                     self._gathering(kind, rank, position)
@@ -595,6 +615,10 @@ class SimRank:
             memory.sure[self.key] = self.generation
         for entry in memory.logs.setdefault(self.key, []):
             edge = job.graph.edges[entry.edge]
+            if entry.step > launch.resume and self._agrees(job.graph.ops[edge.src]):
+                made = memory.whole[self.key][entry.edge, entry.step]
+                self.former.setdefault((edge.src, entry.step), (made, []))[1].append(entry)
+                continue
             if launch.layout.is_void(job.graph.ops[edge.dst].role, entry.step):
                 continue  # for the ranks of an earlier layout
             nbytes = 1 if entry.item is not None else 0
@@ -731,8 +755,7 @@ class SimRank:
             if not port.ready(made):
                 yield from self._await(lambda: port.ready(made), WAITING, edge.id)  # noqa: B023 (asked before the next round)
             parts = port.state.take(made)
-            if not port.collates:
-                world.checks.used_version(self, edge, step, made, parts)
+            world.checks.used_version(self, edge, step, made, parts)
             inputs.append(port.join(made, parts))
         if op.id in self.mates:
             given = {edge.param: value for edge, value in zip(self.job.inputs[op.id], inputs, strict=True)}
@@ -762,7 +785,7 @@ class SimRank:
             group = (self.mind.contribution(op, inputs),)
         value = self.mind.run(op, step, inputs, group)
         if self.key[0] in self.job.varying:
-            value = self.mind.vary(value, world.nonce())
+            value = self.mind.vary(value, self._nonce(op, step))
         yield from self._put(op, step, value)
         self._release(op, step)
 
@@ -842,7 +865,11 @@ class SimRank:
     def _put(self, op: OpCall, step: int, value: Value) -> Generator[Any, None, None]:
         edges = [e for e in self.job.outputs[op.id] if self.job.activity.consumed(e, step, self.job.steps)]
         if self.key[0] in self.job.varying:
-            yield from self._put_whole(step, value, [self.ways[e.id] for e in edges if e.id in self.ways])
+            ways = [self.ways[e.id] for e in edges if e.id in self.ways]
+            if self._agrees(op):
+                yield from self._put_together(op, step, value, ways)
+            else:
+                yield from self._put_whole(step, value, ways)
             return
         yield from self._room(step)
         for edge in edges:
@@ -864,17 +891,85 @@ class SimRank:
                     self.emit(way, step, len(chunks), True, send.consumers, None)
 
     def _put_whole(self, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, None]:
-        """One version: see `rolemesh_durable.rank.out_port.OutPort`."""
-        memory, staged = self.agent.memory, []
+        """One version: see `rolemesh_durable.rank.version_port.VersionPort`."""
         if self._is_made(step, ways):
             return
+        staged = yield from self._staged(step, value, ways)
+        yield from self.log_whole(step, staged)
+        yield from self.show_whole(staged)
+
+    def log_whole(self, step: int, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+        """Log all that a call has made."""
+        memory = self.agent.memory
+        for way, *rest in staged:
+            self.world.checks.owns(self)
+            memory.logs[self.key].append(Entry(way.edge.id, *rest, way.hold))
+            yield self.world.between(0.0, 0.001)
+        memory.say_whole(self.key, {way.edge.id for way, *_ in staged}, step, self.generation)
+
+    def show_whole(self, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+        """Send what is in the log."""
+        for way, *rest in staged:
+            self._show(way, *rest)
+            yield self.world.between(0.0, 0.002)
+
+    def _put_together(self, op: OpCall, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, None]:
+        """One version of what a group makes: see `rolemesh_durable.rank.version_port.GroupPort`."""
+        staged = yield from self._staged(step, value, ways)
+        made, former = self.former.pop((op.id, step), (self.generation, []))
+        if not former:
+            yield from self._log(step, staged)
+        vote = made + 1 if former or staged else NOTHING
+        while not (yield from self._voted(op, step, vote)):
+            for way in ways:
+                way.void(step)
+            yield from self.all_have_said()
+            former, vote = [], self.generation + 1 if staged else NOTHING
+            yield from self._log(step, staged)
+        yield from self.show_whole([(self.ways[e.edge], *e[1:-1]) for e in former] or staged)
+
+    def _voted(self, op: OpCall, step: int, vote: int) -> Generator[Any, None, bool]:
+        self.verdict = None
+        position = step * len(self.job.graph.ops) + op.id
+        self.send_to((self.key[0], 0), ("vote", self.key[1], self.generation, position, vote))
+        self._at(BLOCKED)
+        yield lambda: self.verdict is not None
+        return bool(self.verdict)
+
+    def _log(self, step: int, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+        """Log what the group has made. What a former generation has made there counts until all of it is there."""
+        memory = self.agent.memory
+        yield self.world.between(0.0, self.world.scenario.pace if staged else 0.0)  # large parts take their time
+        self.world.checks.owns(self)
+        edges = {way.edge.id for way, *_ in staged}
+        memory.logs[self.key] = [e for e in memory.logs[self.key] if e.step != step or e.edge not in edges]
+        memory.logs[self.key] += [Entry(way.edge.id, *rest, way.hold) for way, *rest in staged]
+        memory.say_whole(self.key, edges, step, self.generation)
+
+    def _agrees(self, op: OpCall) -> bool:
+        """Whether a group makes what this call sends, which is something else each time."""
+        return self.launch.collective and op.role in self.job.varying and bool(self.job.outputs[op.id])
+
+    def _nonce(self, op: OpCall, step: int) -> int:
+        """What makes the call come out as it does: something else each time, but the same in all ranks of a group."""
+        if not self.launch.collective:
+            return self.world.nonce()
+        return self.world.group(self.key[0], self.generation).nonces.setdefault((step, op.id), self.world.nonce())
+
+    def all_have_said(self) -> Generator[Any, None, None]:
+        """Wait until all consumers have said what they have used, where that may be what is in no log."""
         for way in self.ways.values():
             if way.made is not None:
                 self._at(BLOCKED, way.edge.id)
                 yield lambda: not way.state.unheard  # noqa: B023 (asked before the next round)
         for way in self.ways.values():
             way.made = None
-        memory.sure[self.key] = self.generation
+        self.agent.memory.sure[self.key] = self.generation
+
+    def _staged(self, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, list[tuple[Any, ...]]]:
+        """All that is to be sent of a value, when there are credits for it."""
+        staged: list[tuple[Any, ...]] = []
+        yield from self.all_have_said()
         yield from self._room(step)
         for way in ways:
             if not way.state.credit and step != self.admitted:
@@ -885,14 +980,7 @@ class SimRank:
                 chunks += [None] if value.h % 2 == 0 else []
                 for number, chunk in enumerate(chunks):
                     staged.append((way, step, number, number == len(chunks) - 1, send.consumers, chunk))
-        for each in staged:
-            self.world.checks.owns(self)
-            memory.logs[self.key].append(Entry(each[0].edge.id, *each[1:], each[0].hold))
-            yield self.world.between(0.0, 0.001)
-        memory.whole.setdefault(self.key, set()).update((way.edge.id, step) for way in ways)
-        for way, *rest in staged:
-            self._show(way, *rest)
-            yield self.world.between(0.0, 0.002)
+        return staged
 
     def _is_made(self, step: int, ways: list[OutEdge]) -> bool:
         return any(self.agent.memory.is_whole(self.key, way.edge.id, step) for way in ways)

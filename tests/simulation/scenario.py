@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from tests.simulation.calls import with_calls
-from tests.simulation.graphs import chain_job, grpo, random_job, shared_job, versions_job
+from tests.simulation.graphs import (
+    chain_job,
+    grpo,
+    random_job,
+    shared_job,
+    versions_group,
+    versions_job,
+    versions_shared,
+)
 from tests.simulation.model import RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
@@ -77,12 +85,14 @@ FAMILIES: dict[str, dict[str, float]] = {
     "room group": {"rank": 5, "ranks": 1, "agent": 1, "node": 0.5, "master": 0.5},
     "room group calm": {},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
+    "versions group": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
+    "versions shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 1, "master": 0.5},
 }  # fmt: skip
 """Kinds of failures and how likely each is."""
 
 MOVING = (
     "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
-    "versions", "drain", "drain calm", "memory", "shared resize", "calls resize",
+    "versions", "versions group", "versions shared", "drain", "drain calm", "memory", "shared resize", "calls resize",
 )  # fmt: skip
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
@@ -99,6 +109,7 @@ TURNS = (
     "shared", "shared", "shared calm", "shared first",
     "resize", "resize", "resize calm", "shared resize", "calls resize",
     "drain", "drain", "drain calm",
+    "versions", "versions group", "versions shared",
 )  # fmt: skip
 
 
@@ -138,8 +149,11 @@ class Scenario:
             self.job = shared_job(rng, self.steps, first=first, behind=behind)
         if self.family.startswith("room"):
             self.is_grpo, self.job = False, chain_job(rng, self.steps, groups="group" in self.family)
-        if self.family == "versions":
-            self.is_grpo, self.job = False, versions_job(rng, self.steps)
+        if kind == "versions":
+            makes = {"versions group": versions_group, "versions shared": versions_shared}.get(
+                self.family, versions_job
+            )
+            self.is_grpo, self.job = False, makes(rng, self.steps)
         self.job.varying = self._varying(random.Random(seed * 32452843 + 11))
         self.net = rng.choice((Net(0, 0, 0.01, 0.002), Net(0.05, 0.05, 0.1, 0.005), Net(0.2, 0.2, 0.4, 0.02)))
         self.turn_s = rng.choice((0.0, 0.0, 0.05))
@@ -163,9 +177,9 @@ class Scenario:
         spares = rng.randint(1, 2) if self.family in MOVING else 0
         room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(room)}
-        likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(self.family, 0.3)
+        likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(kind, 0.3)
         replicas = 1 if count > 1 and rng.random() < likely else 0
-        every = (2, 2, 3) if self.family == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
+        every = (2, 2, 3) if kind == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
         self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
         self.keeps: dict[RankKey, int] = {}
         """How many chunks ranks keep before they wait for a commit that frees some."""
@@ -198,6 +212,8 @@ class Scenario:
             "passing": 3,
             "endless": 10_000,
             "versions": 5,
+            "versions group": 5,
+            "versions shared": 5,
             "room": 5,
             "room group": 5,
             "poison": rng.randint(0, 1),
@@ -207,8 +223,7 @@ class Scenario:
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
-        if self.family in (
-            "versions",
+        if kind == "versions" or self.family in (
             "room",
             "room group",
         ):  # steps that take as long as restarts, so that they are hit
@@ -257,19 +272,13 @@ class Scenario:
 
     def _varying(self, rng: random.Random) -> frozenset[str]:
         """Roles that compute something else each time: of every fourth job about half, at least one."""
-        if (
-            self.family == "slow"
-            or any(map(self.job.shared, self.job.graph.edges))
-            or (self.family != "versions" and rng.random() > 0.25)
+        chosen = self.family.startswith("versions")
+        if not chosen and (
+            self.family == "slow" or any(map(self.job.shared, self.job.graph.edges)) or rng.random() > 0.25
         ):
             return frozenset()
         roles = self.job.graph.roles
-        return frozenset(
-            {
-                "rollout" if self.family == "versions" else rng.choice(roles),
-                *(role for role in roles if rng.random() < 0.3),
-            }
-        )
+        return frozenset({"rollout" if chosen else rng.choice(roles), *(role for role in roles if rng.random() < 0.3)})
 
     def _measured(self, rng: random.Random) -> None:
         """Some nodes are too slow; there are as many spare ones, and maybe another that is too slow as well."""

@@ -33,6 +33,11 @@ class Mates:
         self.mates = [mate for mate in range(size) if mate != rank.key[1]]
         self.asked = dict.fromkeys(self.mates, -1)
         self.pending: dict[int, tuple[int, int]] = {}
+        known = rank.agent.memory.items.get(rank.key, {})
+        self.made = {at: took for (op, at), took in known.items() if op == edge.dst and at > rank.launch.resume}
+        """Of a role that varies: the items of steps whose results are in the log."""
+        for at, took in self.made.items():
+            self.sharing.remember(at, took)
 
     def rewire(self) -> None:
         """Addresses have changed."""
@@ -115,6 +120,26 @@ def assembled(
     return value_of(rows)
 
 
+class Varying:
+    """What a rank makes of its items of a step, where that is something else each time: seen when the log has all
+    of it."""
+
+    def __init__(self, rank: SimRank, op: OpCall, step: int) -> None:
+        self._rank, self._op, self._step = rank, op, step
+        self._staged: list[tuple[Any, ...]] = []
+
+    def put(self, *chunk: Any) -> None:
+        """A chunk, as `SimRank.emit` takes it."""
+        self._staged.append(chunk)
+
+    def end(self) -> Generator[Any, None, None]:
+        """That was all."""
+        rank, op, step = self._rank, self._op, self._step
+        yield from rank.log_whole(step, self._staged)
+        rank.agent.memory.items.setdefault(rank.key, {})[op.id, step] = rank.mates[op.id].sharing.own(step)
+        yield from rank.show_whole(self._staged)
+
+
 def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Generator[Any, None, None]:
     """One call of an operator whose rows are shared out: this rank's items, and then the word that this was all."""
     world, mates, number = rank.world, rank.mates[op.id], 0
@@ -124,9 +149,16 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         rank.waits(mates.edge.id)
         yield lambda: mates.sharing.informed
     ways = yield from rank.credits(op, step)
+    if step in mates.made:
+        return
+    if op.role in rank.job.varying:
+        yield from rank.all_have_said()
     rows = rows_of(given[mates.edge.param])
     others = [value for param, value in given.items() if param != mates.edge.param]
     total, count = items.apart(rows, how.rows)
+    varies = op.role in rank.job.varying
+    varying = Varying(rank, op, step)
+    put = varying.put if varies else rank.emit
     while True:
         rank.hear()
         if (item := mates.sharing.take(step, count)) is None:
@@ -135,12 +167,17 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
             mates.say(mate, TAKES, step, item)
         yield from rank.computes(op, step, 1 if world.chance(0.8) else 4)
         made = [made_of(rank.mind, op, step, row, others) for row in items.item_of(rows, how.rows, item)]
+        if varies:
+            nonce = world.nonce()
+            made = [Value(hash((row.h, nonce)), row.shards, nonce) for row in made]
         whole = item, count, item * how.rows, total, made
         for way in ways:
             for send in way.sends:
                 part = items.cut(whole, send.selection) if isinstance(send.selection, Share) else whole
-                rank.emit(way, step, number, False, send.consumers, part)
+                put(way, step, number, False, send.consumers, part)
         number += 1
     for way in ways:
         for send in way.sends:
-            rank.emit(way, step, number, True, send.consumers, None)
+            put(way, step, number, True, send.consumers, None)
+    if varies:
+        yield from varying.end()

@@ -32,6 +32,8 @@ class Group:
         self.size = size
         self.members: dict[int, SimRank] = {}
         self.rounds: dict[tuple[int, int, int], dict[int, int]] = {}
+        self.nonces: dict[tuple[int, int], int] = {}
+        """What makes a call come out as it does this time, by its step and operator."""
 
 
 class World:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.checkpoint.send_log import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, SendLog
+from rolemesh_durable.checkpoint.send_log import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, WHOLE, SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
@@ -168,6 +168,20 @@ def test_what_is_whole_is_no_orphan_after_any_number_of_restarts(shm, pool):
     third = SendLog(shm, "a", 0, generation=2, resume=1)
     assert steps_of(third) == {0, 1, 2}
     assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK} == {0, 1, 2}
+
+
+def test_of_what_was_made_whole_twice_the_newest_counts(shm, pool):
+    made(SendLog(shm, "a", 0), pool, 1, whole=True)
+    again = SendLog(shm, "a", 0, generation=1, resume=0)
+    first = again.position
+    send(again, pool, 1, ["new"], edge=1)
+    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK and r.edge == 2} == {0}
+    send(again, pool, 1, ["new"], edge=2)
+    again.whole(0, 1, first, 0, b"items")
+    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK} == {1}
+    third = SendLog(shm, "a", 0, generation=2, resume=0)
+    assert {r.generation for r in third.found if third.is_whole(r)} == {1}
+    assert [r.body for r in third.found if r.kind == WHOLE and not third.is_orphan(r)] == [b"items"]
 
 
 def test_what_is_whole_is_void_once_the_whole_job_has_gone_back(shm, pool):

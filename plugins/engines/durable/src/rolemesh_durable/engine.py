@@ -6,13 +6,15 @@ said in a second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from rolemesh.errors import JobFileError, nearest, raise_all
+from rolemesh.api.cluster import ClusterView, NodeView
+from rolemesh.errors import JobFileError, PlacementError, nearest, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
@@ -20,6 +22,7 @@ from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.environments import wrong_environments
+from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["DurableEngine", "DurableOptions"]
 
@@ -64,8 +67,9 @@ class DurableEngine(Engine):
 
     @classmethod
     def check(cls, job: Prepared) -> None:
-        """Roles' environments can be made, sources are listed; scalers need a role whose number of ranks may change."""
-        raise_all([*wrong_environments(job.job), *_unlisted(job)])
+        """Roles' environments can be made, sources are listed, who is called takes no turns; scalers need a role whose
+        number of ranks may change."""
+        raise_all([*wrong_environments(job.job), *_unlisted(job), *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",
@@ -101,6 +105,28 @@ def backend_named(name: str | None) -> type[Backend]:
         name = next((known for known in DEFAULT_BACKENDS if known in there), DEFAULT_BACKENDS[-1])
     found: type[Backend] = load(find("backends", name, records, "--backend"), "--backend")
     return found
+
+
+def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:
+    """Roles that are called, and take turns on a slot: they would answer in their own turns only, and who calls them
+    may have to end its turn first. They are looked for where there is plenty of everything."""
+    called = {callee for _, callee in job.graph.callers}
+    if not called:
+        return
+    roles = job.request.roles
+    cpu = sum(role.world_size * role.cpu for role in roles) + 1
+    gpu = sum(role.world_size * math.ceil(role.gpu) for role in roles)
+    plenty = NodeView("plenty", cpu=cpu, gpu=gpu, custom={name: 1e9 for role in roles for name in role.custom})
+    try:
+        turns = taking_turns(job.plan(ClusterView((plenty,))))
+    except PlacementError:  # which has a place of its own to be told
+        return
+    for role in sorted(called & {role for ranks in turns.values() for role, _ in ranks}):
+        yield JobFileError(
+            f"role {role!r} is called by others, and takes turns on its devices: it would not answer between them",
+            where=job.job.where(("placement",)),
+            remedy="leave it out of the group whose roles take turns, or have the group share its slots",
+        )
 
 
 def _unlisted(job: Prepared) -> Iterator[JobFileError]:

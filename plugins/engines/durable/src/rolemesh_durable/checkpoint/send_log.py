@@ -33,7 +33,8 @@ CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE, NOTE = range(1
 how old the value was that a call took at `step` from an edge of which it takes the newest (as `chunk`); which rank
 (`chunk`) was asked a call to another role, by its key; the answer to one, behind its key; which items a call took from
 an edge of which it takes those that are finished first; that what is of edges among the `chunk` records before is all
-that operator call `edge` has made at `step`, and nobody has seen it before; what an operator has noted at `step`."""
+that operator call `edge` has made at `step` (of which items of rows shared out by demand, as `body`), and nobody has
+seen it before; what an operator has noted at `step`."""
 KEY_BYTES: Final = 16
 
 SEGMENT_BYTES: Final = 1 << 20
@@ -248,9 +249,10 @@ class SendLog:
         """What former generations have noted after step `resume`, in order."""
         return [record.body for record in self.ours if record.kind == NOTE and record.step > resume]
 
-    def whole(self, call: int, step: int, first: int, hold: int) -> None:
-        """Append that the chunks from position `first` on are all that `call` has made at `step`."""
-        self._note(WHOLE, step, hold, call, self.position - first)
+    def whole(self, call: int, step: int, first: int, hold: int, items: bytes = b"") -> None:
+        """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`. What a
+        former generation had made in their place is an orphan from now on."""
+        self._note(WHOLE, step, hold, call, self.position - first, items)
         self.sure = True
 
     def _note(self, kind: int, step: int, hold: int = 1, edge: int = 0, number: int = 0, body: bytes = b"") -> None:
@@ -371,8 +373,10 @@ def _restarts(segments: Iterable[_Segment]) -> list[Restart]:
 
 
 def _whole(records: Sequence[LogRecord], first: int) -> frozenset[int]:
-    """The positions of what is whole, from position `first` on, with the marks that say so."""
-    marks = [mark for mark in records if mark.kind == WHOLE and mark.position - mark.chunk >= first]
+    """The positions of what is whole, from position `first` on, with the marks that say so: of a call's step the
+    newest."""
+    said = [mark for mark in records if mark.kind == WHOLE and mark.position - mark.chunk >= first]
+    marks = {(mark.edge, mark.step): mark for mark in said}.values()
     found = {position for mark in marks for position in range(mark.position - mark.chunk, mark.position + 1)}
     return frozenset(r.position for r in records if r.position in found and r.kind in (CHUNK, END, WHOLE))
 

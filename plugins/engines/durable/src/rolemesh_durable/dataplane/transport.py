@@ -34,8 +34,8 @@ CREDITS = struct.Struct("<BxxxIIIq")
 """tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
 ASKS = struct.Struct("<BxxxIIIqq")
 """tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released all."""
-BARRIERS = struct.Struct("<BBxxIIxxxxq")
-"""tag, kind, rank, generation, position: see `rolemesh_durable.protocol.barrier`."""
+BARRIERS = struct.Struct("<BBxxIIIq")
+"""tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
 SHARES = struct.Struct("<BBxxIIIqq")
 """tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.rank.mates`."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARRIVE", "GO", "LEAVE", "LEFT", "TAKE", "WANT", "Barrier"]
+__all__ = ["AGAIN", "ARRIVE", "GO", "LEAVE", "LEFT", "SHOW", "TAKE", "VOTE", "WANT", "Barrier"]
 
 ARRIVE: Final = 0
 """A rank to the keeper: it is there."""
@@ -31,6 +31,12 @@ WANT: Final = 4
 The keeper itself may want it until it lets the group go."""
 TAKE: Final = 5
 """The keeper to all: take the snapshot of this step, before a call of a later one."""
+VOTE: Final = 6
+"""A rank to the keeper, after a call: what it has of the value (`protocol.agreement`)."""
+SHOW: Final = 7
+"""The keeper to all: they may show it."""
+AGAIN: Final = 8
+"""The keeper to a rank: what a former generation had made of it does not count."""
 
 
 class Barrier:

@@ -127,6 +127,11 @@ class OutEdgeState(Generic[T]):
         """Whether some consumer has not asked yet."""
         return bool(self._from) and NEVER in self._from.values()
 
+    @property
+    def ahead(self) -> list[tuple[int, int]]:
+        """Who has asked for what has not been sent yet, and from which step on."""
+        return [(consumer, step) for consumer, step in self._from.items() if step != NEVER]
+
     def sent(
         self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int, size: int = 0
     ) -> tuple[int, ...]:

@@ -220,7 +220,14 @@ class _Picture:
         return _Wait(tuple(missing), "in the collective")
 
     def _for_the_slowest(self, key: Key, report: RankReport) -> _Wait:
-        """A grant, or room for what is retained, comes with a commit: that is up to the slowest rank."""
+        """A grant, or room for what is retained, comes with a commit: that is up to the slowest rank. But nobody sees
+        what a group has made before all of it have."""
+        if report.phase == _BLOCKED and key[0] in self.collective:
+            late = [
+                k for k, r in self.live.items() if k[0] == key[0] and r.phase == _COMPUTING and not _ahead(r, report)
+            ]
+            if late:
+                return _Wait(tuple(late), "to make its part of the value")
         others = {k: r for k, r in self.live.items() if k != key}
         slowest = min((r.finished for r in others.values()), default=report.finished)
         if slowest < report.finished:

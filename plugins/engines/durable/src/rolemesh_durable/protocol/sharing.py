@@ -92,6 +92,15 @@ class Sharing:
 
     # ------------------------------------------------------------------------------------------------------- of items
 
+    def own(self, step: int) -> list[int]:
+        """The items of `step` that this rank has taken."""
+        return sorted(self._claims.get(step, {}).get(self._rank, ()))
+
+    def remember(self, step: int, items: Iterable[int]) -> None:
+        """A former generation of this rank had taken these items of `step`, and its log has what it made of them."""
+        for item in items:
+            self._claim(self._rank, step, item)
+
     def take(self, step: int, count: int) -> int | None:
         """The item of `step`, of `count` items, that this rank is to do now; None if all are taken."""
         taken = self._taken.get(step)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rolemesh_durable.dataplane.transport import BARRIER, BARRIERS
-from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, TAKE, WANT, Barrier
+from rolemesh_durable.protocol.agreement import Agreement
+from rolemesh_durable.protocol.barrier import AGAIN, ARRIVE, GO, LEAVE, SHOW, TAKE, VOTE, WANT, Barrier
 from rolemesh_durable.rank.endpoint import Endpoint
 
 __all__ = ["GroupBarrier"]
@@ -17,6 +18,9 @@ class GroupBarrier:
     def __init__(self, endpoint: Endpoint, world_size: int) -> None:
         self._endpoint, self._site = endpoint, endpoint.site
         self._guard = Barrier(world_size) if endpoint.site.rank == KEEPER else None
+        self._agreement = Agreement(world_size, endpoint.site.generation)
+        self.verdict: bool | None = None
+        """Whether what this rank has voted for may be shown, once that is known."""
         self._position, self._answer = -1, -1
         self.keeps = self._guard is not None
         """Whether this rank lets the others go."""
@@ -37,6 +41,11 @@ class GroupBarrier:
         """Have the group take the snapshot of `step`; not after this rank has arrived, unless it `keeps`."""
         self._say(KEEPER, WANT, step)
 
+    def vote(self, position: int, made: int) -> None:
+        """Say what this rank has of the value at `position`; the `verdict` follows."""
+        self.verdict = None
+        self._say(KEEPER, VOTE, position, made)
+
     @property
     def open(self) -> bool:
         """Whether all ranks of the group were there: they go in."""
@@ -47,18 +56,24 @@ class GroupBarrier:
         """Whether this rank has stepped back; it may arrive again."""
         return self._answer not in (-1, GO)
 
-    def message(self, rank: int, generation: int, kind: int, position: int) -> None:
+    def message(self, rank: int, generation: int, kind: int, position: int, vote: int) -> None:
         """Take what a rank of the group has said. Words of its dead generations are dropped."""
         if generation < self._endpoint.generation(self._site.role, rank):
             return
         if kind in (ARRIVE, LEAVE, WANT):
             for each, answer in self._guard.heard(rank, kind, position) if self._guard is not None else ():
                 self._say(each, answer, position)
+        elif kind == VOTE:
+            for each, agreed in self._agreement.heard(rank, position, vote):
+                self._say(each, SHOW if agreed else AGAIN, position)
+        elif kind in (SHOW, AGAIN):
+            self.verdict = kind == SHOW
         elif kind == TAKE:
             self.taking = max(self.taking, position)
         elif position == self._position:
             self._answer = kind
 
-    def _say(self, rank: int, kind: int, position: int) -> None:
+    def _say(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
         site = self._site
-        self._endpoint.sender(site.role, rank).send(BARRIERS.pack(BARRIER, kind, site.rank, site.generation, position))
+        frame = BARRIERS.pack(BARRIER, kind, site.rank, site.generation, vote, position)
+        self._endpoint.sender(site.role, rank).send(frame)

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Protocol
 
 from rolemesh.api.partition import Balanced
-from rolemesh.graph.logical import Edge, LogicalGraph
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, Period
 from rolemesh_durable.checkpoint.send_log import LogRecord, SendLog
@@ -16,6 +16,7 @@ from rolemesh_durable.protocol.edge import first_needed, hold_of
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import ENDLESS, SnapshotPlan
 from rolemesh_durable.protocol.messages import Peer
+from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.first_port import FirstPort
 from rolemesh_durable.rank.in_port import InPort
@@ -25,6 +26,7 @@ from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.newest_port import NewestPort
 from rolemesh_durable.rank.out_port import OutEdge, OutPort, free
 from rolemesh_durable.rank.status_page import SNAPSHOT, STEP, StatusPage
+from rolemesh_durable.rank.version_port import GroupPort, VersionPort
 
 __all__ = ["Ports"]
 
@@ -65,11 +67,13 @@ class Ports:
         varying: Collection[str] = (),
         resume: int = -1,
         log: SendLog | None = None,
+        barrier: GroupBarrier | None = None,
     ) -> None:
         """`retention_bytes`: a put waits for a commit while what is kept for steps that are not committed takes more.
 
         The rank goes on after step `resume`; `log` gets what it sends. `unrepeated` are the roles that are restored
-        from snapshots alone, `varying` those that may make something else the second time.
+        from snapshots alone, `varying` those that may make something else the second time. `barrier` is that of the
+        rank's group, if it has one.
         """
         self.endpoint, self.status_page, self.meter = endpoint, status_page, meter
         self.activity, self.steps = activity, steps
@@ -84,9 +88,12 @@ class Ports:
         """What former generations have left, where there were any."""
         self.committed = -1
         self._graph, self._world_sizes, self._unrepeated = graph, dict(world_sizes), unrepeated
-        self._varying = varying
+        self._varying, self._barrier = varying, barrier
         for edge in graph.edges:
             self._begin(edge, resume)
+        for op, out in self.outputs.items():
+            if isinstance(out, VersionPort):
+                out.mates = self.mates.get(op)
 
     def _begin(self, edge: Edge, resume: int) -> None:
         """This rank's ends of an edge, if it has any, where it goes on after step `resume`."""
@@ -97,7 +104,7 @@ class Ports:
         sizes = self._world_sizes
         way = route(edge.src_partition, sizes[src.role], edge.dst_partition, sizes[dst.role])
         hold = hold_of(edge, graph, self.activity, self._unrepeated)
-        varies = src.role in self._varying and not isinstance(edge.src_partition, Balanced)
+        varies = self.log is not None and self._varies(src)
         if dst.role == role:
             make = PORTS[isinstance(edge.src_partition, Balanced), edge.newest]
             port = make(
@@ -112,7 +119,7 @@ class Ports:
             )
             if isinstance(port, FirstPort):
                 port.remember(self.log, rank, sizes[role])
-            port.state.revocable = self.log is not None and varies
+            port.state.revocable = varies
             if isinstance(port, NewestPort):
                 port.remember(self.log, hold - edge.lag, self.activity.periods[edge.dst] or Period())
             for value in edge.initial:
@@ -125,12 +132,24 @@ class Ports:
                 )
         if src.role == role:
             sends = [(send.selection, send.consumers) for send in way.sends(rank)]
+            together = varies and self._barrier is not None  # then also those agree that send nothing
+            if edge.src not in self.outputs and (sends or together):
+                self.outputs[edge.src] = self._out_port(src.id) if varies else OutPort(self)
             if sends:
-                made = self.outputs.setdefault(edge.src, OutPort(self, edge.src, varies=varies))
                 way_out = OutEdge(self, edge, dst.role, sends, hold)
-                if varies and self.log is not None and not self.log.sure:
+                if self.log is not None and varies and not self.log.sure:
                     way_out.made = resume
-                made.add(way_out)
+                self.outputs[edge.src].add(way_out)
+
+    def _varies(self, op: OpCall) -> bool:
+        """Whether a call may make something else the second time, and all who take it must have one version. Who takes
+        items as they are finished may have others than who else does."""
+        return op.role in self._varying and not any(edge.first for edge in self._graph.outputs(op.id))
+
+    def _out_port(self, op: int) -> OutPort:
+        if self._barrier is not None:
+            return GroupPort(self, op, self._barrier, len(self._graph.ops))
+        return VersionPort(self, op)
 
     def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
         """From the step of `layout` on, the roles `changed` have other ranks: begin again on the edges from and to
@@ -239,7 +258,7 @@ class Ports:
                 payload.log = -1
                 payload.rescue()
         for out in self.outputs.values():
-            out.log_again(log)
+            out.write_again(log)
         for port in self.ins:
             if isinstance(port, FirstPort):
                 port.log_again(log)

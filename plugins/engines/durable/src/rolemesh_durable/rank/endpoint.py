@@ -292,9 +292,9 @@ class Endpoint:
             else:
                 self._early_messages.append(frame)
         elif tag == frames.BARRIER and len(frame) == frames.BARRIERS.size:
-            _, kind, rank, generation, position = frames.BARRIERS.unpack(frame)
+            _, kind, rank, generation, vote, position = frames.BARRIERS.unpack(frame)
             if self._barrier is not None:
-                self._barrier.message(rank, generation, kind, position)
+                self._barrier.message(rank, generation, kind, position, vote)
             else:
                 self._early_messages.append(frame)
         elif tag == frames.SHARE and len(frame) == frames.SHARES.size:

@@ -15,6 +15,7 @@ from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, Watermarks
 from rolemesh_durable.protocol.owing import may_owe
+from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.calls import Calls
@@ -45,6 +46,7 @@ class Life:
         workload: Workload,
         ctx: RankContext[Any],
         admission: Admission | None = None,
+        barrier: GroupBarrier | None = None,
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
 
@@ -87,6 +89,7 @@ class Life:
             varying=job.varying,
             resume=launch.resume,
             log=log,
+            barrier=barrier,
         )
         self._notes = ctx.notes = Notes(ctx, log)
         self._calls = calls = Calls(

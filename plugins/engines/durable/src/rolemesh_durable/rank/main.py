@@ -109,6 +109,8 @@ class _Rank:
             ),
         )
         self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
+        group = launch.collective and launch.world_size > 1
+        self.barrier = GroupBarrier(self.endpoint, launch.world_size) if group else None
         self.step = -1
         self.operator = ""
         on_sigterm(lambda: self.status_page.fields[STOPPING], self._stop)
@@ -143,7 +145,9 @@ class _Rank:
         life: Life | None = None
         try:
             self.operator = "restore"
-            life = Life(self.start, self.endpoint, self.status_page, self.control, workload, ctx, admission)
+            life = Life(
+                self.start, self.endpoint, self.status_page, self.control, workload, ctx, admission, self.barrier
+            )
             self.operator = ""
             self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
             last = life.run()
@@ -224,8 +228,7 @@ class _Rank:
         launch = self.launch
         if not launch.turns and not launch.collective:
             return None
-        barrier = GroupBarrier(self.endpoint, launch.world_size) if launch.collective else None
-        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, self.turn_page, barrier)
+        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, self.turn_page, self.barrier)
         admission.next(Positions(self.job.graph).setup(launch.role))
         admission.take()
         return admission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,7 @@ class Mates:
         self._mates = [rank for rank in range(size) if rank != endpoint.site.rank]
         self._asked = dict.fromkeys(self._mates, -1)
         self._pending: dict[int, tuple[int, int]] = {}
+        self._made: set[int] = set()
 
     def open(self) -> None:
         """Listen to them from now on."""
@@ -68,6 +70,15 @@ class Mates:
             for at, taken in self._sharing.asked(mate, generation, step):
                 self._say(mate, TAKES, at, taken)
             self._say(mate, TOLD, step)
+
+    def taken(self, step: int) -> bytes:
+        """The items of `step` that this rank has taken, for `remember`."""
+        return array("I", self._sharing.own(step)).tobytes()
+
+    def remember(self, step: int, items: bytes) -> None:
+        """A former generation of this rank was through with `step`, and the log has what it made of `items`."""
+        self._made.add(step)
+        self._sharing.remember(step, array("I", items))
 
     def committed(self, step: int) -> None:
         """`step` is committed."""
@@ -109,7 +120,7 @@ class Mates:
 
     def _chosen(self, step: int, count: int) -> Iterator[int]:
         """The items of `step` that this rank is to do, each when it is free for it. Raises `Stopping`."""
-        while True:
+        while step not in self._made:
             self._endpoint.flush()
             self._endpoint.pump()
             if self._endpoint.stopping:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import groupby
 from time import monotonic_ns
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Part, Selection, Whole
 from rolemesh.graph.schedule import Activity
 from rolemesh.graph.values import check_returned, join_chunks, select
-from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_durable.checkpoint.send_log import LogRecord, SendLog
 from rolemesh_durable.dataplane.transport import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import LogLost, OutEdgeState
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -25,16 +25,6 @@ BUDGET = 2 << 20
 """Bytes that a rank may have under way on an edge whose credits nobody has named; two values, if they are larger."""
 INLINE_BYTES = 32 * 1024
 """Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
-
-
-class _Chunk(NamedTuple):
-    """What `OutEdge.put` takes."""
-
-    payload: Payload | None
-    step: int
-    chunk: int
-    last: bool
-    consumers: tuple[int, ...]
 
 
 class Rank(Protocol):
@@ -196,6 +186,12 @@ class OutEdge:
                     remedy="a failover level that takes every rank back to the disk (job)",
                 )
 
+    def void(self, step: int) -> None:
+        """What former generations have made at `step` and after does not count. Raises `LogLost` if it was used."""
+        self.made = step - 1
+        for consumer, from_step in self.state.ahead:
+            self._check_used(consumer, from_step)
+
     def rewire(self) -> None:
         """Addresses have changed: consumers of a new generation get nothing before they ask."""
         for group in self.sends:
@@ -213,17 +209,10 @@ def free(payloads: Iterable[Payload]) -> None:
 
 
 class OutPort:
-    """What one operator call returns, on its way to all its consumers: encoded once per distinct part.
+    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
 
-    Of a role that varies it is one version: nobody sees any of it before the log has all of it, and what the log has is
-    not made again (`made`).
-    """
-
-    def __init__(self, ports: Rank, call: int = -1, *, varies: bool = False) -> None:
-        self._ports, self._endpoint, self._call = ports, ports.endpoint, call
-        self._staged: list[tuple[OutEdge, _Chunk]] | None = [] if varies and ports.log is not None else None
-        self.made: set[int] = set()
-        """Steps of which a former generation's value is in the log, and sent from there."""
+    def __init__(self, ports: Rank) -> None:
+        self._ports, self._endpoint = ports, ports.endpoint
         self._ways: list[OutEdge] = []
         self._groups: dict[Selection, list[tuple[OutEdge, tuple[int, ...]]]] = {}
         self.admitted = -1
@@ -245,18 +234,21 @@ class OutPort:
         for way in ways:
             self.add(way)
 
-    def log_again(self, log: SendLog) -> None:
+    def take_over(self, way: OutEdge, payload: Payload | None, record: LogRecord, *, again: bool) -> None:
+        """A former generation has sent this; `again`: after the step that this one goes on from."""
+        way.keep(payload, record.step, record.chunk, record.last, record.consumers)
+
+    def write_again(self, log: SendLog) -> None:
         """Write what is kept to a log that has been begun again."""
         kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)
         for step, made in groupby(kept, key=lambda pair: pair[1].step):
             first = log.position
             for way, each in made:
                 way.write(log, each.item, step, each.chunk, each.last, each.consumers)
-            if self._staged is not None:
-                self._say_whole(log, step, first)
+            self._wrote_again(log, step, first)
 
-    def _say_whole(self, log: SendLog, step: int, first: int) -> None:
-        log.whole(self._call, step, first, max(way.state.hold for way in self._ways))
+    def _wrote_again(self, log: SendLog, step: int, first: int) -> None:
+        """What was made at `step` is in the log from position `first` on."""
 
     def await_credits(self, step: int) -> None:
         """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
@@ -269,7 +261,7 @@ class OutPort:
             check_returned((value,))
             for selection in self._groups:
                 self._send(selection, step, 0, True, value)
-            self._show_staged(step)
+        self._finish(step)
 
     def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
         """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
@@ -298,38 +290,20 @@ class OutPort:
                 self._send(selection, step, 0, True, join_chunks(kept))
             else:
                 self._end(selection, step, count)
-        self._show_staged(step)
+        self._finish(step)
 
-    def _show_staged(self, step: int) -> None:
-        """All that the call has made is there: log it, say that it is whole, and only then let anybody see it."""
-        if not self._staged:
-            return
-        staged, self._staged = self._staged, []
-        log = self._ports.log
-        assert log is not None
-        first = log.position
-        for way, chunk in staged:
-            way.write(log, *chunk)
-        self._say_whole(log, step, first)
-        for way, chunk in staged:
-            way.show(*chunk)
+    def _finish(self, step: int) -> None:
+        """All that the call has made at `step` has been put."""
 
     def _put(
         self, way: OutEdge, payload: Payload | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
     ) -> None:
-        if self._staged is None:
-            way.put(payload, step, chunk, last, consumers)
-        else:
-            self._staged.append((way, _Chunk(payload, step, chunk, last, consumers)))
+        way.put(payload, step, chunk, last, consumers)
 
     def _begin(self, step: int) -> bool:
         """Wait for the credits of all edges that want the value of `step`; whether there are any."""
         live = False
         ports = self._ports
-        if self._staged is not None:
-            if step in self.made:
-                return False
-            self._hear()
         for way in self._ways:
             if not way.always:
                 way.on = ports.activity.consumed(way.edge, step, ports.steps)
@@ -358,18 +332,6 @@ class OutPort:
         for way, consumers in self._groups[selection]:
             if way.on:
                 self._put(way, None, step, chunk, True, consumers)
-
-    def _hear(self) -> None:
-        """Wait until all consumers have said what they have used, where that may be what is in no log. Raises
-        `LogLost`."""
-        unsure = [way for way in self._ports.ways if way.made is not None]
-        for way in unsure:
-            began = self._begin_wait(way.edge.id)
-            while way.state.unheard:
-                self._ports.endpoint.wait()
-            self._end_wait(began)
-        for way in unsure:
-            way.made = None
 
     def _wait_credit(self, way: OutEdge) -> None:
         began = self._begin_wait(way.edge.id)

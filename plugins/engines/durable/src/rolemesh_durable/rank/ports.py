@@ -78,5 +78,5 @@ class SharePort(Protocol):
 class GatherPort(Protocol):
     """Who takes what the ranks of the collective group say at its barrier."""
 
-    def message(self, rank: int, generation: int, kind: int, position: int) -> None:
-        """`rank` sends a message of `kind` about the call at `position`."""
+    def message(self, rank: int, generation: int, kind: int, position: int, vote: int) -> None:
+        """`rank` sends a message of `kind` about the call at `position`, maybe with a `vote`."""

@@ -30,6 +30,7 @@ from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.out_port import INLINE_BYTES
+from rolemesh_durable.rank.version_port import VersionPort
 
 __all__ = ["Inheritance", "carry_over", "take_over"]
 
@@ -108,8 +109,9 @@ def take_over(
         if record.kind in (CHOICE, TAKEN, ASKED, ANSWERED, NOTE):
             continue
         if record.kind == WHOLE:
-            if not orphan and record.step > resume:
-                ports.outputs[record.edge].made.add(record.step)
+            out = ports.outputs.get(record.edge)
+            if not orphan and record.step > resume and isinstance(out, VersionPort):
+                out.whole(record)
             continue
         if record.kind == LINE:
             if not orphan:
@@ -135,7 +137,7 @@ def take_over(
                 for slot in record.slots:
                     found.retain(slot, record.step + record.hold)
                 continue
-            way.keep(payload, record.step, record.chunk, record.last, record.consumers)
+            ports.outputs[way.edge.src].take_over(way, payload, record, again=again)
     taken = {slot.name for payload in payloads.values() for slot in payload.slots} | found.slots
     site = ports.endpoint.site
     for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
