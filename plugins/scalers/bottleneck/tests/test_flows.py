@@ -7,7 +7,7 @@ after the other, and what it has made goes out when there is credit (a timed eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -60,7 +60,9 @@ class Flow(NamedTuple):
     def allowed(self, sizes: Mapping[str, int]) -> bool:
         """Whether there is room and budget for such sizes."""
         cost = self.options.get("cost", {})
-        spent = sum(cost.get(role, 1) * size for role, size in sizes.items() if self.roles[role].least < self.roles[role].most)
+        spent = sum(
+            cost.get(role, 1) * size for role, size in sizes.items() if self.roles[role].least < self.roles[role].most
+        )
         return spent <= self.options.get("budget", 10**6) and sum(sizes.values()) <= self.places
 
 
@@ -127,7 +129,14 @@ class Run:
             for (name, r), size in zip(self.flow.roles.items(), self.sizes.values(), strict=True)
         )
         edges = tuple(
-            EdgeLoad(x.producer, x.consumer, f"{x.consumer}.call", x.param, *(round(shares.get((x, y), 0.0), 3) for y in ("waiting", "blocked")), x.lag)
+            EdgeLoad(
+                x.producer,
+                x.consumer,
+                f"{x.consumer}.call",
+                x.param,
+                *(round(shares.get((x, y), 0.0), 3) for y in ("waiting", "blocked")),
+                x.lag,
+            )
             for x in self.flow.links
         )
         return Load(end - begin, end, roles, edges)
@@ -190,12 +199,18 @@ def best_rate(flow: Flow, work: Mapping[str, float]) -> float:
         return flow.allowed(sizes) and not any(flow.allowed(each) for each in more)
 
     ranges = [range(role.least, role.most + 1) for role in flow.roles.values()]
-    return max(static_rate(flow, sizes, work) for each in product(*ranges) if full(sizes := dict(zip(flow.roles, each, strict=True))))
+    return max(
+        static_rate(flow, sizes, work)
+        for each in product(*ranges)
+        if full(sizes := dict(zip(flow.roles, each, strict=True)))
+    )
 
 
 def phases(*each: tuple[str, str]) -> tuple[tuple[dict[str, float], str], ...]:
     """Of ``role=work`` pairs, in fifths of a rank-second, and ``role: producer → consumer``."""
-    return tuple(({k: 0.2 * float(v) for k, v in (pair.split("=") for pair in work.split())}, named) for work, named in each)
+    return tuple(
+        ({k: 0.2 * float(v) for k, v in (pair.split("=") for pair in work.split())}, named) for work, named in each
+    )
 
 
 ONE = Role(1, 1)
@@ -234,7 +249,8 @@ FLOWS = {
     "on-policy": Flow(
         {"rollout": Role(1, 12), "reward": Role(1, 6), "trainer": Role(1, 8)},
         (
-            Link("trainer", "rollout", "weights", lag=1), Link("rollout", "reward", "texts"), Link("rollout", "trainer", "texts"),
+            Link("trainer", "rollout", "weights", lag=1), Link("rollout", "reward", "texts"),
+            Link("rollout", "trainer", "texts"),
             Link("reward", "trainer", "rewards"),
         ),
         phases(
@@ -248,7 +264,8 @@ FLOWS = {
     "off-policy by two steps": Flow(
         {"rollout": Role(1, 12), "reward": Role(1, 6), "trainer": Role(1, 8)},
         (
-            Link("trainer", "rollout", "weights", lag=2), Link("rollout", "reward", "texts"), Link("reward", "trainer", "rewards"),
+            Link("trainer", "rollout", "weights", lag=2), Link("rollout", "reward", "texts"),
+            Link("reward", "trainer", "rewards"),
         ),
         phases(
             ("rollout=2 reward=0.5 trainer=1", "rollout: rollout → reward"),
@@ -270,7 +287,8 @@ FLOWS = {
         {},
     ),
     "two learners of one source": Flow(
-        {"data": Role(1, 6), "one": Role(1, 6), "two": Role(1, 6)}, (Link("data", "one", "x"), Link("data", "two", "x")),
+        {"data": Role(1, 6), "one": Role(1, 6), "two": Role(1, 6)},
+        (Link("data", "one", "x"), Link("data", "two", "x")),
         phases(
             ("data=0.5 one=1 two=1", "one: data → one"),
             ("data=0.5 one=3 two=1", "one: data → one"),
@@ -292,7 +310,8 @@ FLOWS = {
     "ranks that cost two GPUs": Flow(
         {"prompts": ONE, "rollout": Role(1, 6), "judge": Role(1, 6), "trainer": Role(1, 4)},
         (
-            Link("prompts", "rollout", "prompts"), Link("trainer", "rollout", "weights", lag=3), Link("rollout", "judge", "texts"),
+            Link("prompts", "rollout", "prompts"), Link("trainer", "rollout", "weights", lag=3),
+            Link("rollout", "judge", "texts"),
             Link("judge", "trainer", "scores"), Link("rollout", "trainer", "texts"),
         ),
         phases(

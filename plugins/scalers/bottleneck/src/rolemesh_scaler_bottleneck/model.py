@@ -2,10 +2,10 @@
 
 Times are shares of the time that a step takes now. The ranks of a role that compute for the share `busy` of the time do
 ``busy * ranks`` of work a step, whatever they wait for (the utilization law, Denning & Buzen 1978, "The operational
-analysis of queueing network models", section 4). Shared out among n ranks that takes ``busy * ranks / n``; what a role
-neither computes nor waits stays as it is. A step takes as long as the slowest of the job's cycles: a role by itself,
-which does one step after the other, or roles that give each other what they need, in a loop whose lags let as many
-steps be under way as it has tokens (Baccelli et al. 1992, "Synchronization and linearity", section 2.5).
+analysis of queueing network models", section 4). Shared out among n ranks that takes ``busy * ranks / n``. A step takes
+as long as the slowest of the job's cycles: a role by itself, which does one step after the other, or roles that give
+each other what they need, in a loop whose lags let as many steps be under way as it has tokens (Baccelli et al. 1992,
+"Synchronization and linearity", section 2.5).
 
 A role whose calls give and take in turn is in loops without a lag; such a loop has a token, since the next step's calls
 come after this one's. In the time of a step the roles of a loop do no more than its tokens allow: where they do more
@@ -52,11 +52,10 @@ class Bottleneck(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """Roles in a loop, or one by itself; `fixed` is what of its time does not depend on their numbers of ranks."""
+    """Roles in a loop, or one by itself, and how many steps of theirs may be under way at a time."""
 
     roles: tuple[str, ...]
     tokens: int
-    fixed: float
 
 
 class Model:
@@ -70,27 +69,23 @@ class Model:
 
     def _cycles(self) -> Iterator[Cycle]:
         """Roles without edges are in none: nobody waits for them."""
-        busy, waits = {role.role: role.busy for role in self.load.roles}, dict[str, float]()
+        busy = {role.role: role.busy for role in self.load.roles}
         after = dict[str, dict[str, int]]()  # role → who takes what it makes → the least lag
         for edge in self.load.edges:
             takers = after.setdefault(edge.producer, {})
             takers[edge.consumer] = min(edge.lag, takers.get(edge.consumer, edge.lag))
             after.setdefault(edge.consumer, {})
-            waits[edge.consumer] = waits.get(edge.consumer, 0.0) + edge.waiting
-            waits[edge.producer] = waits.get(edge.producer, 0.0) + edge.blocked
-        rest = {role: max(0.0, 1.0 - busy[role] - waits[role]) for role in after}
         for role in sorted(after):
-            yield Cycle((role,), 1, rest[role])
+            yield Cycle((role,), 1)
         for loop in islice(_loops(after), MOST_LOOPS):
             done = sum(busy[role] for role in loop)
             lag = sum(after[role][follower] for role, follower in zip(loop, loop[1:] + loop[:1], strict=True))
-            tokens = max(1, lag, ceil(done - TOLERANCE))
-            yield Cycle(loop, tokens, min(sum(rest[role] for role in loop), max(0.0, tokens - done)))
+            yield Cycle(loop, max(1, lag, ceil(done - TOLERANCE)))
 
     def takes(self, cycle: Cycle, sizes: Mapping[str, int], utilization: float = 1.0) -> float:
         """The time of a step by `cycle`. A role by itself gets the time in which it would be busy for `utilization`."""
         share = utilization if len(cycle.roles) == 1 else 1.0
-        return (sum(self.work[role] / sizes[role] for role in cycle.roles) / share + cycle.fixed) / cycle.tokens
+        return sum(self.work[role] / sizes[role] for role in cycle.roles) / share / cycle.tokens
 
     def step(self, sizes: Mapping[str, int]) -> float:
         """The time of a step with these sizes: of the slowest cycle."""
@@ -106,7 +101,8 @@ class Model:
         if not self.cycles or not self.explained:
             return None
         most = self.step(self.sizes) - TOLERANCE / 2
-        slow = max((c for c in self.cycles if self.takes(c, self.sizes) >= most), key=lambda c: (-len(c.roles), self._of(c)))
+        slowest = [cycle for cycle in self.cycles if self.takes(cycle, self.sizes) >= most]
+        slow = max(slowest, key=lambda cycle: (-len(cycle.roles), self.takes(cycle, self.sizes)))
         role = max(slow.roles, key=lambda role: self.work[role] / self.sizes[role])
         at = slow.roles.index(role)
         loop = (*slow.roles[at:], *slow.roles[:at]) if len(slow.roles) > 1 else ()
@@ -119,11 +115,13 @@ class Model:
         assert blocked is not None, "a role in a cycle has an edge"
         return Bottleneck(role, blocked, loop)
 
-    def _of(self, cycle: Cycle) -> float:
-        return self.takes(cycle, self.sizes)
-
     def allocate(
-        self, most: Mapping[str, int], least: Mapping[str, int], cost: Mapping[str, float], budget: float, utilization: float
+        self,
+        most: Mapping[str, int],
+        least: Mapping[str, int],
+        cost: Mapping[str, float],
+        budget: float,
+        utilization: float,
     ) -> dict[str, int]:
         """The sizes with which a step is shortest, for `budget`; no more than it takes for that.
 
@@ -136,6 +134,7 @@ class Model:
         floor = max((self.takes(c, sizes) for c in self.cycles if not least.keys() & set(c.roles)), default=0.0)
         tried = [(self.step(sizes), dict(sizes))]
         while self.cycles:
+
             def urgent(cycle: Cycle) -> tuple[float, float]:
                 share = utilization if least.keys() & set(cycle.roles) else 1.0
                 return max(self.takes(cycle, sizes), floor), self.takes(cycle, sizes, share)

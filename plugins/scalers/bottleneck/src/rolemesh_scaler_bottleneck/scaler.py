@@ -32,18 +32,24 @@ class BottleneckOptions(ScalerOptions):
         default_factory=dict, description="What a rank of a role costs, CPUs or GPUs say; 1 if nothing is said."
     )
     gain: float = Field(
-        default=0.05, gt=0, lt=1, description="Roles grow, or give each other ranks, if a step gets shorter by this share."
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Roles grow, or give each other ranks, if steps get shorter by this share.",
     )
     utilization: float = Field(
-        default=0.9, gt=0, le=1, description="Beside what is slowest and has no range, ranks are busy for this share at most."
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Beside a role without a range that is slowest, ranks are busy for this share.",
     )
     idle: float = Field(
-        default=0.75, gt=0, le=1, description="A role shrinks if with fewer ranks they would be busy for this share at most."
+        default=0.75, gt=0, le=1, description="A role shrinks if with fewer ranks they would be busy for this share."
     )
 
 
 class BottleneckScaler(Scaler):
-    """Shares ranks out among roles so that the job's steps are as short as they can be, and takes back those to spare."""
+    """Shares ranks out among roles so that steps are as short as they can be, and takes back those to spare."""
 
     Options = BottleneckOptions
     options: BottleneckOptions
@@ -72,7 +78,9 @@ class BottleneckScaler(Scaler):
     def _budget(self) -> float:
         return inf if self.options.budget is None else self.options.budget
 
-    def _best(self, model: Model, mine: Mapping[str, RoleLoad], cost: Mapping[str, float], over: bool) -> dict[str, int]:
+    def _best(
+        self, model: Model, mine: Mapping[str, RoleLoad], cost: Mapping[str, float], over: bool
+    ) -> dict[str, int]:
         """Others than now for the roles that are to have them, if a step gets so much shorter, or they cost too much.
 
         What is to grow takes what is left of the budget, then from those that have more than their best; and no more
