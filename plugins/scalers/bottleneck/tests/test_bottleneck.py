@@ -53,9 +53,7 @@ def test_who_is_waited_for_takes_ranks_from_who_waits_when_the_budget_is_full() 
 
 
 def test_roles_that_wait_for_each_other_in_turn_are_named_as_a_loop_and_grow_by_the_root_of_their_work() -> None:
-    seen = load(
-        {"rollout": 0.64, "train": 0.36}, ("rollout", "train", 0.64, 0, 0), ("train", "rollout", 0.36, 0, 1)
-    )
+    seen = load({"rollout": 0.64, "train": 0.36}, ("rollout", "train", 0.64, 0, 0), ("train", "rollout", 0.36, 0, 1))
     held = bottleneck(seen)
     assert held is not None
     assert (held.role, held.edge.consumer, held.loop) == ("rollout", "train", ("rollout", "train"))
