@@ -94,6 +94,7 @@ edges: {credits: 4}
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_detached_job_follows_its_load_up_and_down_and_its_result_is_exact(make_job: Make) -> None:
     job = make_job("two", backend=("--backend", "local", "--nodes", "2x(cpu=3)"))
     for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
@@ -110,7 +111,7 @@ def test_a_detached_job_follows_its_load_up_and_down_and_its_result_is_exact(mak
     ):
         asked = len(of_kind(job, "resize_asked"))
         _change(job.folder, *load)
-        until(lambda sizes=sizes: _sizes(job) == sizes, 60, f"{sizes}, with {load}")
+        until(lambda sizes=sizes: _sizes(job) == sizes, 120, f"{sizes}, with {load}")
         reasons = [event["data"]["reason"] for event in of_kind(job, "resize_asked")[asked:]]
         assert any(f"scaler bottleneck: {held}" in reason for reason in reasons), reasons
     now = pids(job.running())
