@@ -14,6 +14,7 @@ KERNEL_NAMES = (
     "failover-shrink", "files", "fsdp", "function", "inline", "job", "launch", "local", "lock", "logs", "mariadb",
     "matmul", "memory", "more-memory", "mysql", "network", "node", "pack", "pd", "plot", "postgresql", "process",
     "ray", "reasoning-gym", "reasoning-gym-reward", "rehearsal", "room", "scale", "scaler-backlog", "scalers",
+    "bottleneck", "check", "nats", "redis", "scaler-bottleneck", "stage",
     "script", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "standard", "status", "stop",
     "stores", "subgraph", "tcp", "testing", "torch", "training", "transports", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip

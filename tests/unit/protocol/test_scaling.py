@@ -108,6 +108,14 @@ def test_an_answer_counts_when_it_was_given_twice_in_a_row_and_within_limits() -
     assert not any(job.turn(now + after) for after in range(60)), "nobody is asked meanwhile"
 
 
+def test_answers_agree_that_want_the_same_roles_to_grow_and_the_last_says_by_how_much() -> None:
+    job = Job()
+    now = job.until_asked(0.0)
+    assert job.said(Wanted({"work": 3}, "why")) == []
+    job.until_asked(now)
+    assert job.said(Wanted({"work": 2}, "why")) == [{"work": 2}]
+
+
 def test_after_a_resize_that_could_not_be_had_the_pause_is_doubled() -> None:
     job = Job()
     pauses, now = [], 0.0

@@ -18,7 +18,11 @@ from rolemesh.kinds import Kind
 __all__ = ["KIND", "EdgeLoad", "Load", "RoleLoad", "Scaler", "ScalerOptions", "Wanted"]
 
 KIND = Kind(
-    "scalers", "scaler", "rolemesh_durable.scalers:Scaler", ("master",), known={"backlog": "rolemesh-scaler-backlog"}
+    "scalers",
+    "scaler",
+    "rolemesh_durable.scalers:Scaler",
+    ("master",),
+    known={"backlog": "rolemesh-scaler-backlog", "bottleneck": "rolemesh-scaler-bottleneck"},
 )
 
 
@@ -51,7 +55,8 @@ class EdgeLoad(msgspec.Struct, frozen=True):
     """What goes from the role `producer` to the role `consumer`, which takes it as `param` of its call `call`.
 
     `waiting` is the share of the time (0 to 1) that the consumer's ranks waited for it, on average, and `blocked` the
-    share that the producer's ranks could not go on because the consumer had not taken what it had been sent.
+    share that the producer's ranks could not go on because the consumer had not taken what it had been sent. It takes
+    in a step what was made `lag` steps before.
     """
 
     producer: str
@@ -60,6 +65,7 @@ class EdgeLoad(msgspec.Struct, frozen=True):
     param: str
     waiting: float
     blocked: float
+    lag: int = 0
 
 
 class Load(msgspec.Struct, frozen=True):

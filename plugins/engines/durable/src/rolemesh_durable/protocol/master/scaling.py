@@ -1,6 +1,7 @@
 """What load a job has, when its scalers are asked about it, and which of their answers count.
 
-An answer counts when a scaler has given it `agree` times in a row, and nothing has been resized for `cool_down_s`.
+An answer counts when a scaler has given it `agree` times in a row (the same roles are to grow, and to shrink: by how
+much says the last), and nothing has been resized for `cool_down_s`.
 Nobody is asked while something is being brought back, resized or ended. After an answer that could not be had the pause
 is doubled, until one could.
 """
@@ -35,7 +36,8 @@ class _Watch:
         self.plan = plan
         self.asked_at: float | None = None
         self.began: dict[RankKey, tuple[float, RankReport]] | None = None
-        self.wanted: dict[str, int] = {}
+        self.grows: dict[str, bool] = {}
+        """The roles that it has wanted to have other sizes: to grow, or to shrink."""
         self.agreed = 0
         self.number = 0
         """The resize that it has led to, until it is known what has come of it,"""
@@ -126,7 +128,7 @@ class Scaling:
             src, dst = graph.ops[edge.src].role, graph.ops[edge.dst]
             waiting, blocked = (round(spent.get((role, edge.id), 0.0), 3) for role in (dst.role, src))
             if src != dst.role:
-                edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked))
+                edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked, edge.lag))
         return Load(round(window_s, 3), round(self._context.now - self._since, 3), tuple(roles), tuple(edges))
 
     def answered(self, said: e.ScalerSaid) -> None:
@@ -138,8 +140,10 @@ class Scaling:
             return
         context.warnings.pop(f"scaler {watch.plan.name}", None)
         wanted = self._within(said.wanted.sizes) if said.wanted is not None else {}
-        watch.agreed = watch.agreed + 1 if wanted == watch.wanted else 1
-        watch.wanted = wanted
+        now = sizes_now(context.state)
+        grows = {role: size > now[role] for role, size in wanted.items()}
+        watch.agreed = watch.agreed + 1 if grows == watch.grows else 1
+        watch.grows = grows
         if not wanted or said.wanted is None or not self._is_calm or watch.agreed < watch.plan.agree:
             return
         watch.agreed = 0

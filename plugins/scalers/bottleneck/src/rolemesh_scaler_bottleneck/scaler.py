@@ -1,0 +1,112 @@
+"""The scaler: where the ranks of a budget go, and when it is worth a resize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from pydantic import Field, PositiveFloat
+
+from rolemesh.errors import RolemeshError, nearest
+from rolemesh_durable.scalers import Load, RoleLoad, Scaler, ScalerOptions, Wanted
+from rolemesh_scaler_bottleneck.model import Model
+
+__all__ = ["BottleneckOptions", "BottleneckScaler"]
+
+
+class BottleneckOptions(ScalerOptions):
+    """What ranks there are to share out, and from when on others than now are worth a resize."""
+
+    period_s: float = Field(default=5.0, gt=0, description="How often it is asked, and what time it is told of.")
+    agree: int = Field(default=2, ge=1, description="It must give the same answer so many times in a row.")
+    cool_down_s: float = Field(
+        default=10.0, ge=0, description="It is not asked for so long after the job has started, or has been resized."
+    )
+    roles: list[str] = Field(
+        default_factory=list, description="The roles that it gives more or fewer ranks; empty: all that have a range."
+    )
+    budget: float | None = Field(
+        default=None, gt=0, description="What their ranks may cost together; null: as much as there is room for."
+    )
+    cost: dict[str, PositiveFloat] = Field(
+        default_factory=dict, description="What a rank of a role costs, CPUs or GPUs say; 1 if nothing is said."
+    )
+    gain: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Roles grow, or give each other ranks, if steps get shorter by this share.",
+    )
+    utilization: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Beside a role without a range that is slowest, ranks are busy for this share.",
+    )
+    idle: float = Field(
+        default=0.75, gt=0, le=1, description="A role shrinks if with fewer ranks they would be busy for this share."
+    )
+
+
+class BottleneckScaler(Scaler):
+    """Shares ranks out among roles so that steps are as short as they can be, and takes back those to spare."""
+
+    Options = BottleneckOptions
+    options: BottleneckOptions
+
+    def decide(self, load: Load) -> Wanted | None:
+        """See `Scaler.decide`."""
+        self._check(load)
+        model, options = Model(load), self.options
+        mine = {r.role: r for r in load.roles if r.least < r.most and r.role in (options.roles or [r.role])}
+        cost = {role: options.cost.get(role, 1.0) for role in mine}
+        held = model.bottleneck()
+        over = _cost(model.sizes, cost) > self._budget
+        sizes: dict[str, int] = {}
+        if held is not None or over:
+            sizes = self._best(model, mine, cost, over)
+        if not sizes:
+            sizes = model.spare({role: r.least for role, r in mine.items()}, options.idle)
+        if not sizes:
+            return None
+        why = str(held) if held is not None else "nobody waits for its roles"
+        told = ", ".join(f"{role} {model.sizes[role]} → {size}" for role, size in sizes.items())
+        busy = ", ".join(f"{r.role} {r.busy:.0%}" for r in load.roles)
+        return Wanted(sizes, f"{why}; ranks: {told} (busy: {busy})")
+
+    @property
+    def _budget(self) -> float:
+        return inf if self.options.budget is None else self.options.budget
+
+    def _best(
+        self, model: Model, mine: Mapping[str, RoleLoad], cost: Mapping[str, float], over: bool
+    ) -> dict[str, int]:
+        """Others than now for the roles that are to have them, if a step gets so much shorter, or they cost too much.
+
+        What is to grow takes what is left of the budget, then from those that have more than their best; and no more
+        than there is room for now: a rank that is given up makes room for the next look.
+        """
+        capped = self.options.budget is None
+        most = {role: min(r.most, r.room) if capped else r.most for role, r in mine.items()}
+        least = {role: r.least for role, r in mine.items()}
+        best = model.allocate(most, least, cost, self._budget, self.options.utilization)
+        if not over and model.step(best) > (1.0 - self.options.gain) * model.step(model.sizes):
+            return {}
+        sizes = {role: max(best[role], r.ranks) for role, r in mine.items()}
+        while _cost(sizes, cost) > self._budget and (rich := [role for role in mine if sizes[role] > best[role]]):
+            sizes[max(rich, key=lambda role: sizes[role] / best[role])] -= 1
+        bounded = {role: min(size, max(mine[role].room, mine[role].ranks)) for role, size in sizes.items()}
+        return {role: size for role, size in bounded.items() if size != model.sizes[role]}
+
+    def _check(self, load: Load) -> None:
+        """Names in the options are the job's roles. Raises `RolemeshError`."""
+        known = [role.role for role in load.roles]
+        for key in ("roles", "cost"):
+            for name in getattr(self.options, key):
+                if name not in known:
+                    what = f"{key} of the scaler bottleneck names {name!r}, which is no role of the job"
+                    raise RolemeshError(what, remedy=f"{nearest(name, known)}; roles: {', '.join(known)}")
+
+
+def _cost(sizes: Mapping[str, int], cost: Mapping[str, float]) -> float:
+    return sum(cost[role] * sizes[role] for role in cost)
