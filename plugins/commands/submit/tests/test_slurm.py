@@ -123,7 +123,11 @@ def submitted(folder: Path, *arguments: str) -> str:
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = subprocess.run(
-        ["sbatch", "--parsable", "--output=out.log", "job.sbatch"], cwd=folder, capture_output=True, text=True, check=False
+        ["sbatch", "--parsable", "--output=out.log", "job.sbatch"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert told.returncode == 0, told.stderr
     return told.stdout.strip()

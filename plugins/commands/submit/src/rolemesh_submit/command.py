@@ -23,12 +23,14 @@ from rolemesh_submit.kuberay import Pods, manifest, secret_commands
 from rolemesh_submit.kuberay import notes as pod_notes
 from rolemesh_submit.slurm import Allocation, script
 from rolemesh_submit.slurm import notes as allocation_notes
-from rolemesh_submit.submission import Submission
+from rolemesh_submit.submission import Submission, check_name
 
 __all__ = ["Submit", "submit"]
 
 RUNS_IN_PODS = "/runs"
-TIME = re.compile(r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<min>\d+)|(?P<ms>\d+:\d+)|(?P<hms>\d+:\d+:\d+))")
+TIME = re.compile(
+    r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<min>\d+)|(?P<ms>\d+:\d+)|(?P<hms>\d+:\d+:\d+))"
+)
 PLACEHOLDER = "secret"
 
 
@@ -71,11 +73,12 @@ def submit(
     ] = None,
     runs_dir: Annotated[
         str | None,
-        typer.Option(help="The runs folder there, on storage that all nodes share.", show_default="/runs; slurm: as here"),
+        typer.Option(
+            help="The runs folder there, on storage that all nodes share.", show_default="/runs; slurm: as here"
+        ),
     ] = None,
     job_dir: Annotated[
-        str | None,
-        typer.Option(help="The job file's folder there.", show_default="RUNS/jobs/NAME; slurm: as here"),
+        str | None, typer.Option(help="The job file's folder there.", show_default="RUNS/jobs/NAME; slurm: as here")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable that is no secret; may be repeated.")
@@ -122,6 +125,7 @@ def submit(
     secrets = {name: _key(name, where) for name, where in (_pair(text, "--secret") for text in secret or ())}
     with _environment(settings, secrets):
         prepared = prepare(job, overrides or ())
+    check_name(prepared.job, settings)
     asked = Asked(nodes, cpus_per_node, gpus_per_node, memory_per_node)
     runs, path = _places(to, prepared, runs_dir, job_dir)
     seconds = _seconds(time) if time else None
@@ -202,7 +206,9 @@ def _seconds(text: str) -> int:
     match = TIME.fullmatch(text)
     if match is None:
         what = f"--time {text!r} is not a time"
-        raise JobFileError(what, where="command line", remedy="minutes, hours:minutes:seconds or days-hours:minutes:seconds")
+        raise JobFileError(
+            what, where="command line", remedy="minutes, hours:minutes:seconds or days-hours:minutes:seconds"
+        )
     if match["d"]:
         days, hours, minutes, seconds = (int(match[unit] or 0) for unit in "dhms")
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

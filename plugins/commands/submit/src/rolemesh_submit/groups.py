@@ -51,12 +51,13 @@ def groups_of(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
         return _written(prepared, asked)
     least, most = ({role: sizes[i] for role, sizes in prepared.elastic.items()} for i in (0, 1))
     needs = _needs(prepared)
-    total = {name: max(1, math.ceil(sum(each * n for each, n in of))) for name, of in needs.items()}
-    fixed = {"cpu": asked.cpus, "gpu": asked.gpus, "memory_gb": asked.memory_gb}
+    total = {name: math.ceil(sum(each * n for each, n in of)) for name, of in needs.items()}
+    total["cpu"] = max(1, total["cpu"])
+    fixed: dict[str, float | None] = {"cpu": asked.cpus, "gpu": asked.gpus, "memory_gb": asked.memory_gb}
     size: dict[str, float] = {**total, **{name: amount for name, amount in fixed.items() if amount is not None}}
-    if asked.gpus is None:
-        size["gpu"] = min(total["gpu"], USUAL_GPUS) if any(each for each, _ in needs["gpu"]) else 0
-    told = any(amount is not None for amount in fixed.values()) or bool(asked.nodes) or total["gpu"] > size["gpu"] > 0
+    if total["gpu"] > USUAL_GPUS and asked.gpus is None:
+        fixed["gpu"] = size["gpu"] = USUAL_GPUS
+    told = bool(asked.nodes) or any(amount is not None for amount in fixed.values())
     ranks = sum(n for _, n in needs["cpu"])
 
     def fits(count: int, sizes: Mapping[str, int], size: Mapping[str, float]) -> bool:

@@ -17,7 +17,7 @@ from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, memory_gb
 LONGEST_NAME = 47
 """KubeRay puts a suffix behind a RayJob's name, and a service's name has 63 characters."""
 HEAD = {"cpu": "4", "memory": "16G"}
-FRAGILE = re.compile(r"[\s\"'\\]")
+FRAGILE = re.compile(r"[ \t\"'\\]")
 STOP_MORE_S, END_MORE_S = 25, 55
 KEPT_S = 600
 SHARED = 0.5
@@ -50,7 +50,8 @@ def manifest(submission: Submission, pods: Pods) -> str:
     name, cluster = resource_name(submission.name), _cluster(submission, pods)
     spec = cluster if pods.cluster_only else _job(submission) | {"rayClusterSpec": cluster}
     data = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-    head = "".join(f"# {line}\n" for line in (f"Made by `rolemesh submit --to kuberay`.{_size(submission)}", *notes(submission, pods)))
+    made = f"Made by `rolemesh submit --to kuberay`. Job {submission.name}, workers: {submission.size}."
+    head = "".join(f"# {line}\n" for line in (made, *notes(submission, pods)))
     return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
@@ -93,13 +94,17 @@ def resource_name(job: str) -> str:
 def entrypoint(submission: Submission) -> str:
     """The command, quoted for two shells: the submitter's pod has one, and the head's pod one more.
 
-    Between them `ray job submit` joins the words again, with quotes of its own around those with blanks.
+    Between them `ray job submit` joins the words again, and puts quotes of its own around those with a blank. So in
+    overrides, which are YAML, a blank becomes a line break, which is the same there. Raises `JobFileError` for what
+    would not survive.
     """
-    for word in (submission.job, submission.runs, *submission.arguments):
+    told = ["rolemesh", "run", submission.job, "--address", "auto"]
+    words = [*told, *(argument.replace(" ", "\n") for argument in submission.arguments)]
+    for word in words:
         if FRAGILE.search(word):
-            what = f"{word!r} has blanks, quotes or backslashes, which do not survive the shells of a RayJob"
-            raise JobFileError(what, where="command line", remedy="write it into the job file")
-    words = ["rolemesh", "run", submission.job, "--address", "auto", *submission.arguments]
+            what = f"{word!r} has blanks, quotes or backslashes that do not survive the shells of a RayJob"
+            remedy = "write it into the job file, or give --job-dir another path"
+            raise JobFileError(what, where="command line", remedy=remedy)
     return " ".join(shlex.quote(shlex.quote(word)) for word in words)
 
 
@@ -119,7 +124,10 @@ def _cluster(submission: Submission, pods: Pods) -> dict[str, Any]:
     store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
     stop_s = math.ceil(submission.prepared.job.spec.stop_grace_s)
     secrets = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key} | ({"optional": True} if may else {})}}
+        {
+            "name": name,
+            "valueFrom": {"secretKeyRef": {"name": secret, "key": key} | ({"optional": True} if may else {})},
+        }
         for name, secret, key, may in _references(submission, pods)
     ]
     wait = {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": str(stop_s + STOP_MORE_S)}
@@ -174,8 +182,7 @@ def _pod(
 def _references(submission: Submission, pods: Pods) -> list[tuple[str, str, str, bool]]:
     """Of each variable the secret, the key, and whether it may be missing."""
     usual = f"{resource_name(submission.name)}-env"
-    return [(each.name, *pods.secrets.get(each.name, (usual, each.name)), not each.required) for each in submission.variables]
-
-
-def _size(submission: Submission) -> str:
-    return f" Job {submission.name}, workers: {submission.size}."
+    return [
+        (each.name, *pods.secrets.get(each.name, (usual, each.name)), not each.required)
+        for each in submission.variables
+    ]

@@ -86,7 +86,7 @@ def script(submission: Submission, allocation: Allocation) -> str:
     required = [each.name for each in submission.variables if each.required]
     environment = [
         *allocation.setup,
-        *(f": \"${{{name}:?the job file uses it, so export it before sbatch}}\"" for name in required),
+        *(f': "${{{name}:?the job file uses it, so export it before sbatch}}"' for name in required),
         *(f"export {name}={shlex.quote(value)}" for name, value in submission.settings.items()),
         f"export ROLEMESH_RUNS={shlex.quote(submission.runs)}",
     ]

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
 from rolemesh.api.cluster import NodeView
-from rolemesh.errors import PluginError
+from rolemesh.errors import JobFileError, PluginError
 from rolemesh.job.prepared import Prepared
 from rolemesh.spec import JobFile
 from rolemesh.spec.environment import Expansion
@@ -81,11 +81,23 @@ class Submission(NamedTuple):
         """The lines about what must be installed."""
         installed = [f"{name}=={number}" for name, number in self.distributions.items()]
         python = ".".join(platform.python_version_tuple()[:2])
-        own = [f"pip of role {name}: {' '.join(env)}" for name, env in self._pip() if env]
+        # As written: a requirement may have a token in its address.
+        roles = self.prepared.job.raw["roles"].items()
+        own = [
+            f"what pip needs for role {name}: {' '.join(role['runtime_env']['pip'])}"
+            for name, role in roles
+            if role["runtime_env"]["pip"]
+        ]
         return [f"Python {python}, and: {' '.join(installed)}", *own]
 
-    def _pip(self) -> list[tuple[str, list[str]]]:
-        return [(name, role.runtime_env.pip) for name, role in self.prepared.job.spec.roles.items()]
+
+def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
+    """Raise `JobFileError` if the job's name, which is in every output, comes out of a variable that may be a secret."""
+    probe = Expansion({}, job.places)
+    probe.expand(job.raw["name"], ("name",))
+    for name in sorted(probe.used.keys() - settings.keys()):
+        what = f"the job's name comes out of the variable {name}, and names are in what is written"
+        raise JobFileError(what, where=job.where(("name",)), remedy=f"--env {name}=VALUE says that it is no secret")
 
 
 def variables(job: JobFile) -> tuple[Variable, ...]:
