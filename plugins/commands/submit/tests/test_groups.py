@@ -21,7 +21,7 @@ def job(*overrides: str) -> Prepared:
 
 def numbers(prepared: Prepared, asked: Asked) -> list[tuple[float, float, int, int, int]]:
     return [
-        (group.node.cpu, group.node.gpu, group.least, group.count, group.most) for group in groups_of(prepared, asked)
+        (group.node.cpu, group.node.gpu, group.least, group.number, group.most) for group in groups_of(prepared, asked)
     ]
 
 
@@ -55,12 +55,12 @@ def test_memory_has_room_for_shared_memory_and_custom_resources_are_those_of_the
     (group,) = groups_of(prepared, Asked())
     assert group.node.custom == {"memory_gb": 80.0, "ssd": 3.0}
     (group,) = groups_of(prepared, Asked(memory_gb=30))
-    assert (group.node.custom["memory_gb"], group.count) == (30, 2)
+    assert (group.node.custom["memory_gb"], group.number) == (30, 2)
 
 
 def test_groups_that_are_spelled_out_are_kept_with_their_labels() -> None:
     groups = groups_of(job(), Asked(nodes="2x(cpu=2,label.rack=a),1x(cpu=4,gpu=1,label.rack=b)"))
-    assert [(g.count, g.node.cpu, g.node.gpu, g.node.labels["rack"]) for g in groups] == [
+    assert [(g.number, g.node.cpu, g.node.gpu, g.node.labels["rack"]) for g in groups] == [
         (2, 2, 0, "a"),
         (1, 4, 1, "b"),
     ]

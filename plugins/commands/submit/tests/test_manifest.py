@@ -26,6 +26,7 @@ from rolemesh_submit.kuberay import resource_name, secret_commands
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = ROOT / "examples/hello"
 SCHEMA = json.loads((ROOT / "tests/data/kuberay.schema.json").read_text())
+AS_NEEDED = Asked()
 SECRET = "hunter2-not-to-be-seen"
 CRD = "ROLEMESH_KUBERAY_CRD"
 ELASTIC = "roles.sink.world_size={min: 2, max: 8}"
@@ -36,7 +37,7 @@ def job(*overrides: str) -> Prepared:
     return prepare(Written((EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides)
 
 
-def submission(*overrides: str, asked: Asked = Asked(), **more: Any) -> Submission:
+def submission(*overrides: str, asked: Asked = AS_NEEDED, **more: Any) -> Submission:
     prepared = job(*overrides)
     return Submission(prepared, groups_of(prepared, asked), "/runs/jobs/hello/job.yaml", "/runs", **more)
 
@@ -89,7 +90,7 @@ def test_a_variable_is_a_reference_to_a_secret_and_its_value_nowhere(monkeypatch
 
 
 def through_shells(entrypoint: str) -> list[str]:
-    """The words that the command gets: the submitter's pod has a shell, `ray job submit` joins, the head has another."""
+    """The words that the command gets: one shell in the submitter's pod, `ray job submit` joins, one in the head's."""
     show = f"{shlex.quote(sys.executable)} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
 
     def shell(words: str) -> list[str]:

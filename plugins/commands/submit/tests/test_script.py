@@ -13,9 +13,10 @@ from rolemesh.spec.job_file import Written
 from rolemesh_submit import Allocation, Asked, Submission, groups_of, script
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
+AS_NEEDED, PLAIN = Asked(), Allocation()
 
 
-def made(*overrides: str, asked: Asked = Asked(), text: str = "", allocation: Allocation = Allocation()) -> str:
+def made(*overrides: str, asked: Asked = AS_NEEDED, text: str = "", allocation: Allocation = PLAIN) -> str:
     prepared = prepare(Written(text or (EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides)
     told = script(
         Submission(prepared, groups_of(prepared, asked), "/shared/my job/job.yaml", "/shared/runs", {"A": "b c"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -109,7 +109,8 @@ def submit(
     the output, and told on stderr with -o.
 
     Values of ${VARIABLES} in the job file are never written: a RayJob has references to a secret, a script takes them
-    from where sbatch runs. --env writes a value. With --secret a value need not be set here.
+    from where sbatch runs. --env writes a value. For the check those count that are set here; with --env or --secret
+    none need be.
 
     Examples:
 
@@ -175,10 +176,10 @@ def _key(name: str, where: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _environment(settings: Mapping[str, str], secrets: Sequence[str] | Mapping[str, Any]) -> Iterator[None]:
-    """The variables as they will be there, as far as they are known; for one in a secret, what is set here, or a word."""
+def _environment(settings: Mapping[str, str], secrets: Iterable[str]) -> Iterator[None]:
+    """For the check: what is set here counts, such as paths; else what will be set there, or for a secret a word."""
     before = dict(os.environ)
-    os.environ.update({name: before.get(name, PLACEHOLDER) for name in secrets} | dict(settings))
+    os.environ.update(dict.fromkeys(secrets, PLACEHOLDER) | dict(settings) | before)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How many nodes of which size a job is to get: planned by its own placement strategies, on nodes that are not there."""
+"""How many nodes of which size a job gets: planned by its own placement strategies, on nodes that are not there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USUAL_GPUS = 8
 """No node has more, unless somebody says so."""
 GB_PER_CPU = 8
 SHARED = 2
-"""A node has so many times the memory that its ranks reserve: ``/dev/shm``, with slots and snapshots, counts as memory."""
+"""A node has so many times the memory that its ranks reserve: ``/dev/shm``, with its snapshots, counts as memory."""
 
 
 class Asked(NamedTuple):
@@ -32,11 +32,11 @@ class Asked(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Equal nodes: with `least` the job can run, with `most` it has all ranks it may have, `count` are asked for."""
+    """Equal nodes: with `least` the job can run, with `most` it has all ranks it may have, `number` are asked for."""
 
     node: NodeView
     least: int
-    count: int
+    number: int
     most: int
 
 

@@ -70,7 +70,7 @@ def notes(submission: Submission, pods: Pods) -> list[str]:
     for group in submission.groups:
         if group.least < group.most:
             lines.append(
-                f"elastic: it begins with {group.count} workers and grows in place when `replicas` is raised, "
+                f"elastic: it begins with {group.number} workers and grows in place when `replicas` is raised, "
                 f"to {group.most} (--nodes {group.most} begins with all of them)"
             )
     return lines
@@ -149,7 +149,7 @@ def _workers(submission: Submission, pods: Pods, group: Group, number: int, stop
     custom = {name: f"{amount:g}" for name, amount in sorted(node.custom.items()) if name != "memory_gb"}
     return {
         "groupName": f"workers-{number}",
-        "replicas": group.count,
+        "replicas": group.number,
         "minReplicas": group.least,
         "maxReplicas": group.most,
         **({"resources": custom} if custom else {}),

@@ -33,7 +33,8 @@ finish() {{
 trap finish EXIT
 
 # Ray takes any free ports: several jobs may share a node.
-ray start --head --port 0 --include-dashboard false --temp-dir "$folder" "${{node[@]}}" --block >"$folder/head.log" 2>&1 &
+ray start --head --port 0 --include-dashboard false --temp-dir "$folder" "${{node[@]}}" --block \
+  >"$folder/head.log" 2>&1 &
 head=$!
 children+=("$head")
 until [ -s "$folder/ray_current_cluster" ]; do
@@ -110,7 +111,7 @@ def notes(submission: Submission) -> list[str]:
     for name, required in submission.variables:
         told = "must be exported where sbatch runs" if required else "is taken from where sbatch runs, if set there"
         lines.append(f"{name} {told} (--export); its value is not in this file")
-    if (group := submission.groups[0]).least < group.most and group.count == group.least:
+    if (group := submission.groups[0]).least < group.most and group.number == group.least:
         lines.append(f"elastic: Slurm gives {group.least} to {group.most} nodes, and the job takes what it gets")
     return lines
 

@@ -44,8 +44,9 @@ class Submission(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The job's name."""
-        return self.prepared.job.spec.name
+        """The job's name over there. Whoever makes one sees to it that it has no secret, by `check_name`."""
+        job = self.prepared.job
+        return str(Expansion(self.settings, job.places).expand(job.raw["name"], ("name",)))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -92,7 +93,7 @@ class Submission(NamedTuple):
 
 
 def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
-    """Raise `JobFileError` if the job's name, which is in every output, comes out of a variable that may be a secret."""
+    """Raise `JobFileError` if the job's name, which is in every output, comes out of a variable that may be secret."""
     probe = Expansion({}, job.places)
     probe.expand(job.raw["name"], ("name",))
     for name in sorted(probe.used.keys() - settings.keys()):
