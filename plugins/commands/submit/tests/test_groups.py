@@ -36,7 +36,7 @@ ELASTIC = "roles.sink.world_size={min: 2, max: 8}"
         ((), Asked(nodes="2"), [(1, 0, 2, 2, 2)]),
         ((), Asked(cpus=1), [(1, 0, 2, 2, 2)]),
         (("roles.sink.world_size=11",), Asked(cpus=2), [(2, 0, 4, 4, 4)]),
-        ((), Asked(nodes="3", cpus=16), [(16, 0, 1, 3, 3)]),
+        ((), Asked(nodes="3", cpus=16), [(16, 0, 3, 3, 3)]),
         (SINKS_WITH_GPUS, Asked(), [(4, 8, 3, 3, 3)]),
         (SINKS_WITH_GPUS, Asked(gpus=4), [(3, 4, 5, 5, 5)]),
         ((ELASTIC,), Asked(), [(2, 0, 1, 1, 3)]),

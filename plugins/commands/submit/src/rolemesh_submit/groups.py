@@ -81,6 +81,8 @@ def groups_of(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
     if "memory_gb" in size and asked.memory_gb is None:
         size["memory_gb"] = max(GB_PER_CPU * size["cpu"], SHARED * size["memory_gb"])
     node = _node(0, size)
+    if not prepared.elastic:
+        return (Group(node, number, number, number),)
     least_number = min(number, first(least, size) or number)
     return (Group(node, least_number, number if asked.nodes else least_number, max(number, first(most, size) or 0)),)
 

@@ -68,7 +68,7 @@ def notes(submission: Submission, pods: Pods) -> list[str]:
         told = ", if it is to be set" if optional else ""
         lines.append(f"{name} comes out of the secret {secret}, key {key}{told}; its value is not in this file")
     for group in submission.groups:
-        if group.least < group.most:
+        if group.number < group.most:
             lines.append(
                 f"elastic: it begins with {group.number} workers and grows in place when `replicas` is raised, "
                 f"to {group.most} (--nodes {group.most} begins with all of them)"
@@ -105,7 +105,7 @@ def entrypoint(submission: Submission) -> str:
             what = f"{word!r} has blanks, quotes or backslashes that do not survive the shells of a RayJob"
             remedy = "write it into the job file, or give --job-dir another path"
             raise JobFileError(what, where="command line", remedy=remedy)
-    return " ".join(shlex.quote(shlex.quote(word)) for word in words)
+    return " ".join(word if shlex.quote(word) == word else rf"\''{word}'\'" for word in words)
 
 
 def _job(submission: Submission) -> dict[str, Any]:
