@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
+from rolemesh.cli import main
 from rolemesh.spec.model import JobSpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,8 +99,30 @@ def test_the_manifests_run_the_ray_that_is_pinned(path: Path) -> None:
     assert f"rayproject/ray:{pinned[1]}-" in (ROOT / "docs/deploy.md").read_text()
 
 
+def test_the_manifests_are_what_the_commands_of_the_document_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = (ROOT / "docs/deploy.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"^(rolemesh submit .* -o) docs/kuberay/(\S+)$", document, flags=re.MULTILINE)
+    assert sorted(name for _, name in commands) == [path.name for path in MANIFESTS]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "model/model.safetensors").touch()
+    monkeypatch.setenv("MODEL", str(tmp_path / "model"))
+    monkeypatch.delenv("DB_PASSWORD", raising=False)
+    monkeypatch.chdir(ROOT)
+    for command, name in commands:
+        monkeypatch.setattr(sys, "argv", [*shlex.split(command), str(tmp_path / name)])
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(main())
+        assert ended.value.code in (0, None)
+        assert (tmp_path / name).read_text() == (ROOT / "docs/kuberay" / name).read_text(), "run the command again"
+
+
 def test_the_entry_point_is_a_command_line_that_rolemesh_takes() -> None:
-    program, *arguments = shlex.split(loaded(ROOT / "docs/kuberay/rayjob.yaml")["spec"]["entrypoint"])
+    entrypoint = loaded(ROOT / "docs/kuberay/rayjob.yaml")["spec"]["entrypoint"]
+    # The submitter's shell, `ray job submit`, and the head's shell.
+    program, *arguments = shlex.split(subprocess.list2cmdline(shlex.split(entrypoint)))
     assert program == "rolemesh"
     command = [sys.executable, "-m", "rolemesh.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

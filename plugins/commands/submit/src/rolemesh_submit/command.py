@@ -1,0 +1,229 @@
+"""`rolemesh submit`: write what a cluster's scheduler takes. Nothing is applied."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from rolemesh.api.command import Command
+from rolemesh.cli.arguments import JobArgument, Overrides
+from rolemesh.errors import JobFileError
+from rolemesh.job.prepared import Prepared, prepare
+from rolemesh.runs.run import runs_folder
+from rolemesh_submit.groups import Asked, groups_of
+from rolemesh_submit.kuberay import Pods, manifest, secret_commands
+from rolemesh_submit.kuberay import notes as pod_notes
+from rolemesh_submit.slurm import Allocation, script
+from rolemesh_submit.slurm import notes as allocation_notes
+from rolemesh_submit.submission import Submission, check_name
+
+__all__ = ["Submit", "submit"]
+
+RUNS_IN_PODS = "/runs"
+TIME = re.compile(
+    r"(?:(?P<d>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?|(?P<min>\d+)|(?P<ms>\d+:\d+)|(?P<hms>\d+:\d+:\d+))"
+)
+PLACEHOLDER = "secret"
+
+
+class Target(StrEnum):
+    """What takes the job."""
+
+    KUBERAY = "kuberay"
+    SLURM = "slurm"
+
+
+class Submit(Command):
+    """`rolemesh submit`."""
+
+    help: ClassVar[str] = "Write a job as a RayJob for KubeRay, or as an sbatch script for Slurm."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """The verb."""
+        return submit
+
+
+def submit(
+    job: JobArgument,
+    to: Annotated[Target, typer.Option(help="Who takes it.", show_default=False)],
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it here.", show_default="stdout")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            help="How many nodes, or groups as `plan` takes them: '2x(cpu=16,gpu=8,label.rack=a)'.",
+            show_default="as the job needs",
+        ),
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="CPUs of a node that ranks may use.")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=0, help="GPUs of a node.", show_default="as the job needs, at most 8")
+    ] = None,
+    memory_per_node: Annotated[
+        float | None, typer.Option(min=1, help="Its memory with /dev/shm, in 10^9 bytes.", show_default="8 per CPU")
+    ] = None,
+    runs_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="The runs folder there, on storage that all nodes share.", show_default="/runs; slurm: as here"
+        ),
+    ] = None,
+    job_dir: Annotated[
+        str | None, typer.Option(help="The job file's folder there.", show_default="RUNS/jobs/NAME; slurm: as here")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable that is no secret; may be repeated.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SECRET:KEY", help="kuberay: where a variable's value is; may be repeated."),
+    ] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on from this run's newest snapshot.")] = None,
+    time: Annotated[str | None, typer.Option(help="The most it may take, as sbatch takes it: 1-12:00:00.")] = None,
+    image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods.")] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="kuberay: the claim with the runs folder.", show_default="rolemesh-runs")
+    ] = None,
+    cluster_only: Annotated[
+        bool, typer.Option("--cluster-only", help="kuberay: a RayCluster that stays, for `ray job submit`.")
+    ] = False,
+    partition: Annotated[str | None, typer.Option(help="slurm: the partition.")] = None,
+    setup: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LINE", help="slurm: a line before anything else, e.g. 'module load cuda'."),
+    ] = None,
+) -> None:
+    """Write what starts a job on a cluster of its own: a RayJob manifest, or an sbatch script. Nothing is applied.
+
+    The job is checked and planned first. Without options its nodes are as few and as small as it fits on; elastic
+    roles give the least and the most of them. What must be true there (image, folders, secrets) is written on top of
+    the output, and told on stderr with -o.
+
+    Values of ${VARIABLES} in the job file are never written: a RayJob has references to a secret, a script takes them
+    from where sbatch runs. --env writes a value. For the check those count that are set here; with --env or --secret
+    none need be.
+
+    Examples:
+
+      rolemesh submit job.yaml --to kuberay --image registry/jobs:1 --gpus-per-node 8 -o rayjob.yaml
+
+      rolemesh submit job.yaml --to slurm --partition gpu --time 12:00:00 -o job.sbatch && sbatch job.sbatch
+
+      rolemesh submit job.yaml steps=500 --to slurm --setup '. /shared/venv/bin/activate' | sbatch
+    """
+    _belongs(to, {"image": image, "claim": claim, "secret": secret, "cluster-only": cluster_only}, Target.KUBERAY)
+    _belongs(to, {"partition": partition, "setup": setup}, Target.SLURM)
+    settings = dict(_pair(text, "--env") for text in env or ())
+    secrets = {name: _key(name, where) for name, where in (_pair(text, "--secret") for text in secret or ())}
+    with _environment(settings, secrets):
+        prepared = prepare(job, overrides or ())
+    check_name(prepared.job, settings)
+    asked = Asked(nodes, cpus_per_node, gpus_per_node, memory_per_node)
+    runs, path = _places(to, prepared, runs_dir, job_dir)
+    seconds = _seconds(time) if time else None
+    submission = Submission(prepared, groups_of(prepared, asked), path, runs, settings, resume, seconds)
+    if to is Target.KUBERAY:
+        if not image:
+            what, remedy = "a RayJob needs an image", "give --image; docs/deploy.md has a Dockerfile"
+            raise JobFileError(what, where="command line", remedy=remedy)
+        pods = Pods(image, claim or "rolemesh-runs", secrets, cluster_only)
+        text, notes, first = manifest(submission, pods), pod_notes(submission, pods), secret_commands(submission, pods)
+        then = f"kubectl apply -f {output}"
+    else:
+        text = script(submission, Allocation(partition, time, setup or ()))
+        notes, first, then = allocation_notes(submission), [], f"sbatch {output}"
+    if output is None:
+        sys.stdout.write(text)
+        notes, then = [line for line in notes if "its value is not in this file" in line], ""
+    else:
+        _write(output, text)
+        print(f"{output}: job {submission.name} on {submission.size}", file=sys.stderr)
+    for line in [*notes, *(f"$ {command}" for command in (*first, then) if command)]:
+        print(f"  {line}", file=sys.stderr)
+
+
+def _belongs(to: Target, options: Mapping[str, object], only: Target) -> None:
+    """Raise `JobFileError` for an option that means nothing to the target."""
+    if to is not only and (given := next((name for name, value in options.items() if value), None)):
+        what, remedy = f"--{given} means nothing to {to}", f"leave it out, or --to {only}"
+        raise JobFileError(what, where="command line", remedy=remedy)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        what = f"{option} {text!r} names no variable and its value"
+        remedy = "--env NAME=VALUE" if option == "--env" else "--secret NAME=SECRET:KEY"
+        raise JobFileError(what, where="command line", remedy=remedy)
+    return name, value
+
+
+def _key(name: str, where: str) -> tuple[str, str]:
+    secret, separator, key = where.partition(":")
+    if not secret or (separator and not key):
+        what = f"--secret {name}={where} is not a secret and a key in it"
+        raise JobFileError(what, where="command line", remedy="--secret NAME=SECRET:KEY, or NAME=SECRET")
+    return secret, key or name
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str], secrets: Iterable[str]) -> Iterator[None]:
+    """For the check: what is set here counts, such as paths; else what will be set there, or for a secret a word."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(secrets, PLACEHOLDER) | dict(settings) | before)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _places(to: Target, prepared: Prepared, runs_dir: str | None, job_dir: str | None) -> tuple[str, str]:
+    """The runs folder and the job file's path over there."""
+    job = prepared.job
+    if to is Target.SLURM:
+        runs, folder = runs_dir or str(runs_folder()), job_dir or str(job.base)
+        return str(Path(runs).absolute()), str(Path(folder).absolute() / job.path.name)
+    runs = (runs_dir or RUNS_IN_PODS).rstrip("/")
+    folder = (job_dir or f"{runs}/jobs/{job.spec.name}").rstrip("/")
+    for option, given in (("--runs-dir", runs), ("--job-dir", folder)):
+        if not given.startswith("/"):
+            what = f"{option} {given!r} is no absolute path, and pods have no folder that it could be relative to"
+            raise JobFileError(what, where="command line", remedy=f"{option} /runs")
+    return runs, f"{folder}/{job.path.name}"
+
+
+def _seconds(text: str) -> int:
+    """Of a time as sbatch takes it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    match = TIME.fullmatch(text)
+    if match is None:
+        what = f"--time {text!r} is not a time"
+        raise JobFileError(
+            what, where="command line", remedy="minutes, hours:minutes:seconds or days-hours:minutes:seconds"
+        )
+    if match["d"]:
+        days, hours, minutes, seconds = (int(match[unit] or 0) for unit in "dhms")
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if match["min"]:
+        return int(match["min"]) * 60
+    total = 0
+    for part in text.split(":"):
+        total = total * 60 + int(part)
+    return total
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror}"
+        raise JobFileError(what, where="command line", remedy="give --output another path") from error

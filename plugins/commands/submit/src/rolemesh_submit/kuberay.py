@@ -1,0 +1,188 @@
+"""A job as a RayJob, or a RayCluster for jobs like it (ray.io/v1, KubeRay 1.6)."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from rolemesh.errors import JobFileError
+from rolemesh_submit.groups import Group
+from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, memory_gb, ray_version
+
+LONGEST_NAME = 47
+"""KubeRay puts a suffix behind a RayJob's name, and a service's name has 63 characters."""
+HEAD = {"cpu": "4", "memory": "16G"}
+FRAGILE = re.compile(r"[ \t\"'\\]")
+STOP_MORE_S, END_MORE_S = 25, 55
+KEPT_S = 600
+SHARED = 0.5
+"""Of a pod's memory, at most so much is shared memory."""
+
+
+class Pods(NamedTuple):
+    """What only Kubernetes needs. `secrets`: of variables, the secret and the key in it, where it is another."""
+
+    image: str
+    claim: str = "rolemesh-runs"
+    secrets: Mapping[str, tuple[str, str]] = {}
+    cluster_only: bool = False
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: pods are read one by one."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Always."""
+        return True
+
+
+def manifest(submission: Submission, pods: Pods) -> str:
+    """The manifest as YAML, with what must be true in its head.
+
+    Raises `JobFileError` for an override that would not survive the shells between KubeRay and the command.
+    """
+    kind = "RayCluster" if pods.cluster_only else "RayJob"
+    name, cluster = resource_name(submission.name), _cluster(submission, pods)
+    spec = cluster if pods.cluster_only else _job(submission) | {"rayClusterSpec": cluster}
+    data = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    made = f"Made by `rolemesh submit --to kuberay`. Job {submission.name}, workers: {submission.size}."
+    head = "".join(f"# {line}\n" for line in (made, *notes(submission, pods)))
+    return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def notes(submission: Submission, pods: Pods) -> list[str]:
+    """What must be true before it is applied, a line each."""
+    lines = [
+        "needs: KubeRay 1.6 or newer (authOptions, labels, resources)",
+        *(f"the image {pods.image} has {need}" for need in submission.needs),
+        f"the claim {pods.claim} is ReadWriteMany: {submission.runs} is one folder in all pods",
+    ]
+    if not pods.cluster_only:
+        lines.append(f"the job file, its flow and what it names are there, too: {submission.job}")
+    for name, secret, key, optional in _references(submission, pods):
+        told = ", if it is to be set" if optional else ""
+        lines.append(f"{name} comes out of the secret {secret}, key {key}{told}; its value is not in this file")
+    for group in submission.groups:
+        if group.number < group.most:
+            lines.append(
+                f"elastic: it begins with {group.number} workers and grows in place when `replicas` is raised, "
+                f"to {group.most} (--nodes {group.most} begins with all of them)"
+            )
+    return lines
+
+
+def secret_commands(submission: Submission, pods: Pods) -> list[str]:
+    """The commands that make the secrets out of the variables of a shell."""
+    literals: dict[str, list[str]] = {}
+    for name, secret, key, optional in _references(submission, pods):
+        if not optional:
+            literals.setdefault(secret, []).append(f'--from-literal={key}="${name}"')
+    return [f"kubectl create secret generic {secret} {' '.join(each)}" for secret, each in literals.items()]
+
+
+def resource_name(job: str) -> str:
+    """A job's name as Kubernetes takes it: ``GRPO_v2`` is ``grpo-v2``."""
+    name = re.sub(r"[^a-z0-9-]+", "-", job.lower())
+    return ("" if name[0].isalpha() else "job-") + name[: LONGEST_NAME - 4].rstrip("-")
+
+
+def entrypoint(submission: Submission) -> str:
+    """The command, quoted for two shells: the submitter's pod has one, and the head's pod one more.
+
+    Between them `ray job submit` joins the words again, and puts quotes of its own around those with a blank. So in
+    overrides, which are YAML, a blank becomes a line break, which is the same there. Raises `JobFileError` for what
+    would not survive.
+    """
+    told = ["rolemesh", "run", submission.job, "--address", "auto"]
+    words = [*told, *(argument.replace(" ", "\n") for argument in submission.arguments)]
+    for word in words:
+        if FRAGILE.search(word):
+            what = f"{word!r} has blanks, quotes or backslashes that do not survive the shells of a RayJob"
+            remedy = "write it into the job file, or give --job-dir another path"
+            raise JobFileError(what, where="command line", remedy=remedy)
+    return " ".join(word if shlex.quote(word) == word else rf"\''{word}'\'" for word in words)
+
+
+def _job(submission: Submission) -> dict[str, Any]:
+    deadline = {"activeDeadlineSeconds": submission.time_s} if submission.time_s else {}
+    return {
+        "entrypoint": entrypoint(submission),
+        "submissionMode": "K8sJobMode",
+        "backoffLimit": 0,  # another try would start from the beginning
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": KEPT_S,
+        **deadline,
+    }
+
+
+def _cluster(submission: Submission, pods: Pods) -> dict[str, Any]:
+    store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
+    stop_s = math.ceil(submission.prepared.job.spec.stop_grace_s)
+    secrets = [
+        {
+            "name": name,
+            "valueFrom": {"secretKeyRef": {"name": secret, "key": key} | ({"optional": True} if may else {})},
+        }
+        for name, secret, key, may in _references(submission, pods)
+    ]
+    wait = {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": str(stop_s + STOP_MORE_S)}
+    head = _pod(submission, pods, HEAD, [wait, *secrets], stop_s)
+    workers = [_workers(submission, pods, group, number, stop_s) for number, group in enumerate(submission.groups)]
+    return {
+        "rayVersion": ray_version(),
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": {"rayStartParams": {"num-cpus": "0", **store}, "template": head},
+        "workerGroupSpecs": [worker | {"rayStartParams": dict(store)} for worker in workers],
+    }
+
+
+def _workers(submission: Submission, pods: Pods, group: Group, number: int, stop_s: int) -> dict[str, Any]:
+    node = group.node
+    amounts: dict[str, str | int] = {"cpu": f"{node.cpu:g}", "memory": f"{math.ceil(memory_gb(node))}G"}
+    if node.gpu:
+        amounts["nvidia.com/gpu"] = int(node.gpu)
+    custom = {name: f"{amount:g}" for name, amount in sorted(node.custom.items()) if name != "memory_gb"}
+    return {
+        "groupName": f"workers-{number}",
+        "replicas": group.number,
+        "minReplicas": group.least,
+        "maxReplicas": group.most,
+        **({"resources": custom} if custom else {}),
+        **({"labels": dict(sorted(node.labels.items()))} if node.labels else {}),
+        "template": _pod(submission, pods, amounts, [], stop_s),
+    }
+
+
+def _pod(
+    submission: Submission, pods: Pods, amounts: Mapping[str, str | int], env: list[dict[str, Any]], stop_s: int
+) -> dict[str, Any]:
+    memory = int(str(amounts["memory"]).removesuffix("G"))
+    plain = {"ROLEMESH_RUNS": submission.runs, **submission.settings}
+    container = {
+        "name": "ray",
+        "image": pods.image,
+        "resources": {"requests": dict(amounts), "limits": dict(amounts)},
+        "env": [*({"name": name, "value": value} for name, value in plain.items()), *env],
+        "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # py-spy takes the stacks of ranks that hang
+        "volumeMounts": [{"name": "runs", "mountPath": submission.runs}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [
+        {"name": "runs", "persistentVolumeClaim": {"claimName": pods.claim}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{math.ceil(memory * SHARED)}G"}},
+    ]
+    grace = stop_s + END_MORE_S
+    return {"spec": {"terminationGracePeriodSeconds": grace, "containers": [container], "volumes": volumes}}
+
+
+def _references(submission: Submission, pods: Pods) -> list[tuple[str, str, str, bool]]:
+    """Of each variable the secret, the key, and whether it may be missing."""
+    usual = f"{resource_name(submission.name)}-env"
+    return [
+        (each.name, *pods.secrets.get(each.name, (usual, each.name)), not each.required)
+        for each in submission.variables
+    ]

@@ -1,0 +1,152 @@
+"""A job as an sbatch script: a Ray over the allocation's nodes, the job on it, and both end together."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rolemesh.errors import PlacementError
+from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, memory_gb
+
+JOIN_S = 300
+NOTICE_S = 60
+TEMPLATE = r"""#!/usr/bin/env bash
+{head}
+set -euo pipefail
+
+{environment}
+# Others on these nodes cannot join this Ray, nor give it work.
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_worker_niceness=0 SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+node=({node})
+folder=$(mktemp -d "/tmp/ray-$SLURM_JOB_ID.XXXXXX")
+children=()
+
+finish() {{
+  trap - EXIT
+  for child in "${{children[@]}}"; do kill -TERM "$child" 2>/dev/null || true; done
+  wait || true
+  rm -rf "$folder"
+}}
+trap finish EXIT
+
+# Ray takes any free ports: several jobs may share a node.
+ray start --head --port 0 --include-dashboard false --temp-dir "$folder" "${{node[@]}}" --block \
+  >"$folder/head.log" 2>&1 &
+head=$!
+children+=("$head")
+until [ -s "$folder/ray_current_cluster" ]; do
+  kill -0 "$head" 2>/dev/null || {{ cat "$folder/head.log" >&2; exit 1; }}
+  sleep 0.2
+done
+address=$(<"$folder/ray_current_cluster")
+others=$((SLURM_JOB_NUM_NODES - 1))
+if [ "$others" -gt 0 ]; then
+  srun --nodes "$others" --ntasks "$others" --exclude "$SLURMD_NODENAME" --no-kill --wait 0 --kill-on-bad-exit=0 \
+    ray start --address "$address" "${{node[@]}}" --block >/dev/null &
+  children+=("$!")
+fi
+python3 - "$address" "$SLURM_JOB_NUM_NODES" <<'END'
+import sys, time, ray
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
+wanted, end = int(sys.argv[2]), time.monotonic() + {join_s}
+while (there := sum(node["Alive"] for node in ray.nodes())) < wanted and time.monotonic() < end:
+    time.sleep(0.5)
+if there < wanted:
+    print(f"{{there}} of {{wanted}} nodes have joined Ray within {join_s} s; going on with them", file=sys.stderr)
+END
+
+{command} &
+job=$!
+# Slurm's notice before the time is up (--signal), and `scancel --batch --signal TERM`: the job ends in good order.
+trap 'kill -TERM "$job" 2>/dev/null || true' TERM INT
+code=0
+wait "$job" || code=$?
+while kill -0 "$job" 2>/dev/null; do code=0; wait "$job" || code=$?; done
+exit "$code"
+"""
+
+
+class Allocation(NamedTuple):
+    """What only Slurm needs. `setup`: lines that make `rolemesh` and `ray` known, run on the first node."""
+
+    partition: str | None = None
+    time: str | None = None
+    setup: Sequence[str] = ()
+
+
+def script(submission: Submission, allocation: Allocation) -> str:
+    """The script. Raises `PlacementError` if the nodes are not all of one size."""
+    if len(submission.groups) > 1:
+        what = "an allocation has nodes of one size and no labels, and --nodes has several groups"
+        raise PlacementError(what, where="--nodes", remedy="give one group, or a number and --cpus-per-node")
+    head = [*(f"# {line}" for line in (_made(submission), *notes(submission))), *_directives(submission, allocation)]
+    required = [each.name for each in submission.variables if each.required]
+    environment = [
+        *allocation.setup,
+        *(f': "${{{name}:?the job file uses it, so export it before sbatch}}"' for name in required),
+        *(f"export {name}={shlex.quote(value)}" for name, value in submission.settings.items()),
+        f"export ROLEMESH_RUNS={shlex.quote(submission.runs)}",
+    ]
+    command = f'rolemesh run {shlex.quote(submission.job)} --address "$address"'
+    return TEMPLATE.format(
+        head="\n".join(head),
+        environment="\n".join(environment),
+        node=shlex.join(_ray_node(submission)),
+        join_s=JOIN_S,
+        command=" ".join([command, *map(shlex.quote, submission.arguments)]),
+    )
+
+
+def notes(submission: Submission) -> list[str]:
+    """What must be true before it is handed in, a line each."""
+    lines = [
+        *(f"every node has {need}" for need in submission.needs),
+        f"one folder on all nodes: {submission.runs}",
+        f"on all nodes, with its flow and what it names: {submission.job}",
+    ]
+    for name, required in submission.variables:
+        told = "must be exported where sbatch runs" if required else "is taken from where sbatch runs, if set there"
+        lines.append(f"{name} {told} (--export); its value is not in this file")
+    if (group := submission.groups[0]).least < group.most and group.number == group.least:
+        lines.append(f"elastic: Slurm gives {group.least} to {group.most} nodes, and the job takes what it gets")
+    return lines
+
+
+def _made(submission: Submission) -> str:
+    return f"Made by `rolemesh submit --to slurm`. Job {submission.name}, nodes: {submission.size}."
+
+
+def _directives(submission: Submission, allocation: Allocation) -> list[str]:
+    node, least, count, most = submission.groups[0]
+    elastic = count == least < most
+    given: dict[str, str | int | None] = {
+        "job-name": submission.name,
+        "nodes": f"{least}-{most}" if elastic else count,
+        "ntasks-per-node": 1,
+        "cpus-per-task": int(node.cpu),
+        "gpus-per-node": int(node.gpu) or None,
+        "mem": f"{round(memory_gb(node) * 1000)}M" if "memory_gb" in node.custom else None,
+        "partition": allocation.partition,
+        "time": allocation.time,
+        "export": "ALL",
+        "signal": f"B:TERM@{NOTICE_S}",
+    }
+    # A node that fails is the job's failover's business, and another run of the script would begin from scratch.
+    return [*(f"#SBATCH --{name}={value}" for name, value in given.items() if value), "#SBATCH --no-kill --no-requeue"]
+
+
+def _ray_node(submission: Submission) -> list[str]:
+    node = submission.groups[0].node
+    words = ["--num-cpus", f"{int(node.cpu)}", "--num-gpus", f"{int(node.gpu)}"]
+    custom = {name: amount for name, amount in sorted(node.custom.items()) if name != "memory_gb"}
+    if "memory_gb" in node.custom:
+        words += ["--memory", str(int(memory_gb(node) * 1e9))]
+    if custom:
+        words += ["--resources", json.dumps(custom)]
+    if node.labels:
+        words += ["--labels", ",".join(f"{name}={value}" for name, value in sorted(node.labels.items()))]
+    return [*words, "--object-store-memory", str(OBJECT_STORE_BYTES), "--disable-usage-stats"]

@@ -1,0 +1,135 @@
+"""A job that is to be submitted: its nodes, its command, the variables it uses and the distributions it needs."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import NamedTuple
+
+from rolemesh.api.cluster import NodeView
+from rolemesh.errors import JobFileError, PluginError
+from rolemesh.job.prepared import Prepared
+from rolemesh.spec import JobFile
+from rolemesh.spec.environment import Expansion
+from rolemesh_submit.groups import GB_PER_CPU, Group
+
+ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")
+OBJECT_STORE_BYTES = 500_000_000
+"""What Ray's object store gets: rolemesh hardly uses it."""
+
+
+class Variable(NamedTuple):
+    """A ``${NAME}`` of a job file or an override. `required`: it has no default everywhere."""
+
+    name: str
+    required: bool
+
+
+class Submission(NamedTuple):
+    """What both targets need to know of a job.
+
+    `job` is where its file is over there, `runs` the runs folder. `settings` are plain variables, `resume` a run to go
+    on from.
+    """
+
+    prepared: Prepared
+    groups: tuple[Group, ...]
+    job: str
+    runs: str
+    settings: Mapping[str, str] = {}
+    resume: str | None = None
+    time_s: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name over there. Whoever makes one sees to it that it has no secret, by `check_name`."""
+        job = self.prepared.job
+        return str(Expansion(self.settings, job.places).expand(job.raw["name"], ("name",)))
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Those that nobody has given a plain value: whoever submits knows what in them is secret, so all may be."""
+        return tuple(each for each in variables(self.prepared.job) if each.name not in self.settings)
+
+    @property
+    def arguments(self) -> list[str]:
+        """What `rolemesh run` is told behind the job file's path and the address."""
+        return [*(("--resume", self.resume) if self.resume else ()), *self.prepared.overrides]
+
+    @property
+    def size(self) -> str:
+        """The nodes in words."""
+        told = []
+        for node, least, count, most in self.groups:
+            number = f"{count}" if least == most else f"{count} ({least} to {most})"
+            gpus = f" and {node.gpu:g} GPUs" if node.gpu else ""
+            told.append(f"{number} x {node.cpu:g} CPUs{gpus}")
+        return ", ".join(told)
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """What must be installed on every node: names and versions, as they are here."""
+        prepared = self.prepared
+        names = {*ENGINE, *(record.distribution for record in prepared.selection.records if record.distribution)}
+        if "://" in prepared.job.spec.state:
+            names.add("rolemesh-sql")
+        return {name: _version(name) for name in sorted(names)} | {"ray": ray_version()}
+
+    @property
+    def needs(self) -> list[str]:
+        """The lines about what must be installed."""
+        installed = [f"{name}=={number}" for name, number in self.distributions.items()]
+        python = ".".join(platform.python_version_tuple()[:2])
+        # As written: a requirement may have a token in its address.
+        roles = self.prepared.job.raw["roles"].items()
+        own = [
+            f"what pip needs for role {name}: {' '.join(role['runtime_env']['pip'])}"
+            for name, role in roles
+            if role["runtime_env"]["pip"]
+        ]
+        return [f"Python {python}, and: {' '.join(installed)}", *own]
+
+
+def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
+    """Raise `JobFileError` if the job's name, which is in every output, comes out of a variable that may be secret."""
+    probe = Expansion({}, job.places)
+    probe.expand(job.raw["name"], ("name",))
+    for name in sorted(probe.used.keys() - settings.keys()):
+        what = f"the job's name comes out of the variable {name}, and names are in what is written"
+        raise JobFileError(what, where=job.where(("name",)), remedy=f"--env {name}=VALUE says that it is no secret")
+
+
+def variables(job: JobFile) -> tuple[Variable, ...]:
+    """The variables that a job file and its overrides use, by name."""
+    probe = Expansion({}, job.places)
+    probe.expand(job.raw)
+    names = sorted(probe.used)
+
+    def required(name: str) -> bool:
+        others = Expansion({other: "1" for other in names if other != name}, job.places)
+        others.expand(job.raw)
+        return bool(others.errors)
+
+    return tuple(Variable(name, required(name)) for name in names)
+
+
+def memory_gb(node: NodeView) -> float:
+    """Of a node, in 10^9 bytes: what it is planned with, or by its CPUs."""
+    return node.custom.get("memory_gb") or GB_PER_CPU * node.cpu
+
+
+def ray_version() -> str:
+    """The Ray that rolemesh-ray asks for. Raises `PluginError` if that is not installed."""
+    _version("rolemesh-ray")
+    found = (re.fullmatch(r"ray==([\w.]+)", each.replace(" ", "")) for each in requires("rolemesh-ray") or ())
+    return next(match[1] for match in found if match)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        what = f"{distribution} is not installed here, so nobody knows which version the nodes need"
+        raise PluginError(what, remedy=f"pip install {distribution}") from None

@@ -1,0 +1,238 @@
+"""What `rolemesh submit --to kuberay` writes, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+import yaml
+
+from rolemesh.cli import main
+from rolemesh.errors import JobFileError
+from rolemesh.job.prepared import Prepared, prepare
+from rolemesh.spec.job_file import Written
+from rolemesh_submit import Asked, Pods, Submission, groups_of, manifest
+from rolemesh_submit.kuberay import resource_name, secret_commands
+
+ROOT = Path(__file__).resolve().parents[4]
+EXAMPLE = ROOT / "examples/hello"
+SCHEMA = json.loads((ROOT / "tests/data/kuberay.schema.json").read_text())
+AS_NEEDED = Asked()
+SECRET = "hunter2-not-to-be-seen"
+CRD = "ROLEMESH_KUBERAY_CRD"
+ELASTIC = "roles.sink.world_size={min: 2, max: 8}"
+GROUPS = "2x(cpu=4,gpu=1,memory_gb=64,custom.ssd=2,label.rack=a),1x(cpu=2,label.rack=b)"
+
+
+def job(*overrides: str) -> Prepared:
+    return prepare(Written((EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides)
+
+
+def submission(*overrides: str, asked: Asked = AS_NEEDED, **more: Any) -> Submission:
+    prepared = job(*overrides)
+    return Submission(prepared, groups_of(prepared, asked), "/runs/jobs/hello/job.yaml", "/runs", **more)
+
+
+def made(submission: Submission, **pods: Any) -> Any:
+    """The manifest, after it has been held against the schema."""
+    data = yaml.safe_load(manifest(submission, Pods("jobs:1", **pods)))
+    jsonschema.validate(data, SCHEMA, jsonschema.Draft202012Validator)
+    return data
+
+
+def test_elastic_roles_give_the_least_and_the_most_workers() -> None:
+    (group,) = made(submission(ELASTIC, asked=Asked(cpus=1)))["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (2, 2, 5)
+
+
+def test_groups_keep_their_sizes_labels_and_custom_resources() -> None:
+    first, second = made(submission(asked=Asked(GROUPS)), cluster_only=True)["spec"]["workerGroupSpecs"]
+    (container,) = first["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "4", "memory": "64G", "nvidia.com/gpu": 1}
+    assert (first["replicas"], first["resources"], first["labels"]) == (2, {"ssd": "2"}, {"rack": "a"})
+    (container,) = second["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": "16G"}
+    assert "resources" not in second
+
+
+def test_a_variable_is_a_reference_to_a_secret_and_its_value_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", SECRET)
+    monkeypatch.setenv("MAYBE", SECRET)
+    monkeypatch.setenv("PLAIN", SECRET)
+    env = "{A: '${TOKEN}', B: '${MAYBE:-x}', C: '${PLAIN}'}"
+    written = (EXAMPLE / "job.yaml").read_text()
+    text = written.replace("world_size: 2,", f"world_size: 2, runtime_env: {{env_vars: {env}}},")
+    prepared = prepare(Written(text, EXAMPLE, "job.yaml"))
+    one = Submission(prepared, groups_of(prepared, Asked()), "/runs/job.yaml", "/runs", {"PLAIN": "seen"})
+    pods = Pods("jobs:1", secrets={"TOKEN": ("vault", "token")})
+    told = manifest(one, pods)
+    assert SECRET not in told
+    cluster = made(one, secrets=pods.secrets)["spec"]["rayClusterSpec"]
+    head, worker = (
+        {each["name"]: each for each in group["template"]["spec"]["containers"][0]["env"]}
+        for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0])
+    )
+    assert head["TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "vault", "key": "token"}}
+    assert head["MAYBE"]["valueFrom"] == {"secretKeyRef": {"name": "hello-env", "key": "MAYBE", "optional": True}}
+    assert head["PLAIN"]["value"] == worker["PLAIN"]["value"] == "seen"
+    assert "TOKEN" not in worker
+    assert secret_commands(one, pods) == ['kubectl create secret generic vault --from-literal=token="$TOKEN"']
+    assert "TOKEN comes out of the secret vault, key token; its value is not in this file" in told
+
+
+def through_shells(entrypoint: str) -> list[str]:
+    """The words that the command gets: one shell in the submitter's pod, `ray job submit` joins, one in the head's."""
+    show = f"{shlex.quote(sys.executable)} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
+
+    def shell(words: str) -> list[str]:
+        done = subprocess.run(["sh", "-c", f"{show} {words}"], capture_output=True, text=True, check=True)
+        return list(json.loads(done.stdout))
+
+    return shell(subprocess.list2cmdline(shell(entrypoint)))
+
+
+def test_overrides_reach_the_command_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("N", "5")
+    given = ("steps=${N}", ELASTIC, "name=h*llo#$HOME;c&d", "failover=[]")
+    monkeypatch.setattr("rolemesh.spec.model.NAME", re.compile(".*"))
+    one = submission(*given, resume="hello")
+    words = through_shells(made(one)["spec"]["entrypoint"])
+    path = "/runs/jobs/hello/job.yaml"
+    assert words == [
+        "rolemesh",
+        "run",
+        path,
+        "--address",
+        "auto",
+        "--resume",
+        "hello",
+        *(text.replace(" ", "\n") for text in given),
+    ]
+    again = job(*words[words.index("hello") + 1 :])
+    assert again.job.spec == one.prepared.job.spec
+
+
+@pytest.mark.parametrize("fragile", ["steps='5'", 'steps="5"', 'name="a\\x62"'])
+def test_an_override_that_no_shell_would_leave_alone_is_refused(fragile: str) -> None:
+    with pytest.raises(JobFileError, match="write it into the job file"):
+        made(submission(fragile))
+
+
+@pytest.mark.parametrize(
+    ("job", "resource"), [("GRPO_v2.1", "grpo-v2-1"), ("7b", "job-7b"), ("a" * 63, "a" * 43), ("x--", "x")]
+)
+def test_a_name_is_one_that_kubernetes_takes(job: str, resource: str) -> None:
+    assert resource_name(job) == resource
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def verb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """`rolemesh submit` of the example, in a folder of its own."""
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["rolemesh", "submit", f"{EXAMPLE}/job.yaml", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(main())
+        return Done(int(ended.value.code or 0), *capsys.readouterr())
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def test_the_verb_writes_a_file_says_what_must_be_true_and_applies_nothing(
+    verb: Callable[..., Done], tmp_path: Path
+) -> None:
+    given = ("--to", "kuberay", "--image", "jobs:1", "--time", "1-02:00:00")
+    done = verb(*given, "-o", "out.yaml")
+    assert done.code == 0, done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["out.yaml"]
+    data = yaml.safe_load((tmp_path / "out.yaml").read_text())
+    assert data["spec"]["activeDeadlineSeconds"] == 26 * 3600
+    for words in ("the image jobs:1 has Python", "rolemesh-ray==", "ReadWriteMany", "$ kubectl apply -f out.yaml"):
+        assert words in done.err
+    assert verb(*given).out == (tmp_path / "out.yaml").read_text()
+
+
+def test_a_secret_that_is_not_set_here_need_not_be(verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHO", raising=False)
+    given = ("roles.sink.runtime_env.env_vars.A=${WHO}", "--to", "kuberay", "--image", "jobs:1")
+    assert "the environment variable WHO is not set" in verb(*given).err
+    done = verb(*given, "--secret", "WHO=vault:who")
+    assert done.code == 0, done.err
+    assert "WHO comes out of the secret vault, key who; its value is not in this file" in done.err
+    assert "WHO" not in os.environ
+
+
+@pytest.mark.parametrize("target", [("kuberay", "--image", "jobs:1"), ("slurm",)], ids=lambda target: target[0])
+def test_neither_names_nor_requirements_give_a_variable_away(
+    verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, target: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("WHO", SECRET)
+    done = verb("roles.sink.runtime_env.pip=[numpy>2${WHO:-}]", "--to", *target)
+    assert SECRET not in done.out + done.err
+    done = verb("name=${WHO}", "--to", *target)
+    assert (done.code, SECRET in done.err, "--env WHO=VALUE" in done.err) == (2, False, True)
+    assert verb("name=${WHO}", "--env", "WHO=me", "--to", *target).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--to", "kuberay"], "needs an image"),
+        (["--to", "slurm", "--claim", "x"], "means nothing to slurm"),
+        (["--to", "kuberay", "--image", "x", "--partition", "gpu"], "means nothing to kuberay"),
+        (["--to", "kuberay", "--image", "x", "--runs-dir", "runs"], "no absolute path"),
+        (["--to", "kuberay", "--image", "x", "--env", "A"], "names no variable"),
+        (["--to", "kuberay", "--image", "x", "--secret", "A=:b"], "not a secret and a key"),
+        (["--to", "slurm", "--time", "soon"], "is not a time"),
+        (["--to", "slurm", "-o", "nowhere/x"], "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_told_with_a_remedy(arguments: Sequence[str], words: str, verb: Callable[..., Done]) -> None:
+    done = verb(*arguments)
+    assert (done.code, words in done.err, "→" in done.err) == (2, True, True), done.err
+
+
+def closed(schema: Any) -> Any:
+    """A structural schema of Kubernetes as JSON Schema, in which a field that it does not have is an error."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: closed(value) for key, value in schema.items() if key != "format"}
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": schema.get("pattern", "")}]}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(CRD not in os.environ, reason=f"{CRD} is not the path of KubeRay's ray.io_rayjobs.yaml")
+@pytest.mark.parametrize("asked", [Asked(), Asked(GROUPS)], ids=["as needed", "groups"])
+def test_a_manifest_fits_the_custom_resource_as_it_was_published(asked: Asked) -> None:
+    text = Path(os.environ[CRD]).read_text()
+    definition = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")
+    schema = closed(version["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    data = made(submission(asked=asked, settings={"A": "b"}, time_s=60))
+    jsonschema.Draft202012Validator(schema).validate(data)
+    data["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParam"] = {}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate(data)

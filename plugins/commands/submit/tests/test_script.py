@@ -1,0 +1,73 @@
+"""What `rolemesh submit --to slurm` writes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import PlacementError
+from rolemesh.job.prepared import prepare
+from rolemesh.spec.job_file import Written
+from rolemesh_submit import Allocation, Asked, Submission, groups_of, script
+
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
+AS_NEEDED, PLAIN = Asked(), Allocation()
+
+
+def made(*overrides: str, asked: Asked = AS_NEEDED, text: str = "", allocation: Allocation = PLAIN) -> str:
+    prepared = prepare(Written(text or (EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides)
+    told = script(
+        Submission(prepared, groups_of(prepared, asked), "/shared/my job/job.yaml", "/shared/runs", {"A": "b c"}),
+        allocation,
+    )
+    checked = subprocess.run(["bash", "-n"], input=told, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    return told
+
+
+def test_an_allocation_is_what_the_job_needs() -> None:
+    told = made(
+        "roles.sink.resources={gpu: 1, memory_gb: 20, custom: {ssd: 1}}",
+        "roles.sink.world_size={min: 2, max: 8}",
+        asked=Asked(gpus=2),
+        allocation=Allocation("gpu", "12:00:00", ["module load cuda"]),
+    )
+    lines = told.splitlines()
+    for directive in (
+        "nodes=1-4",
+        "gpus-per-node=2",
+        "cpus-per-task=3",
+        "mem=80000M",
+        "partition=gpu",
+        "time=12:00:00",
+    ):
+        assert f"#SBATCH --{directive}" in lines
+    assert "module load cuda" in lines
+    (node,) = (line for line in lines if line.startswith("node="))
+    assert "--num-cpus 3 --num-gpus 2 --memory 80000000000 --resources '{\"ssd\": 2.0}'" in node
+    assert "rolemesh run '/shared/my job/job.yaml' --address \"$address\" 'roles.sink.resources={gpu" in told
+    first = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]  # sbatch would not read them
+
+
+def test_a_variable_comes_from_where_sbatch_runs_and_its_value_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    told = made(
+        "steps=5",
+        text=(EXAMPLE / "job.yaml")
+        .read_text()
+        .replace("target: roles.py:Sum", "target: roles.py:Sum}, runtime_env: {env_vars: {T: '${TOKEN}'}"),
+    )
+    assert "hunter2" not in told
+    assert "export A='b c'\n" in told
+    (check,) = (line for line in told.splitlines() if line.startswith(': "${TOKEN'))
+    done = subprocess.run(["bash", "-c", check], env={}, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "TOKEN: the job file uses it, so export it before sbatch" in done.stderr
+
+
+def test_nodes_of_several_sizes_are_refused() -> None:
+    with pytest.raises(PlacementError, match="nodes of one size"):
+        made(asked=Asked("1x(cpu=2),1x(cpu=4)"))
