@@ -40,7 +40,7 @@ def test_every_invariant_holds_in_every_schedule(schedules: int) -> None:
     assert not broken, "\n".join(broken)
     assert totals["faults"] > 1.5 * schedules, totals
     assert totals["recoveries"] > 0.9 * schedules, totals
-    assert min(totals["process"], totals["node"], totals["job"]) > schedules / 20, totals
+    assert min(totals["process"], totals["node"], totals["job"]) > schedules / 25, totals
 
 
 def test_a_schedule_is_played_again_event_by_event() -> None:

@@ -32,8 +32,8 @@ class Sharded(msgspec.Struct, frozen=True, tag=True):
     """`rolemesh.api.batch.Shards`: named tensors, each rank holding a block with its global shape and offsets.
 
     As a consumer's partition over N ranks, rank n wants block n of ``torch.chunk(tensor, N, dim)``, FSDP2's layout.
-    With `dim` None each rank wants all of every tensor, but in the pieces in which the producer's ranks hold it, as a
-    ``dict[str, list[Shard]]``: `rolemesh.api.batch.Shard.into` copies each straight to where it belongs.
+    With `dim` None each rank wants all tensors in the pieces that the producer's ranks hold, as a
+    ``dict[str, list[Shard]]``: `Shard.into` copies each straight to its place.
     """
 
     dim: int | None = 0

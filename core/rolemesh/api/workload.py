@@ -265,8 +265,7 @@ class RankContext(Generic[O]):
     def progress(self, done: int, total: int = 0) -> bool:
         """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further does not hang.
 
-        True where all ranks are to come to a step that lies ahead, since the job is to finish or its ranks change: what
-        waits for something outside the job should return with what it has.
+        True where all ranks are to come to a step ahead: who waits for something outside returns what it has.
         """
         return self._on_progress(int(done), int(total))
 

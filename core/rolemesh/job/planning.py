@@ -24,7 +24,7 @@ from rolemesh.spec import JobFile
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
 GAP = 128
-"""So many sizes beyond one that fits are tried, if none before does: units of ranks have no more."""
+"""So many sizes beyond one that fits are tried: units of ranks are no larger."""
 
 
 def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
@@ -105,7 +105,7 @@ def largest(ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, 
     """World sizes within `ranges` (role → least, most) for which `fits` is true.
 
     All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next size that fits, until
-    none can. Where many fit, all grow by many at once. If even the least do not fit, they are the answer.
+    none can. If even the least do not fit, they are the answer.
     """
     most = {role: high for role, (_, high) in ranges.items()}
     if fits(most):

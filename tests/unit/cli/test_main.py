@@ -15,7 +15,7 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
         "run", "validate", "plan", "plugins", "new", "schema",
-        "attach", "checkpoint", "drain", "events", "launch", "logs", "scale", "status", "stop",
+        "attach", "check", "checkpoint", "drain", "events", "launch", "logs", "scale", "status", "stop", "submit",
     ]  # fmt: skip
 
 

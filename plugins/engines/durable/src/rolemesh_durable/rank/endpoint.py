@@ -188,10 +188,13 @@ class Endpoint:
         self._dirty.append(consumer)
 
     def wait(self) -> None:
-        """Handle all that is there; block until there is something. Raises `Stopping`, `TransportError`."""
+        """Handle all that is there; block until there is something. Raises `Stopping`, `TransportError`.
+
+        Of a group's rank it is one message only: behind the word that lets the group go may be what is of later steps.
+        """
         if self.stopping:
             raise Stopping
-        if not self._handle_all():
+        if not self._handle_all(once=self._barrier is not None):
             self._handle(self._block())
         if self.stopping:
             raise Stopping
@@ -242,7 +245,7 @@ class Endpoint:
         self._count_refused()
         return self._handle_all()
 
-    def _handle_all(self) -> bool:
+    def _handle_all(self, *, once: bool = False) -> bool:
         found, receive, handle, at_once = False, self._receive, self._handle, zmq.NOBLOCK
         while True:
             try:
@@ -251,6 +254,8 @@ class Endpoint:
                 return found
             found = True
             handle(frame)
+            if once:
+                return found
 
     def flush(self) -> None:
         """Send the acknowledgements that were put off."""
