@@ -50,7 +50,7 @@ def measure(quick: bool) -> Report:
         "memcpy is measured in the trainer's process after each transfer, while all others wait; a sample is the "
         f"median of a job's transfers after the first {WARM}; the time of a transfer is from the return of "
         "trainer.weights (of the last rank) to the entry of rollout.load with all tensors decoded, or from the entry "
-        "of trainer.buckets, which yields a matrix of 4 MiB at a time, to the copy of the last one"
+        "of trainer.buckets, which yields four matrices of 4 MiB at a time, to the copy of the last one"
     )
     return report
 

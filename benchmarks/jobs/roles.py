@@ -16,6 +16,9 @@ import numpy as np
 
 from rolemesh import Balanced, Batch, Broadcast, RankContext, Shard, Sharded, Shards, Split, operator, service
 
+BUCKET = 4
+"""Matrices of 4 MiB that are sent together."""
+
 
 def note(ctx: RankContext[Any], **values: Any) -> None:
     """Leave `values` for the benchmark, as ``<role>-<rank>.times.json`` in the run's folder."""
@@ -158,10 +161,11 @@ class Trainer:
 
     @operator(returns=Sharded())
     def buckets(self) -> Iterator[Shards]:
-        """The same a matrix at a time, so that the first is taken while the next is sent."""
+        """The same some matrices at a time, so that the first are taken while the next are sent."""
         self.began.append(monotonic_ns())
-        for name, shard in self.held.items():
-            yield Shards({name: shard})
+        names = list(self.held)
+        for first in range(0, len(names), BUCKET):
+            yield Shards({name: self.held[name] for name in names[first : first + BUCKET]})
 
     @operator(seen=Broadcast())
     def seen(self, seen: Batch) -> None:
