@@ -59,7 +59,9 @@ class Ragged:
         return (self[i] for i in range(len(self)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ragged) and _same(self.offsets, other.offsets) and _same(self.values, other.values)
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return np.array_equal(self.offsets, other.offsets) and _same(self.values, other.values)
 
     def __repr__(self) -> str:
         return f"Ragged(rows={len(self)}, values={len(self.values)})"
@@ -105,9 +107,8 @@ class Batch(Mapping[str, Column]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Batch):
             return NotImplemented
-        ours, theirs = self._columns, other._columns
-        alike = self.rows == other.rows and ours.keys() == theirs.keys()
-        return alike and all(_same(column, theirs[name]) for name, column in ours.items())
+        alike = self.rows == other.rows and self.keys() == other.keys()
+        return alike and all(_same(column, other[name]) for name, column in self.items())
 
     def __repr__(self) -> str:
         return f"Batch(rows={self.rows}, columns={list(self._columns)})"

@@ -180,8 +180,7 @@ def _as_shards(value: Any) -> Shards:
     for name, item in value.items():
         if not hasattr(item, "shape"):
             raise TypeError(f"{name!r} is a {type(item).__name__}, not an array; return Shards or a dict of arrays")
-    whole = {n: a if isinstance(a, Shard) else Shard(a, a.shape, (0,) * len(a.shape)) for n, a in value.items()}
-    return Shards(whole)
+    return Shards({n: a if isinstance(a, Shard) else Shard(a, a.shape, (0,) * len(a.shape)) for n, a in value.items()})
 
 
 def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
