@@ -17,7 +17,7 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         prepared = prepare(job, overrides or ())
         file, selection, graph = prepared.job, prepared.selection, prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
-        prepared.check_strategies()
+        prepared.plan_with_plenty()
         engine_named(None).check(prepared)
     except RolemeshError as error:
         if as_json:

@@ -88,10 +88,10 @@ class Prepared:
             error.where = self.job.where([int(part) if part.isdigit() else part for part in path])
             raise
 
-    def check_strategies(self) -> None:
-        """Raise `PlacementError` for what strategies find wrong with their options, whatever the cluster.
+    def plan_with_plenty(self) -> PlacementPlan | None:
+        """The plan where there is plenty of everything; None if there is none.
 
-        They are asked to place the job where there is plenty of everything.
+        Raises `PlacementError` for what strategies find wrong with their options, whatever the cluster.
         """
         roles = self.request.roles
         cpu = sum(role.world_size * role.cpu for role in roles) + 1
@@ -100,10 +100,11 @@ class Prepared:
         ranks = min(sum(role.world_size for role in roles), MOST_NODES)
         nodes = (NodeView(f"node-{n}", cpu=cpu, gpu=gpu, custom=custom) for n in range(ranks))
         try:
-            self.plan(ClusterView(tuple(nodes)))
+            return self.plan(ClusterView(tuple(nodes)))
         except PlacementError as error:
             if ".options" in (error.where or ""):
                 raise
+            return None
 
     def sized(self, sizes: Mapping[str, int]) -> Prepared:
         """With these numbers of ranks."""

@@ -46,7 +46,7 @@ def groups_of(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
     Without a size the nodes are as small as the job fits on: a node, of an elastic role's least ranks, or as many as
     are asked for, as its strategies need, or as eight GPUs each make. Raises `PlacementError` if nothing fits.
     """
-    prepared.check_strategies()
+    prepared.plan_with_plenty()
     if asked.nodes and not asked.nodes.strip().isdigit():
         return _written(prepared, asked)
     least, most = ({role: sizes[i] for role, sizes in prepared.elastic.items()} for i in (0, 1))

@@ -6,15 +6,13 @@ said in a second.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh.errors import JobFileError, PlacementError, nearest, raise_all
+from rolemesh.errors import JobFileError, nearest, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
@@ -113,14 +111,8 @@ def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:
     called = {callee for _, callee in job.graph.callers}
     if not called:
         return
-    roles = job.request.roles
-    cpu = sum(role.world_size * role.cpu for role in roles) + 1
-    gpu = sum(role.world_size * math.ceil(role.gpu) for role in roles)
-    plenty = NodeView("plenty", cpu=cpu, gpu=gpu, custom={name: 1e9 for role in roles for name in role.custom})
-    try:
-        turns = taking_turns(job.plan(ClusterView((plenty,))))
-    except PlacementError:  # which has a place of its own to be told
-        return
+    plan = job.plan_with_plenty()
+    turns = taking_turns(plan) if plan is not None else {}
     for role in sorted(called & {role for ranks in turns.values() for role, _ in ranks}):
         yield JobFileError(
             f"role {role!r} is called by others, and takes turns on its devices: it would not answer between them",
