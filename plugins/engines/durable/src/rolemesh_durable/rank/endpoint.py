@@ -194,7 +194,7 @@ class Endpoint:
         """
         if self.stopping:
             raise Stopping
-        if not self._handle_all(once=self._barrier is not None):
+        if not (self._handle_all() if self._barrier is None else self._handle_next()):
             self._handle(self._block())
         if self.stopping:
             raise Stopping
@@ -245,7 +245,15 @@ class Endpoint:
         self._count_refused()
         return self._handle_all()
 
-    def _handle_all(self, *, once: bool = False) -> bool:
+    def _handle_next(self) -> bool:
+        try:
+            frame = self._receive(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._handle(frame)
+        return True
+
+    def _handle_all(self) -> bool:
         found, receive, handle, at_once = False, self._receive, self._handle, zmq.NOBLOCK
         while True:
             try:
@@ -254,8 +262,6 @@ class Endpoint:
                 return found
             found = True
             handle(frame)
-            if once:
-                return found
 
     def flush(self) -> None:
         """Send the acknowledgements that were put off."""
