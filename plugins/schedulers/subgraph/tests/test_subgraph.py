@@ -11,7 +11,7 @@ from rolemesh.api.workload import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
-from rolemesh.placement import Flow, broken
+from rolemesh.placement import Assignment, Flow, Slot, broken
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler, crossing
@@ -83,6 +83,14 @@ def test_roles_that_are_not_asked_for_are_left_to_others_and_unknown_ones_refuse
     assert {a.rule.partition(":")[0] for a in plan.assignments if a.role == "b"} == {"pack (default)"}
     with pytest.raises(PlacementError, match=r"no role 'c'(.|\n)*roles: a, b"):
         plan_job(request, parse_nodes("(cpu=9)"), [("s", SubgraphScheduler(SubgraphOptions(roles=["c"])).place)])
+
+
+def test_ranks_of_roles_that_are_not_asked_for_are_left_even_where_others_of_them_have_a_place() -> None:
+    request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 2)), (Flow("a", "b", bytes=MB),))
+    before = PlacementPlan((Slot(0, "node-0", 1),), (Assignment("b", 0, 0),))
+    plan = SubgraphScheduler(SubgraphOptions(roles=["a"])).place(request, parse_nodes("2x(cpu=2)"), before)
+    assert sorted((a.role, a.rank) for a in plan.assignments) == [("a", 0), ("a", 1), ("b", 0)]
+    assert not plan.unplaced
 
 
 @settings(deadline=None, max_examples=25)

@@ -85,8 +85,8 @@ def _weight(request: PlacementRequest, plan: PlacementPlan) -> tuple[float, floa
 def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]) -> PlacementPlan:
     """As `pack` would place them, as far as it would."""
     roles = {role for role, _ in waiting}
-    placed = {a.role for a in plan.assignments}
-    known = tuple(role for role in request.roles if role.role in roles | placed)
+    decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
+    known = tuple(role for role in request.roles if role.role in roles or decided[role.role] == role.world_size)
     names = {role.role for role in known}
     flows = tuple(flow for flow in request.flows if {flow.src, flow.dst} <= names)
     return PackScheduler(NoOptions()).place(PlacementRequest(known, flows), cluster, plan)
@@ -97,6 +97,7 @@ def _moved(
 ) -> PlacementPlan | None:
     """`found` with its new ranks moved to where less crosses; None where something else forbids that."""
     where = {(a.role, a.rank): found.slots[a.slot].node for a in found.assignments}
+    rules = {(a.role, a.rank): a.rule for a in found.assignments}
     mobile = [rank for rank in waiting if rank in where]
     builder = PlanBuilder(request, cluster, found)
     layout = Layout(
@@ -105,8 +106,8 @@ def _moved(
     better = refined(layout)
     builder = PlanBuilder(request, cluster, plan)
     needs = {role.role: role.needs for role in request.roles}
-    for rank in sorted(mobile, key=lambda rank: (-max(needs[rank[0]].values(), default=0.0), waiting.index(rank))):
-        rule = "subgraph: where it crosses least" if better[rank] != where[rank] else _rule(found, rank)
+    for rank in sorted(mobile, key=lambda rank: -max(needs[rank[0]].values(), default=0.0)):
+        rule = rules[rank] if better[rank] == where[rank] else "subgraph: where it crosses least"
         if builder.put([rank], needs[rank[0]], rule, [better[rank]]) is None:
             return None
     for rank in waiting:
@@ -124,10 +125,6 @@ def _units(request: PlacementRequest, where: Mapping[Rank, str], mobile: list[Ra
             whole.discard(role)
     groups = [tuple(rank for rank in mobile if rank[0] == role) for role in sorted(whole)]
     return [*groups, *((rank,) for rank in mobile if rank[0] not in whole)]
-
-
-def _rule(plan: PlacementPlan, rank: Rank) -> str:
-    return next(a.rule for a in plan.assignments if (a.role, a.rank) == rank)
 
 
 def _agglomerated(
