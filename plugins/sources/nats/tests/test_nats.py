@@ -98,50 +98,9 @@ def name() -> str:
     return f"CLICKS{next(numbers)}"
 
 
-class Reading:
-    """Reads one stream, as often as it is asked; `again` as a restarted rank would."""
-
-    def __init__(self, url: str, stream: str, **options: Any) -> None:
-        self.url, self.stream, self.options, self.offset = url, stream, options, None
-        self.source: NatsSource | None = None
-        self.again()
-
-    def again(self) -> None:
-        if self.source is not None:
-            self.source.close()
-        self.source = NatsSource(NatsOptions(url=self.url, streams=[self.stream], **self.options))
-        self.source.open(Reader("job", "data", 0, 1, "."))
-
-    def take(self, count: int, timeout_s: float = 20) -> list[int]:
-        assert self.source is not None
-        found: list[int] = []
-        until = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < until:
-            got = self.source.read(self.stream, self.offset, count - len(found))
-            found += [row["n"] for row in got.rows]
-            self.offset = json.loads(json.dumps(got.offset))
-            if not got.rows:
-                time.sleep(0.005)
-        return found
-
-    def fails(self) -> SourceError:
-        with pytest.raises(SourceError) as caught:
-            self.take(1000)
-        return caught.value
-
-
 @pytest.fixture
-def reading(server: Server, name: str) -> Iterator[Any]:
-    made: list[Reading] = []
-
-    def make(stream: str = name, url: str = server.url, **options: Any) -> Reading:
-        made.append(Reading(url, stream, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        if each.source is not None:
-            each.source.close()
+def source_class() -> type[NatsSource]:
+    return NatsSource
 
 
 @needs_server
@@ -272,15 +231,15 @@ def test_a_rank_leaves_no_consumer_for_good(server: Server, name: str, reading: 
 
 
 @needs_server
-def test_no_password_is_in_any_message(tmp_path: Path, name: str) -> None:
+def test_no_password_is_in_any_message(tmp_path: Path, name: str, opened: Any) -> None:
     own = Server(tmp_path, "authorization { users: [{user: reader, password: s3cret}] }")
     try:
         with pytest.raises(SourceError) as caught:
-            Reading(own.url.replace("nats://", "nats://reader:s3cretx@"), name).take(1)
+            opened(own.url.replace("nats://", "nats://reader:s3cretx@"), name).take(1)
         error = caught.value
         assert "s3cret" not in f"{error.what} {error.where} {error.remedy}"
         assert "refuses us" in error.what
-        good = Reading(own.url.replace("nats://", "nats://reader:s3cret@"), name)
+        good = opened(own.url.replace("nats://", "nats://reader:s3cret@"), name)
         assert good.take(1, timeout_s=0.2) == []
         assert good.source is not None
         good.source.close()
@@ -333,7 +292,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 @needs_server
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, name: str, opened: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = certificate(tmp_path)
     plain = Server(tmp_path)
@@ -342,9 +301,9 @@ def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(
     own = Server(tmp_path, f'tls {{ cert_file: "{cert}", key_file: "{key}" }}')
     try:
         url = own.url.replace("nats://", "tls://")
-        trusting = Reading(url, name, ca=str(cert))
+        trusting = opened(url, name, ca=str(cert))
         assert trusting.take(1) == [1]
-        other = Reading(url, name)
+        other = opened(url, name)
         assert other.take(1, timeout_s=0.3) == []
         assert "certificate verify failed" in caplog.text.lower()
         for each in (trusting, other):

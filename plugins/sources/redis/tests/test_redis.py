@@ -83,50 +83,9 @@ def add(client: redis.Redis, stream: str, *values: int) -> None:
         time.sleep(0.002)  # ids are milliseconds, and lag is in them
 
 
-class Reading:
-    """Reads one stream, as often as it is asked; `again` as a restarted rank would."""
-
-    def __init__(self, url: str, stream: str, **options: Any) -> None:
-        self.url, self.stream, self.options, self.offset = url, stream, options, None
-        self.source: RedisSource | None = None
-        self.again()
-
-    def again(self) -> None:
-        if self.source is not None:
-            self.source.close()
-        self.source = RedisSource(RedisOptions(url=self.url, streams=[self.stream], **self.options))
-        self.source.open(Reader("job", "data", 0, 1, "."))
-
-    def take(self, count: int, most: int = 100, timeout_s: float = 20) -> list[int]:
-        assert self.source is not None
-        found: list[int] = []
-        until = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < until:
-            got = self.source.read(self.stream, self.offset, min(most, count - len(found)))
-            found += [row["n"] for row in got.rows]
-            self.offset = json.loads(json.dumps(got.offset))
-            if not got.rows:
-                time.sleep(0.005)
-        return found
-
-    def fails(self) -> SourceError:
-        with pytest.raises(SourceError) as caught:
-            self.take(1000)
-        return caught.value
-
-
 @pytest.fixture
-def reading(server: Server, name: str) -> Iterator[Any]:
-    made: list[Reading] = []
-
-    def make(stream: str = name, url: str = server.url, **options: Any) -> Reading:
-        made.append(Reading(url, stream, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        if each.source is not None:
-            each.source.close()
+def source_class() -> type[RedisSource]:
+    return RedisSource
 
 
 @needs_server
@@ -278,7 +237,7 @@ def test_no_password_is_in_any_message(server: Server, name: str, reading: Any) 
     error = None
     for each in (url, url.replace("s3cret", "s3cretx")):
         with pytest.raises(SourceError) as caught:
-            Reading(each, name).take(1)
+            reading(url=each).take(1)
         error = caught.value
         assert "s3cret" not in f"{error.what} {error.where} {error.remedy} {error.__cause__}"
         assert "refuses us" in error.what
@@ -288,7 +247,7 @@ def test_no_password_is_in_any_message(server: Server, name: str, reading: Any) 
 def test_a_key_that_is_no_stream_is_named(server: Server, name: str, reading: Any) -> None:
     server.client().set(name, 1)
     with pytest.raises(SourceError, match="WRONGTYPE"):
-        Reading(server.url, name).take(1)
+        reading().take(1)
 
 
 @needs_server
@@ -380,8 +339,8 @@ def test_a_server_with_tls_is_read_if_its_certificate_is_trusted(
     terminator.listening.close()
 
 
-def test_a_server_that_nobody_has_seen_yet_fails_no_rank() -> None:
-    now = Reading("redis://:s3cret@127.0.0.1:1", "clicks")
+def test_a_server_that_nobody_has_seen_yet_fails_no_rank(opened: Any) -> None:
+    now = opened("redis://:s3cret@127.0.0.1:1", "clicks")
     assert now.take(1, timeout_s=0.2) == []
     assert now.source is not None
     assert list(now.source.partitions()) == []
