@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -298,6 +299,23 @@ def test_a_folder_whose_guard_was_removed_is_given_one_and_ages_from_then_on(job
     age(folder)
     remove_orphans()
     assert not folder.exists()
+
+
+def test_nothing_is_put_into_a_folder_that_is_being_removed(job: str) -> None:
+    """It would stay: without its owner file it is nobody's."""
+    folder = folder_of(dead(job))
+    (folder / GUARD_FILE).unlink()
+    with janitor.locked(str(folder)):
+        remove_orphans()
+        assert not (folder / GUARD_FILE).exists()
+    for number in range(100):
+        folder = folder_of(dead(f"{job}{number}"))
+        (folder / GUARD_FILE).unlink()
+        looking = threading.Thread(target=remove_orphans)
+        looking.start()
+        janitor.remove(str(folder), None)
+        looking.join()
+        assert not list(folder.parent.glob(f"{folder.name}*"))
 
 
 def test_only_what_carries_an_owner_file_of_ours_is_removed(job: str, tmp_path: Path) -> None:

@@ -152,9 +152,7 @@ class BrokerSource(Source):
 
     def lag(self, position: Mapping[str, Offset]) -> float | None:
         """See `Source.lag`: of the partition that is furthest behind. None while the broker is away."""
-        if self.waiting():
-            return None
-        return max(self._left(self._look, position).values(), default=0.0)
+        return None if self.waiting() else max(self._left(self._look, position).values(), default=0.0)
 
     def waiting(self) -> str:
         """See `Source.waiting`."""

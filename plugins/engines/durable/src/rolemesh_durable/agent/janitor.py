@@ -25,7 +25,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PREFIX = "rolemesh-"
 """With this begin the names of all folders in shared places."""
@@ -133,26 +133,31 @@ def keep_young(folder: str) -> None:
             continue
 
 
-def remove(folder: str, token: str, before: "Callable[[], None]" = lambda: None) -> None:
-    """Remove `folder` while it belongs to `token`, and do what is to be done `before`. Safe against a take-over
-    meanwhile."""
+@contextlib.contextmanager
+def locked(folder: str, how: int = fcntl.LOCK_EX) -> "Iterator[int]":
+    """Hold the lock of the folder itself, under which it is removed, or put in order. Raises `OSError`."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if not token or os.fstat(fd).st_uid != os.geteuid() or token_of(folder) != token:
-            return
-        before()
-        # By another name nobody takes it over any more, however long the removal takes.
-        doomed = f"{folder}.{os.getpid()}.removed"
-        os.rename(folder, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
-    except OSError:
-        return
+        fcntl.flock(fd, how)
+        yield fd
     finally:
         os.close(fd)
+
+
+def remove(folder: str, token: "str | None", before: "Callable[[], None]" = lambda: None) -> None:
+    """Remove `folder` while it belongs to `token` (None: whatever it says), and do what is to be done `before`. Safe
+    against a take-over meanwhile, and against who looks for folders that nobody needs."""
+    try:
+        with locked(folder) as fd:
+            if os.fstat(fd).st_uid != os.geteuid() or (token is not None and token_of(folder) != (token or None)):
+                return
+            before()
+            # By another name nobody takes it over any more, however long the removal takes.
+            doomed = f"{folder}.{os.getpid()}.removed"
+            os.rename(folder, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+    except OSError:
+        return
 
 
 def lives(pid: int, start: int) -> bool:
@@ -215,12 +220,12 @@ def main() -> None:
 
         def end() -> None:
             sweep(everything)
-            shutil.rmtree(tmp, ignore_errors=True)
+            remove(tmp, None)
 
         if hold(folder, token, float(hold_s), (int(parent), int(start)), end):
             return
     sweep(marker)
-    shutil.rmtree(tmp, ignore_errors=True)
+    remove(tmp, None)
 
 
 if __name__ == "__main__":

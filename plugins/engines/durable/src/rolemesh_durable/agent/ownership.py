@@ -80,8 +80,9 @@ def is_orphan(folder: Path, owner: Owner) -> bool:
     try:
         fd = os.open(folder / janitor.GUARD_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        # Somebody has removed it, so its janitor's lock cannot be seen. From now on it can age again.
-        with contextlib.suppress(OSError):
+        # Somebody has removed it, so its janitor's lock cannot be seen. From now on it can age again. But not where the
+        # whole folder is being removed: what is put into it then would stay, and be nobody's.
+        with contextlib.suppress(OSError), janitor.locked(str(folder), fcntl.LOCK_EX | fcntl.LOCK_NB):
             os.close(janitor.guard(str(folder)))
         return False
     except OSError:
