@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -73,7 +74,8 @@ def test_a_dead_master_costs_no_rank_and_steps_go_on_without_it(make_job: Make) 
     os.kill(status.master_pid, signal.SIGSTOP)
     reached = len(progress.read_text().splitlines())
     until(lambda: len(progress.read_text().splitlines()) >= reached + 10, 30, "ten steps without a master")
-    os.kill(status.master_pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # on a busy machine its supervisor has missed it first, and killed it
+        os.kill(status.master_pid, signal.SIGKILL)
     until(lambda: of_kind(job, "master_recovered"), 30, "another master")
     after = job.running()
     assert after.epoch == 2
