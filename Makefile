@@ -59,7 +59,7 @@ docs: install ## check the documents against the code, and build the site in sit
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 dist: install ## wheel and sdist of the kernel and of every plugin, in dist/
-	@requirements/dist.sh $(PY) dist
+	@$(PY) requirements/dist.py dist
 
 clean: ## remove .venv, caches and build outputs; keeps runs/ and the prepared model in .cache/
 	rm -rf .venv dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

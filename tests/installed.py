@@ -114,7 +114,7 @@ def make_dist(folder: Path) -> Dist:
         info.mkdir()
         (info / "SOURCES.txt").write_text("stale.py\n")
     before = frozenset(map(str, copy.rglob("*")))
-    done = _run([str(copy / "requirements/dist.sh"), sys.executable, str(folder / "dist")], copy, 280)
+    done = _run([sys.executable, str(copy / "requirements/dist.py"), str(folder / "dist")], copy, 280)
     assert done.returncode == 0, done.stdout + done.stderr
     return Dist(copy, before, folder / "dist")
 

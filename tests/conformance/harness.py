@@ -30,26 +30,40 @@ _MODULE = f"from {__name__} import _COLLECTED\nglobals().update(_COLLECTED)\n"
 class Outcomes:
     """What a run found: for each class the messages of its failing tests by name, and the output of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: Mapping[str, Collection[str]] | None = None) -> None:
+        """`chosen`: the tests to run, by class; None for all."""
+        self._chosen = chosen
         self.failed: dict[str, dict[str, str]] = {}
         self.seen: dict[str, set[str]] = {}
         self.output = ""
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what was not chosen."""
+        if self._chosen is not None:
+            items[:] = [item for item in items if test_of(item.nodeid) in self._chosen[item.nodeid.split("::")[1]]]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a test; one whose fixtures fail counts as failed."""
-        _, cls, test = report.nodeid.split("::")
-        name = test.partition("[")[0]
+        cls, name = report.nodeid.split("::")[1], test_of(report.nodeid)
         self.seen.setdefault(cls, set()).add(name)
         if report.failed:
             self.failed.setdefault(cls, {})[name] = report.longreprtext
 
 
-def outcomes(classes: Mapping[str, type[Any]], *arguments: str) -> Outcomes:
+def test_of(nodeid: str) -> str:
+    """The name of the test, without its parameters."""
+    return nodeid.split("::")[2].partition("[")[0]
+
+
+def outcomes(
+    classes: Mapping[str, type[Any]], *arguments: str, chosen: Mapping[str, Collection[str]] | None = None
+) -> Outcomes:
     """Run conformance classes, each under a name that begins with ``Test``, in a pytest inside of this process.
 
-    `arguments` go to that pytest: ``-k`` to run some of the tests only. Raises `AssertionError` if a class has no test.
+    `arguments` go to that pytest: ``-k`` to run some of the tests only; `chosen` names some by class. Raises
+    `AssertionError` if a class has no test.
     """
-    found = Outcomes()
+    found = Outcomes(chosen)
     with tempfile.TemporaryDirectory() as folder, _collected(classes), redirect_stdout(StringIO()) as output:
         # By this name pytest keeps the module, also after its end.
         file = Path(folder, f"test_conformance_{next(_NUMBERS)}.py")
@@ -73,28 +87,22 @@ def failures(cls: type[Any], *arguments: str) -> set[str]:
 
 def found_in(
     kit: type[Any],
-    broken: Mapping[type[Any], set[str]],
+    broken: Mapping[type[Any], Collection[str]],
     *,
-    only: Collection[str] = (),
-    where_expected: Collection[str] = (),
-    never: Collection[str] = (),
+    all_tests: bool = False,
+    but: Collection[str] = (),
     **attributes: Any,
 ) -> Findings:
     """Run the class `kit` on each plugin of `broken`, which has the names of the tests that are expected to fail.
 
-    All tests of the kind run, or `only` some; those of `where_expected`, which take long, for the plugins that they are
-    expected to fail for, and those of `never` not at all. `attributes` are set in the test classes.
+    Those run; with `all_tests` also all others of the kind, but those that `but` names, which take long. `attributes`
+    are set in the test classes.
     """
     classes = {f"Test{p.__name__}": type(f"Test{p.__name__}", (kit,), {"plugin": p, **attributes}) for p in broken}
-    chosen = " or ".join(sorted(only or own_tests(kit) - {*never, *where_expected}))
-    runs = [outcomes(classes, "-k", chosen)]
-    for name in where_expected:
-        some = {f"Test{plugin.__name__}" for plugin, expected in broken.items() if name in expected}
-        runs.append(outcomes({cls: classes[cls] for cls in some}, "-k", name))
-    return {
-        plugin: {k: v for run in runs for k, v in run.failed.get(f"Test{plugin.__name__}", {}).items()}
-        for plugin in broken
-    }
+    others = own_tests(kit) - {*but} if all_tests else set()
+    chosen = {f"Test{plugin.__name__}": {*expected, *others} for plugin, expected in broken.items()}
+    failed = outcomes(classes, chosen=chosen).failed
+    return {plugin: failed.get(f"Test{plugin.__name__}", {}) for plugin in broken}
 
 
 def own_tests(kit: type[Any]) -> set[str]:

@@ -11,28 +11,30 @@ from rolemesh.plugins import manager
 from rolemesh_testing import FailoverConformance
 
 LARGE = "test_it_answers_in_time_for_ten_thousand_ranks"
+WRONG = {broken: expected for broken, expected in BROKEN.items() if broken is not Slow}
 
 
 @pytest.fixture(scope="module")
 def findings() -> Findings:
-    return found_in(
-        FailoverConformance,
-        {broken: expected for broken, expected in BROKEN.items() if broken is not Slow},
-        where_expected={"test_another_process_has_the_same_answer", LARGE},
-        examples=25,
-        simplify=False,
-    )
+    return found_in(FailoverConformance, WRONG, examples=25, simplify=False)
 
 
-@pytest.mark.parametrize("broken", [each for each in BROKEN if each is not Slow], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("broken", WRONG, ids=lambda cls: cls.__name__)
 def test_what_is_wrong_with_a_level_is_found(broken: type[FailoverLevel], findings: Findings) -> None:
     assert findings[broken].keys() == BROKEN[broken], findings[broken]
 
 
 def test_a_level_that_is_too_slow_for_large_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "LIMITS_S", {"recover": 1.0, "diagnose": 1.0})
-    found = found_in(FailoverConformance, {Slow: {LARGE}}, only={LARGE})
+    found = found_in(FailoverConformance, {Slow: {LARGE}})
     assert "has not come back from its hook 'recover' within 1 s" in found[Slow][LARGE]
+
+
+@pytest.mark.soak
+def test_nothing_else_is_found() -> None:
+    slow = {"test_another_process_has_the_same_answer", LARGE}
+    found = found_in(FailoverConformance, WRONG, all_tests=True, but=slow, examples=25, simplify=False)
+    assert {broken: failed.keys() for broken, failed in found.items()} == WRONG
 
 
 def test_there_is_a_broken_level_for_each_standard_test() -> None:

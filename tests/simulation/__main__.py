@@ -1,6 +1,7 @@
 """``python -m tests.simulation SEED [FAMILY]``: play one schedule again, with everything that happens in it.
 
 ``python -m tests.simulation FIRST-LAST [FAMILY]`` plays many and prints those in which an invariant does not hold.
+``python -m tests.simulation first`` finds the schedule that shows each mutation first (`tests.simulation.first`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,16 @@ import sys
 import time
 from collections import Counter
 
+from tests.simulation.first import find_first
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import run_many, run_seed
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["first"]:
+        missed = find_first(MUTATIONS)
+        print("\n".join(f"no schedule shows: {name}" for name in missed))
+        return 1 if missed else 0
     family = arguments[1] if len(arguments) > 1 else ""
     first, dash, last = arguments[0].partition("-")
     if not dash:

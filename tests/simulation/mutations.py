@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from tests.simulation.backend import Backend
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
+from tests.simulation.run import run_seed
 from tests.simulation.sharing import Mates
 
 from rolemesh.api.failures import Failure
@@ -72,14 +74,24 @@ apply = importlib.import_module("rolemesh_durable.protocol.master.apply")
 
 
 class Mutation(NamedTuple):
-    """A fault: what it is, the invariant that catches it, in which family it shows, and how it is put in. `first`: the
-    schedule with which the search for one that shows it begins, where it would come late."""
+    """A fault: what it is, the invariant that catches it, in which family it shows, and how it is put in."""
 
     name: str
     invariant: str
     family: str
     apply: Callable[[], Any]
-    first: int = 0
+
+    def search(self, first: int, schedules: int) -> tuple[int | None, Counter[str]]:
+        """Play so many schedules, from `first` on, until the invariant is broken in one: which one, and what is broken
+        in those before it."""
+        seen: Counter[str] = Counter()
+        with self.apply():
+            for seed in range(first, first + schedules):
+                broken = run_seed(seed, family=self.family).broken
+                if broken.startswith(self.invariant):
+                    return seed, seen
+                seen[broken.partition(":")[0]] += 1
+        return None, seen
 
 
 def _no_epoch_fence(original: Any) -> Any:
@@ -693,7 +705,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
              lambda: patch.object(sharing, "FirstChoice", partial(_first_anew, FirstChoice))),
     Mutation("a restarted rank has forgotten what it had taken", "no row comes twice", "shared first",
-             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice)), 980),
+             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice))),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
     Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
@@ -715,17 +727,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("neighbours are told of ranks of a layout that they have not taken up", "one layout a step", "resize",
              method(Wiring, "turn", _tells_at_once)),
     Mutation("a role gives up all ranks that it can do without", "nobody gives up ranks that have a place", "shrink",
-             method(ShrinkLevel, "recover", _to_the_least), 390),
+             method(ShrinkLevel, "recover", _to_the_least)),
     Mutation("a role gives up more ranks than it can do without, and nobody looks",
              "a role has no fewer ranks than its least", "shrink", lambda: all_of(
                  method(ShrinkLevel, "recover", _below_the_least)(),
-                 patch.object(machine, "refusal", lambda *asked: "")), 70),
+                 patch.object(machine, "refusal", lambda *asked: ""))),
     Mutation("failures of a plan that fails escalate together, from the lowest level", "the job ends as it must",
-             "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated)), 220),
+             "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated))),
     Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
-             method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False), 12885),
+             method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False)),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
-             method(CarryingOut, "_change_layout", _resize_goes_on), 45),
+             method(CarryingOut, "_change_layout", _resize_goes_on)),
     Mutation("a recovery gives a role what it may not have", "a role has no more than it may have", "memory",
              lambda: all_of(patch.object(MoreMemoryLevel, "recover", _without_limit(MoreMemoryLevel.recover)),
                             patch.object(ladder, "_exceeds", lambda wanted, view: ""))),
@@ -748,7 +760,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
              "versions shared", lambda: all_of(
                  method(Mates, "__init__", _makes_again)(),
-                 method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)()), 400),
+                 method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)())),
     Mutation("items are seen as they are made", "all consumers of a value agree", "versions shared",
              lambda: patch.object(sharing, "Varying", _Seen)),
     Mutation("a step takes a value that is older than its edge allows", "a bounded lag is kept", "calm",
@@ -766,27 +778,27 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: all_of(method(CarryingOut, "answered", _any_answer)(),
                           method(SimMaster, "_replan", _takes_its_time)())),
     Mutation("an agent does not know how far the last one has let its ranks run", "all end with one step", "finish",
-             method(AgentMachine, "__init__", _grants_are_forgotten), 1_700),
+             method(AgentMachine, "__init__", _grants_are_forgotten)),
     Mutation("an agent obeys masters of older epochs", "one epoch acts", "master",
              method(AgentMachine, "handle", _no_epoch_fence)),
     Mutation("what is finished counts as safe", "what is committed can be restored", "storm",
              method(Progress, "_commit", _commit_what_is_finished)),
     Mutation("a restored rank counts as safe at once, without a replica", "what is committed can be restored",
-             "process", method(CarryingOut, "_launch", _restored_is_safe), 127),
+             "process", method(CarryingOut, "_launch", _restored_is_safe)),
     Mutation("a consumer takes the last value of a restarted producer again", "the state is the undisturbed run's",
-             "process", method(InEdgeState, "restart_source", _duplicates_are_taken), 141),
+             "process", method(InEdgeState, "restart_source", _duplicates_are_taken)),
     Mutation("a consumer takes a value again, and only the shards are counted", "each shard once", "process",
              lambda: all_of(method(InEdgeState, "restart_source", _duplicates_are_taken)(),
-                          _without("_as_undisturbed", "final_state")), 141),
+                          _without("_as_undisturbed", "final_state"))),
     Mutation("a consumer asks one step too late", "no deadlock", "process",
              method(InEdgeState, "restart_source", _asks_too_late)),
     Mutation("values are held for one step less", "asks are answered", "storm",
-             lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of)), 65),
+             lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of))),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
              method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "process",
              lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
-                          method(CarryingOut, "_gone", _does_not_wait_for_the_dead)()), 190),
+                          method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
     Mutation("ranks are restored from the oldest snapshot they have", "nothing is restored before the commit",
              "storm", lambda: patch.object(
                  carrying_out, "resume_points", _old_snapshots_do(carrying_out.resume_points))),
@@ -794,7 +806,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(
                  carrying_out, "resume_points", _restores_what_is_not_there(carrying_out.resume_points))),
     Mutation("the job goes back to the beginning whatever is on disk", "rolled back to what is whole", "all",
-             method(Coordinator, "answered", _goes_back_too_far), 640),
+             method(Coordinator, "answered", _goes_back_too_far)),
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
              lambda: all_of(patch.object(JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
@@ -882,7 +894,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",
              method(Barrier, "heard", _goes_in_untold)),
     Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
-             lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1), 320),
+             lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",
              lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",

@@ -1,0 +1,39 @@
+"""Which schedule shows a mutation first: where that comes late, the search for it begins there.
+
+``python -m tests.simulation first`` finds them and writes them to ``first.json``: run it when the protocol, or
+what a schedule draws, has changed. Where one has moved, the tests take longer, and still find it or fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.simulation.mutations import Mutation
+
+__all__ = ["find_first", "first_schedules"]
+
+FILE = Path(__file__).parent / "first.json"
+SOON = 8
+"""Where it comes among so many, the search begins with the first schedule."""
+MOST = 30_000
+
+
+def first_schedules() -> dict[str, int]:
+    """By the names of mutations."""
+    found: dict[str, int] = json.loads(FILE.read_text())
+    return found
+
+
+def find_first(mutations: Sequence[Mutation]) -> list[str]:
+    """Write them down. Returns the names of those that none shows."""
+    firsts, missed = {}, []
+    for mutation in mutations:
+        first, _ = mutation.search(0, MOST)
+        if first is None:
+            missed.append(mutation.name)
+        elif first >= SOON:
+            firsts[mutation.name] = first
+    FILE.write_text(json.dumps(firsts, indent=1, sort_keys=True) + "\n")
+    return missed
