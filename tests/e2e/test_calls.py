@@ -144,7 +144,12 @@ def all_calls() -> set[str]:
 
 @pytest.mark.parametrize(
     ("die", "who"),
-    [((), ""), (("agent", 1, 7), "agent"), (("box", 2, 40), "box"), (("both", 0, 0), "both")],
+    [
+        ((), ""),
+        pytest.param(("agent", 1, 7), "agent", marks=pytest.mark.soak),
+        pytest.param(("box", 2, 40), "box", marks=pytest.mark.soak),
+        (("both", 0, 0), "both"),
+    ],
     ids=["nobody", "a caller", "a callee", "a caller and a callee"],
 )
 def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die: tuple[object, ...], who: str) -> None:

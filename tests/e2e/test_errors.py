@@ -297,17 +297,17 @@ DIES_ONCE = "if self.ctx.generation == 0 and self.ctx.step == 1:\n    os._exit(9
     ("hook", "body"),
     [
         ("recover", "raise KeyError('no plan')"),
-        ("recover", "while True: time.sleep(1)"),
+        pytest.param("recover", "while True: time.sleep(1)", marks=pytest.mark.soak),
         ("recover", "while True: pass"),
-        ("recover", "return {'restart': 'all'}"),
+        pytest.param("recover", "return {'restart': 'all'}", marks=pytest.mark.soak),
         ("recover", "return RecoveryPlan('odd', restart='maker', reason=7)"),
-        ("recover", "return RecoveryPlan('odd', restart=((1, 'maker'),))"),
+        pytest.param("recover", "return RecoveryPlan('odd', restart=((1, 'maker'),))", marks=pytest.mark.soak),
         ("recover", "return RecoveryPlan('odd', restart=(('nobody', 5),), avoid=('nowhere',))"),
-        ("recover", "return RecoveryPlan('odd', restart=(), source='moon')"),
+        pytest.param("recover", "return RecoveryPlan('odd', restart=(), source='moon')", marks=pytest.mark.soak),
         ("recover", "import sys; sys.exit(1)"),
         ("diagnose", "while True: time.sleep(1)"),
         ("diagnose", "return 'software'"),
-        ("diagnose", "return Verdict('ghost', 3)"),
+        pytest.param("diagnose", "return Verdict('ghost', 3)", marks=pytest.mark.soak),
     ],
 )
 def test_a_level_that_raises_hangs_or_answers_nonsense_costs_the_job_nothing(

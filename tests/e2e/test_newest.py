@@ -151,7 +151,11 @@ def test_the_newest_value_there_is(bounded: Job, where: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    "killed", [("rollout=23",), ("trainer=23",), ("sink=23",), ("rollout=17", "trainer=31", "sink=40")]
+    "killed",
+    [
+        *(pytest.param((one,), marks=pytest.mark.soak) for one in ("rollout=23", "trainer=23", "sink=23")),
+        ("rollout=17", "trainer=31", "sink=40"),
+    ],
 )
 def test_a_restarted_rank_takes_again_what_it_took(bounded: Job, killed: tuple[str, ...]) -> None:
     roles = (each.partition("=")[::2] for each in killed)

@@ -163,7 +163,7 @@ def check(job: Job, *args: str) -> None:
     assert job.result()["recoveries"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", [(), STREAM, BY_DEMAND, GROUP], ids=["small", "streams", "by demand", "group"])
 def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how: tuple[str, ...], seed: int) -> None:
     # The group of a zygote or an agent that dies starts again as a whole: hit its ranks.
