@@ -85,9 +85,9 @@ class SnapshotsSpec(_Strict):
     """Default: on where the failover ladder is not empty."""
     every: int = Field(default=1, ge=1)
     """Steps between snapshots in shared memory."""
-    every_s: float = Field(default=0.1, ge=0)
-    """Short steps go without one for so long at most."""
-    persist_every: int = Field(default=10, ge=1)
+    every_s: float | None = Field(default=None, ge=0)
+    """Steps go without one for so long at most."""
+    persist_every: int | None = Field(default=None, ge=1)
     """Steps between snapshots on disk."""
     keep: int = Field(default=2, ge=1)
     """Persisted snapshots to keep."""
@@ -207,7 +207,7 @@ class JobSpec(_Strict):
     plugins: dict[str, list[Named]] = Field(default_factory=dict)
     """Plugins of kinds that other distributions declare, by the kind's name."""
     grant: int | None = Field(default=None, ge=1)
-    """K: steps that ranks may run ahead of the last commit. Default: what takes them some seconds."""
+    """K: steps that ranks may run ahead of what all have finished. Default: what takes them some seconds."""
     state: str = "sqlite"
     """The journal: 'sqlite' (in the run's folder) or a database's URL."""
     lease_s: float = Field(default=10.0, gt=0)

@@ -82,10 +82,8 @@ def test_ranks_that_become_slow_are_soon_granted_little() -> None:
     assert job.run(15.0, 0.1) == 2 * 2, "what its edge can carry"
 
 
-def test_keys_are_limits_and_what_edges_and_snapshots_need_is_granted() -> None:
+def test_keys_are_limits_and_what_edges_need_is_granted() -> None:
     assert Job(sizes(grant=3)).run(5.0, 1000) == 3
-    assert Job(sizes(grant=3, snapshots=SnapshotPlan(True, every=10))).run(5.0, 1000) == 20
-    assert Job(sizes(snapshots=SnapshotPlan(True, every=50))).run(20.0, 0.01) == 100
     assert Job(sizes(credits=64)).run(20.0, 0.01) == 128
 
 

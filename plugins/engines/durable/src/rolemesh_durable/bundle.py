@@ -80,7 +80,9 @@ def snapshot_plan(job: JobFile, *, resumes: bool) -> SnapshotPlan:
     """When ranks write their state: by default, where somebody might restart them, or has."""
     spec = job.spec.snapshots
     enabled = bool(job.spec.failover) or resumes if spec.enabled is None else spec.enabled
-    return SnapshotPlan(enabled, spec.every, spec.persist_every, spec.keep, spec.replicas, spec.every_s)
+    named = {} if spec.persist_every is None else {"persist_every": spec.persist_every, "paced": False}
+    plan = SnapshotPlan(enabled, spec.every, keep=spec.keep, replicas=spec.replicas, every_s=spec.every_s, paced=True)
+    return msgspec.structs.replace(plan, **named)
 
 
 def bundle_job(

@@ -25,7 +25,8 @@ def known(steps: int) -> int | None:
 class SnapshotPlan(msgspec.Struct, frozen=True):
     """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one.
 
-    Some of those may be left out for `every_s` seconds, where steps are short (`rolemesh_durable.protocol.owing`).
+    Some of those may be left out, for `every_s` seconds at most if it is given (`rolemesh_durable.protocol.owing`), and
+    with `paced` also some of those that go to disk, every `persist_every` steps.
     """
 
     enabled: bool = False
@@ -33,7 +34,8 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
     persist_every: int = 10
     keep: int = 2
     replicas: int = 0
-    every_s: float = 0.1
+    every_s: float | None = None
+    paced: bool = False
 
     def due(self, step: int, steps: int) -> bool:
         """Whether ranks write a snapshot after `step` of `steps` steps."""

@@ -209,7 +209,8 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     which is journalled; `last` is the step with which it does, once that is decided. `away`: of the roles that are
     called, the ranks that are dead, with the generation up to which they are. The job has `layout`, which is to change
     after step `pause`, of which a snapshot is to be persisted; or ranks leave a node then. `draining` are nodes that
-    are to be without ranks, and how many seconds are left to each. Nothing but `groups` goes back, except where
+    are to be without ranks, and how many seconds are left to each. Failures are `failures_s` apart, as a power of two;
+    0 as long as there was none. Nothing but `groups` goes back, except where
     `timeline` (see `Launch`) goes on.
     """
 
@@ -226,6 +227,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     pause: int = -1
     layout: Layout = Layout()
     draining: dict[str, float] = {}
+    failures_s: float = 0.0
 
     def after(self, known: Watermarks | None) -> Watermarks:
         """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from os import statvfs
@@ -14,6 +15,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.owing import apart_s, must_persist
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.call_start import Admission
@@ -27,8 +29,15 @@ from rolemesh_durable.rank.takeover import Inheritance
 __all__ = ["Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
-PAUSES = 100
-"""Where steps are short, this many times what a snapshot has taken passes before the next one."""
+WARM = 2
+"""The first snapshots write to memory that was never used, and say little of what later ones take:"""
+COLD = 10
+"""so much longer, about."""
+LAST = 4
+"""Of so many the shortest counts: the others had to share the processor."""
+SHORT_S = 0.1
+"""Snapshots that are closer than this cost so little that none is left out that goes to disk. A rank that waits takes
+what it owes after as long, or after as long as that takes."""
 SLACK = 32
 """Between two snapshots, what is kept for consumers grows by at most such a part of what may be kept, and of shared
 memory."""
@@ -82,7 +91,9 @@ class Boundary:
         self._group, self._inherited, self._admission = group, inherited, admission
         self._shortage, self._control, self._barrier = shortage, control, barrier
         self._resent = False
-        self._owes, self._not_before, self._longest_ns = owes, 0, int(plan.every_s * 1e9)
+        self._owes, self._taken, self._taken_step, self._taken_ns = owes, 0, -1, 0
+        self._pauses: deque[int] = deque(maxlen=LAST)
+        self._apart_ns = self._pause_ns = 0
         where = statvfs(ports.endpoint.pool.directory)
         self._slack = min(ports.retention_bytes, where.f_blocks * where.f_frsize) // SLACK
         self._most = -1
@@ -119,9 +130,7 @@ class Boundary:
         """
         if not self._owes:
             return False
-        if (self._barrier is None or self._barrier.keeps) and (
-            monotonic_ns() >= self._not_before or (persist and outlasting((*self._pins, step)) == step)
-        ):
+        if (self._barrier is None or self._barrier.keeps) and self._is_time(step, persist):
             return False
         ports = self._ports
         kept = ports.kept_bytes
@@ -136,13 +145,31 @@ class Boundary:
             out.admitted = step + 1
         return True
 
+    def _is_time(self, step: int, persist: bool) -> bool:
+        """Whether the snapshot of `step` is not to be left out, for the time that has passed, or as one of those that
+        go to disk."""
+        passed = monotonic_ns() - self._taken_ns
+        if passed >= self._apart_ns:
+            return True
+        if not persist or outlasting((*self._pins, step)) != step:
+            return False
+        if not self._plan.paced or self._apart_ns <= SHORT_S * 1e9:
+            return True
+        return must_persist(step, self._plan.persist_every, self._apart_ns * (step - self._taken_step) / max(1, passed))
+
     def settle(self) -> bool:
-        """The rank waits: take the snapshot that it owes, if it is time, or if it waits to be granted more steps.
+        """The rank waits: take the snapshot that it owes, if it is time, if it waits to be granted more steps, or has
+        waited for a while: somebody may wait for the commit of what this one has finished.
 
         Whether it still owes one. In a group it is the keeper that says so to all.
         """
         step, fields, barrier = self.owed, self._status_page.fields, self._barrier
-        due = step >= 0 and (fields[PHASE] == IDLE or monotonic_ns() >= self._not_before)
+        now = monotonic_ns()
+        due = step >= 0 and (
+            fields[PHASE] == IDLE
+            or now - self._taken_ns >= self._apart_ns
+            or now - fields[SINCE_NS] >= max(self._pause_ns, SHORT_S * 1e9)
+        )
         if barrier is not None:
             if due and barrier.keeps:
                 barrier.want(step)
@@ -205,10 +232,17 @@ class Boundary:
         if persist:
             self._persisted = step
             self._pin()
-        now = monotonic_ns()
-        self._not_before = now + min(PAUSES * (now - began), self._longest_ns)
         if self._owes:
+            self._measure(step, began)
             self._most = self._ports.kept_bytes + self._slack
+
+    def _measure(self, step: int, began: int) -> None:
+        """The snapshot of `step` has been taken since `began`."""
+        self._taken_ns, self._taken_step, self._taken = monotonic_ns(), step, self._taken + 1
+        self._pauses.append((self._taken_ns - began) // (COLD if self._taken <= WARM else 1))
+        self._pause_ns = min(self._pauses)
+        failures_s = self._control.advance.failures_s if self._control.advance is not None else 0.0
+        self._apart_ns = int(apart_s(self._pause_ns * 1e-9, self._plan.every_s, failures_s) * 1e9)
 
     def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""

@@ -81,8 +81,16 @@ class Commands:
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
             state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
-            state.pause, state.layout, self._draining(),
+            state.pause, state.layout, self._draining(), self._failures_s(),
         )  # fmt: skip
+
+    def _failures_s(self) -> float:
+        """How far apart the recoveries that are remembered were, in the mean, until now; rounded, since every change is
+        told."""
+        attempts = self._context.state.attempts
+        if not attempts:
+            return 0.0
+        return float(2 ** round(math.log2(max(1.0, (self._context.now - attempts[0].at) / len(attempts)))))
 
     def _draining(self) -> dict[str, float]:
         """How many seconds are left to each node that is to be without ranks."""

@@ -1,4 +1,5 @@
-"""How many steps ranks may run ahead of the last commit: what takes them some seconds, found while they run. Pure."""
+"""How many steps ranks may run ahead of what all have finished: what takes them some seconds, found while they run.
+Pure."""
 
 from __future__ import annotations
 
@@ -24,30 +25,27 @@ class GrantSize:
     """Grows at once when ranks are quick, and shrinks by half in each `LOOK_S` in which they are slow."""
 
     def __init__(self, outline: MasterConfig) -> None:
-        """`outline.grant`, if there is one, is the limit. What edges and snapshots need is granted in any case."""
-        plan = outline.snapshots
-        every, late_s = (2 * plan.every, 2 * plan.every_s) if plan.enabled else (1, 0.0)
-        self._ahead_s = AHEAD_S + late_s
+        """`outline.grant`, if there is one, is the limit. What edges need is granted in any case."""
         ops = outline.graph.ops
         # A producer that may be many values ahead on an edge is not held back by the grant.
         edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
-        self._limit = max(every, UNLIMITED if outline.grant is None else outline.grant)
-        self._least = min(max(LEAST, every, *edges), self._limit)
+        self._limit = UNLIMITED if outline.grant is None else outline.grant
+        self._least = min(max((LEAST, *edges)), self._limit)
         self._size = self._least
         self._since, self._from = -math.inf, -1
 
-    def ahead(self, committed: int, granted: int, now: float) -> int:
-        """So many steps beyond `committed` at time `now` (s), when all up to `granted` have been granted."""
-        if committed < self._from or self._since == -math.inf:  # it has gone back, or just begun
-            self._since, self._from = now, committed
+    def ahead(self, finished: int, granted: int, now: float) -> int:
+        """So many steps beyond `finished` at time `now` (s), when all up to `granted` have been granted."""
+        if finished < self._from or self._since == -math.inf:  # it has gone back, or just begun
+            self._since, self._from = now, finished
         elapsed = now - self._since
-        done = (committed - self._from) / elapsed * self._ahead_s if elapsed > 0 else math.inf
-        if committed >= granted > self._from:  # once: no more may be granted for other reasons
-            self._look(committed, now, min(GROWTH * self._size, max(self._size, GROWTH / 2 * done)))
+        done = (finished - self._from) / elapsed * AHEAD_S if elapsed > 0 else math.inf
+        if finished >= granted > self._from:  # once: no more may be granted for other reasons
+            self._look(finished, now, min(GROWTH * self._size, max(self._size, GROWTH / 2 * done)))
         elif elapsed >= LOOK_S:
-            self._look(committed, now, max(done, self._size // 2))
+            self._look(finished, now, max(done, self._size // 2))
         return self._size
 
-    def _look(self, committed: int, now: float, size: float) -> None:
-        self._since, self._from = now, committed
+    def _look(self, finished: int, now: float, size: float) -> None:
+        self._since, self._from = now, finished
         self._size = min(max(math.ceil(size), self._least), self._limit)

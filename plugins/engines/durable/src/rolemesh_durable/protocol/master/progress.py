@@ -100,14 +100,15 @@ class Progress:
         outline, state = self._context.outline, self._context.state
         if 0 <= state.pause <= self.granted:
             return  # who waits there is not slower for a grant
-        end, committed = state.end, state.committed
-        ahead = self._size.ahead(committed, self.granted, self._context.now)
+        end = state.end
+        finished = min((rank.finished for rank in state.ranks.values()), default=state.committed)
+        ahead = self._size.ahead(finished, self.granted, self._context.now)
         # Ranks keep their lines of metrics in memory until these are written.
         unwritten = max(ahead, LINES_AHEAD) + outline.metrics_every
         end = min(end, state.pause) if state.pause >= 0 else end
-        snapshots = min(end, committed + ahead)
-        until = min(snapshots, self.published + unwritten, self._released)
-        self._limited = until < snapshots
+        able = min(end, finished + ahead)
+        until = min(able, self.published + unwritten, self._released)
+        self._limited = until < able
         if until - self.granted >= max(1, ahead // 2) or until in (end, self._released):
             self.granted = max(self.granted, until)
 
