@@ -757,6 +757,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Agreement, "heard", _own_log_only)),
     Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",
              "versions group", method(sim_rank.SimRank, "_put_together", _seen_before_the_vote)),
+    Mutation("who has used what a group takes back is not looked for", "all consumers of a value agree",
+             "versions group", method(sim_rank.OutEdge, "void", lambda original: lambda self, step: None)),
     Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
              "versions shared", lambda: all_of(
                  method(Mates, "__init__", _makes_again)(),
