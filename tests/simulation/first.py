@@ -27,10 +27,13 @@ def first_schedules() -> dict[str, int]:
 
 
 def find_first(mutations: Sequence[Mutation]) -> list[str]:
-    """Write them down. Returns the names of those that none shows."""
-    firsts, missed = {}, []
+    """Write them down. Returns the names of those that none shows. Where one still comes soon after where it was, it
+    stays there."""
+    known, firsts, missed = first_schedules(), {}, []
     for mutation in mutations:
-        first, _ = mutation.search(0, MOST)
+        first, _ = mutation.search(known.get(mutation.name, 0), SOON)
+        if first is None:
+            first, _ = mutation.search(0, MOST)
         if first is None:
             missed.append(mutation.name)
         elif first >= SOON:

@@ -22,7 +22,7 @@ def out() -> OutEdge:
     activity = SimpleNamespace(always=lambda op: True, consumed=lambda edge, step, steps: step % 2 == 0)
     ports = SimpleNamespace(endpoint=endpoint, log=None, retention=True, activity=activity, ways=[], steps=100)
     edge = Edge(0, 0, 1, "rows", Split(), Broadcast())
-    return OutEdge(cast(Any, ports), edge, "sink", [(cast(Any, None), (0, 1))], hold=1)
+    return OutEdge(cast("Any", ports), edge, "sink", [(cast("Any", None), (0, 1))], hold=1)
 
 
 def test_who_has_used_it_before_is_named(out: OutEdge) -> None:
