@@ -33,7 +33,7 @@ if is_cpu_build():
 else:
     from vllm.v1.worker.gpu_worker import Worker as _PlatformWorker
 
-__all__ = ["RankExecutor", "RankWorker", "WorkerDiedError", "several_processes"]
+__all__ = ["RankExecutor", "RankWorker", "several_processes"]
 
 PR_SET_PDEATHSIG = 1
 DEATH_S = 0.2
@@ -46,10 +46,6 @@ os.setsid()
 from multiprocessing.resource_tracker import main
 main(int(sys.argv[1]))
 """
-
-
-class WorkerDiedError(RuntimeError):
-    """A process of the engine is dead, and the engine with it."""
 
 
 class RankWorker(_PlatformWorker):  # type: ignore[misc]
@@ -103,7 +99,7 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
 
     @contextmanager
     def deaths_named(self) -> Iterator[None]:
-        """Errors in here that a worker's death has caused become a `WorkerDiedError` that names it."""
+        """Errors in here that a worker's death has caused become a `RuntimeError` that names it."""
         try:
             yield
         except Exception as error:
@@ -112,17 +108,8 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
                 connection.wait([worker.proc.sentinel for worker in workers], DEATH_S)
                 self._note_deaths([worker.proc for worker in workers])
             if self._dead:
-                raise WorkerDiedError(self._dead) from error
+                raise RuntimeError(self._dead) from error
             raise
-
-    def shutdown(self) -> None:
-        """End the workers; their queues, which they cannot remove any more, go with them."""
-        queues = [worker.worker_response_mq for worker in getattr(self, "workers", None) or []]
-        memory = [queue.buffer.shared_memory for queue in queues if queue is not None]
-        super().shutdown()
-        for segment in memory:
-            with suppress(FileNotFoundError):
-                segment.unlink()
 
     def _ensure_worker_termination(self, worker_procs: list[BaseProcess]) -> None:
         """Instead of asking them to end: one whose mate is dead may spin in a collective for good."""
