@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from tests.e2e.harness import Job, leftovers, until
 
+from rolemesh_vllm.buckets import BUCKET_BYTES
+
 TWO = {"max_model_len": 128, "kv_cache_memory_bytes": 8 << 20, "tensor_parallel_size": 2}
 
 ROLES = '''
@@ -75,7 +77,7 @@ def rollout(job):
 JOB = """
 name: tensor
 flow: flow.py:rollout
-steps: 8
+steps: 12
 seed: 7
 roles:
   data: {{use: function, options: {{target: "roles.py:Data"}}, resources: {{cpu: 0}}}}
@@ -167,17 +169,36 @@ def test_outputs_are_those_of_an_engine_of_one_process(make_rank: Callable[..., 
 
 
 @pytest.mark.soak
-def test_weights_in_many_buckets_and_adapters_arrive(
-    make_rank: Callable[..., Any], prompts: Any, adapters: Any
+def test_weights_that_take_several_buckets_and_adapters_arrive(
+    make_rank: Callable[..., Any], tmp_path: Path, tiny_model: Path, prompts: Any, greedy: Any, adapters: Any
 ) -> None:
-    one = make_rank("VLLMWorkload", max_tokens=8)
-    two = make_rank("VLLMWorkload", max_tokens=8, engine=TWO)
-    one.ready()
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path / "large"
+    shutil.copytree(tiny_model, folder)
+    config = LlamaConfig.from_pretrained(folder)
+    config.num_hidden_layers, config.intermediate_size = 12, 16384  # a layer has 12.6 MB
+    LlamaForCausalLM(config).save_pretrained(folder)
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(config).float().eval()
+    weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    assert sum(array.nbytes for array in weights.values()) > 2 * BUCKET_BYTES
+    two = make_rank("VLLMWorkload", model=str(folder), max_tokens=8, engine=TWO)
     two.ready()
-    for seed in (0, 1):
-        for rank in (one, two):
-            rank.call("load_weights", adapters(4, seed))
-        assert ids(two.call("evaluate", prompts(4))[0]) == ids(one.call("evaluate", prompts(4))[0])
+    two.call("load_weights", weights)
+    out, _ = two.call("evaluate", prompts(3))
+    assert ids(out) == [greedy(model, row, 8) for row in out["prompt_ids"]]
+    given = {name: a for name, a in adapters(4, 1).items() if "down_proj" not in name}
+    two.call("load_weights", given)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    name = "model.layers.0.self_attn.q_proj"
+    up, down = (torch.from_numpy(given[f"{name}.lora_{half}.weight"]) for half in "BA")
+    model.get_submodule(name).weight.data += 2.0 * up @ down
+    out, _ = two.call("evaluate", prompts(3))
+    assert ids(out) == [greedy(model, row, 8) for row in out["prompt_ids"]]
 
 
 @pytest.mark.soak
@@ -247,10 +268,12 @@ def job(tmp_path: Path, tiny_model: Path) -> Iterator[Job]:
 @pytest.mark.timeout(600)
 def test_jobs_whose_workers_and_ranks_are_killed_end_as_the_undisturbed_one(job: Job) -> None:
     memory = shared_memory()
-    assert job.run(timeout=200).returncode == 0
-    expected = [line["records"] for line in job.metrics()]
-    assert [line["versions"] for line in expected] == [[step] * 8 for step in range(8)]
-    process = job.start("--force")
+    calm = Job(job.folder, "calm", job.backend)
+    done = calm.run("name=calm", timeout=200)
+    assert done.returncode == 0, done.stdout
+    expected = [line["records"] for line in calm.metrics()]
+    assert [line["versions"] for line in expected] == [[step] * 8 for step in range(12)]
+    process = job.start()
     pid, workers = running(job, 1)
     os.kill(max(workers), signal.SIGKILL)
     again = until(lambda: successor(job, pid), 120, "the rank whose worker was killed is back")
@@ -259,10 +282,12 @@ def test_jobs_whose_workers_and_ranks_are_killed_end_as_the_undisturbed_one(job:
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
     assert [line["records"] for line in job.metrics()] == expected
-    events = [event for event in job.events() if event["kind"] == "recovery_launched"]
-    assert len(events) == 2
-    assert "VllmWorker" in (job.run_dir / "events.jsonl").read_text()
-    assert more
+    failures = [event["data"]["failure"] for event in job.events() if event["kind"] == "failure"]
+    assert [failure["cause"] for failure in failures] == ["exception", "signal"]
+    assert (
+        f"Worker proc VllmWorker-{sorted(workers).index(max(workers))} (pid {max(workers)})" in failures[0]["message"]
+    )
+    assert len(more) == 2
     nothing_left(seen | {pid, again}, memory)
 
 

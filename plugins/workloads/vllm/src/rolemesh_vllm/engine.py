@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_emb
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, prompt_column
-from rolemesh_vllm.workers import RankExecutor, several_processes
+from rolemesh_vllm.workers import RankExecutor, several_processes, without_reload_warnings
 
 __all__ = ["Engine", "as_tensor", "completion", "sampling"]
 
@@ -60,9 +59,7 @@ class Engine:
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
-        # Each update warns about layers that have no weights, e.g. rotary embeddings; `load` checks all names itself.
-        # This must follow LLM(), which configures logging again.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+        without_reload_warnings()
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
         executor = self.llm.llm_engine.model_executor
         self._workers = executor if isinstance(executor, RankExecutor) else None

@@ -8,6 +8,7 @@ Python's resource tracker removes it.
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -33,7 +34,7 @@ if is_cpu_build():
 else:
     from vllm.v1.worker.gpu_worker import Worker as _PlatformWorker
 
-__all__ = ["RankExecutor", "RankWorker", "several_processes"]
+__all__ = ["RankExecutor", "RankWorker", "several_processes", "without_reload_warnings"]
 
 PR_SET_PDEATHSIG = 1
 DEATH_S = 0.2
@@ -70,6 +71,7 @@ class RankWorker(_PlatformWorker):  # type: ignore[misc]
 
     def begin_weights(self) -> None:
         """New weights of the whole model come, in buckets."""
+        without_reload_warnings()
         with set_current_vllm_config(self.vllm_config):
             initialize_layerwise_reload(self.model_runner.get_model())
 
@@ -103,10 +105,8 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
         try:
             yield
         except Exception as error:
-            if not self._dead and not getattr(self, "shutting_down", False):
-                workers = getattr(self, "workers", None) or []
-                connection.wait([worker.proc.sentinel for worker in workers], DEATH_S)
-                self._note_deaths([worker.proc for worker in workers])
+            if not getattr(self, "shutting_down", False):
+                self._note_deaths([worker.proc for worker in getattr(self, "workers", None) or []], DEATH_S)
             if self._dead:
                 raise RuntimeError(self._dead) from error
             raise
@@ -119,13 +119,16 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
         for process in worker_procs:
             process.join()
 
-    def _note_deaths(self, processes: list[BaseProcess]) -> None:
+    def _note_deaths(self, processes: list[BaseProcess], wait_s: float = 0.0) -> None:
+        gone = connection.wait([process.sentinel for process in processes], wait_s)
+        dying = [process for process in processes if process.sentinel in gone]
+        for process in dying:
+            process.join()  # what is still closing its files has no exit code yet
         dead = [
             # Worded as vLLM does, for whoever judges failures by their texts.
             f"Worker proc {process.name} (pid {process.pid}), one of the engine's {len(processes)}, died unexpectedly: "
             + _how(process.exitcode)
-            for process in processes
-            if process.exitcode is not None
+            for process in dying
         ]
         self._dead = self._dead or "; ".join(dead)
 
@@ -146,6 +149,14 @@ def several_processes() -> dict[str, Any]:
     }
 
 
+def without_reload_warnings() -> None:
+    """Each update warns about layers that have no weights, e.g. rotary embeddings; `Engine.load` checks all names.
+
+    This must follow the making of an engine or worker, which configures logging again.
+    """
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
 def _let_go_of_sockets() -> None:
     """What a fork has inherited of the rank's connections ends when the rank closes them. The descriptors stay taken:
     objects that nobody uses here may still close them."""
@@ -157,8 +168,8 @@ def _let_go_of_sockets() -> None:
     os.close(nowhere)
 
 
-def _how(code: int) -> str:
-    if code >= 0:
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
         return f"exit code {code}; its last lines in this rank's log say why"
     name = signal.Signals(-code).name
     hint = " (nobody here sent it: out of memory, or somebody else)" if -code == signal.SIGKILL else ""
