@@ -97,9 +97,8 @@ def check_engine(
             hint = close if close.startswith("did you mean") else "see `vllm serve --help=all` for the engine arguments"
             errors.append(OptionsError(f"vllm has no engine argument {name!r}", where=where, remedy=hint))
         elif name in single and value != 1:
-            errors.append(
-                OptionsError(f"this workload's engine is not spread by {name}", where=where, remedy=single[name])
-            )
+            message = f"this workload's engine cannot be spread by {name}"
+            errors.append(OptionsError(message, where=where, remedy=single[name]))
     length = engine.get("max_model_len")
     if isinstance(length, int) and length <= max_tokens:
         errors.append(
@@ -117,13 +116,13 @@ def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError
     parts = engine.get(TENSOR_PARALLEL, 1)
     where = f"engine.{TENSOR_PARALLEL}"
     if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-        return [OptionsError(f"{TENSOR_PARALLEL} is {parts!r}", where=where, remedy="give a whole number from 1")]
+        return [OptionsError(f"tensor_parallel_size is {parts!r}", where=where, remedy="give a whole number from 1")]
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     heads = config.get("text_config", config).get("num_attention_heads")
     if not isinstance(heads, int) or heads % parts == 0:
         return []
     fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-    message = f"the model's {heads} attention heads cannot be shared out by {TENSOR_PARALLEL} {parts}"
+    message = f"the model's {heads} attention heads cannot be shared out by tensor_parallel_size {parts}"
     return [OptionsError(message, where=where, remedy=f"take one of {fits}")]
 
 

@@ -99,7 +99,7 @@ class EngineWorkload(Workload):
         parts = ctx.options.engine.get(TENSOR_PARALLEL, 1)
         if not is_cpu_build() and len(ctx.gpus) < parts and parts > 1:
             raise OptionsError(
-                f"{TENSOR_PARALLEL} {parts} needs as many GPUs, and the rank has {len(ctx.gpus)}",
+                f"tensor_parallel_size {parts} needs as many GPUs, and the rank has {len(ctx.gpus)}",
                 where=f"roles.{ctx.role}.options.engine.{TENSOR_PARALLEL}",
                 remedy=f"set roles.{ctx.role}.resources.gpu to {parts}",
             )
