@@ -96,9 +96,7 @@ def test_a_rank_with_fewer_gpus_than_parts_says_how_many_to_ask_for(
 
 @pytest.mark.parametrize("name", ["distributed_executor_backend", "worker_cls"])
 def test_where_the_parts_live_is_the_workloads_business(tiny_model: Path, name: str) -> None:
-    with pytest.raises(
-        OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"
-    ):
+    with pytest.raises(OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"):
         check(tiny_model, **{name: "mp"})
 
 
