@@ -169,7 +169,9 @@ def _let_go_of_sockets() -> None:
 
 
 def _how(code: int | None) -> str:
-    if code is None or code >= 0:
+    if code is None:
+        return "this process has not seen how"
+    if code >= 0:
         return f"exit code {code}; its last lines in this rank's log say why"
     name = signal.Signals(-code).name
     hint = " (nobody here sent it: out of memory, or somebody else)" if -code == signal.SIGKILL else ""
