@@ -95,6 +95,17 @@ def make_weights(seed: int, version: int) -> tuple[Any, dict[str, Any]]:
     return model, weights | {"__version__": np.array([version], np.int64)}
 
 
+def make_adapters(rank: int, seed: int) -> dict[str, Any]:
+    """Of one layer's query and another's down projection, as a trainer with `lora` gives them."""
+    rng = np.random.default_rng(seed)
+    shapes = {"model.layers.0.self_attn.q_proj": (64, 64), "model.layers.1.mlp.down_proj": (64, 128)}
+    found: dict[str, Any] = {"__version__": np.array([4], np.int64), "__lora_scaling__": np.array([2.0], np.float32)}
+    for name, (rows, columns) in shapes.items():
+        found[f"{name}.lora_A.weight"] = rng.normal(size=(rank, columns)).astype(np.float32)
+        found[f"{name}.lora_B.weight"] = rng.normal(size=(rows, rank), scale=0.3).astype(np.float32)
+    return found
+
+
 def make_prompts(rows: int, first: int = 0) -> Batch:
     """`rows` chats of different lengths; row i's words depend on `first` + i only."""
     messages = []
@@ -142,6 +153,11 @@ def greedy() -> Callable[..., list[int]]:
 
 
 @pytest.fixture(scope="session")
+def adapters() -> Callable[..., dict[str, Any]]:
+    return make_adapters
+
+
+@pytest.fixture(scope="session")
 def rollout(make_context: Callable[..., RankContext[Any]]) -> Iterator[VLLMWorkload]:
     """A workload with a living engine; tests may load other weights and change the step."""
     import torch
@@ -161,7 +177,8 @@ class Rank:
         self._listener = Listener(family="AF_UNIX")
         env = os.environ | dict(getattr(rolemesh_vllm, name).env) | {"OMP_NUM_THREADS": "1"}
         script = Path(__file__).with_name("rank_process.py")
-        self.process = subprocess.Popen([sys.executable, str(script), str(self._listener.address)], env=env)
+        command = [sys.executable, str(script), str(self._listener.address)]
+        self.process = subprocess.Popen(command, env=env, start_new_session=True)
         self._connection = self._listener.accept()
         self._connection.send((name, options, 7))
 
@@ -171,8 +188,17 @@ class Rank:
 
     def call(self, operator: str, *args: Any, step: int = 0) -> tuple[Any, dict[str, float]]:
         """What the operator returns, and what it counts."""
+        self.begin(operator, *args, step=step)
+        return self.end()
+
+    def begin(self, operator: str, *args: Any, step: int = 0) -> None:
+        """Ask for a call whose answer `end` waits for."""
         self._connection.send((operator, args, step))
-        return self._answer()
+
+    def end(self) -> tuple[Any, dict[str, float]]:
+        """As `call`, of what was begun."""
+        answer: tuple[Any, dict[str, float]] = self._answer()
+        return answer
 
     def _answer(self) -> Any:
         error, value = self._connection.recv()

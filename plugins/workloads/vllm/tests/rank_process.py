@@ -34,4 +34,5 @@ def main() -> None:
         workload.teardown()
 
 
-main()
+if __name__ == "__main__":
+    main()

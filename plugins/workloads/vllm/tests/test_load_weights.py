@@ -71,19 +71,8 @@ def test_the_given_memory_is_not_kept(rollout: VLLMWorkload, prompts: Any, new_w
     assert rollout.evaluate(prompts(2)) == expected
 
 
-def adapters(rank: int, seed: int) -> dict[str, Any]:
-    """Of one layer's query and another's down projection, as a trainer with `lora` gives them."""
-    rng = np.random.default_rng(seed)
-    shapes = {"model.layers.0.self_attn.q_proj": (64, 64), "model.layers.1.mlp.down_proj": (64, 128)}
-    found: dict[str, Any] = {"__version__": np.array([4], np.int64), "__lora_scaling__": np.array([2.0], np.float32)}
-    for name, (rows, columns) in shapes.items():
-        found[f"{name}.lora_A.weight"] = rng.normal(size=(rank, columns)).astype(np.float32)
-        found[f"{name}.lora_B.weight"] = rng.normal(size=(rows, rank), scale=0.3).astype(np.float32)
-    return found
-
-
 def test_adapters_are_merged_into_the_weights_of_the_folder(
-    rollout: VLLMWorkload, tiny_model: Any, prompts: Any, new_weights: Any, greedy: Any
+    rollout: VLLMWorkload, tiny_model: Any, prompts: Any, new_weights: Any, greedy: Any, adapters: Any
 ) -> None:
     import torch
     from transformers import AutoModelForCausalLM
@@ -104,7 +93,7 @@ def test_adapters_are_merged_into_the_weights_of_the_folder(
         assert found["weight_version"].tolist() == [4] * 3
 
 
-def test_adapters_of_another_model_are_refused(rollout: VLLMWorkload) -> None:
+def test_adapters_of_another_model_are_refused(rollout: VLLMWorkload, adapters: Any) -> None:
     wrong = adapters(4, 0)
     wrong["model.layers.0.self_attn.q_proj.lora_A.weight"] = np.zeros((4, 63), np.float32)
     with pytest.raises(ValueError, match=r"of shape \(4, 63\) does not fit .*q_proj.weight .* is \(64, 64\)"):

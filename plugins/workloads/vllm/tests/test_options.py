@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError, Problems
 from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
 from rolemesh_vllm.engine_args import default_engine_args
@@ -55,9 +56,48 @@ def test_engine_arguments_that_the_workload_sets_are_refused(tiny_model: Path) -
         check(tiny_model, seed=3)
 
 
-def test_an_engine_of_several_processes_is_refused(tiny_model: Path) -> None:
-    with pytest.raises(OptionsError, match=r"engine.tensor_parallel_size[\s\S]*larger world_size"):
-        check(tiny_model, tensor_parallel_size=2)
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("pipeline_parallel_size", "use tensor_parallel_size"), ("data_parallel_size", "world_size")]
+)
+def test_an_engine_is_spread_by_tensor_parallelism_only(tiny_model: Path, name: str, remedy: str) -> None:
+    check(tiny_model, tensor_parallel_size=2)
+    with pytest.raises(OptionsError, match=rf"engine.{name}: this workload's engine cannot be spread[\s\S]*{remedy}"):
+        check(tiny_model, **{name: 2})
+
+
+@pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])
+def test_the_halves_cannot_be_spread(half: type[VLLMPrefill], tiny_model: Path) -> None:
+    options = half.Options(model=str(tiny_model), engine={"tensor_parallel_size": 2})
+    with pytest.raises(OptionsError, match=r"engine.tensor_parallel_size[\s\S]*larger world_size; the workload `vllm`"):
+        half.check(options, world_size=1)
+
+
+def test_parts_that_do_not_divide_the_attention_heads_are_refused(tiny_model: Path) -> None:
+    with pytest.raises(OptionsError, match=r"2 attention heads cannot be shared out by .* 3[\s\S]*take one of 1, 2"):
+        check(tiny_model, tensor_parallel_size=3)
+
+
+@pytest.mark.parametrize("parts", [0, -1, "2", 1.0, True])
+def test_parts_are_a_whole_number(tiny_model: Path, parts: object) -> None:
+    with pytest.raises(OptionsError, match="give a whole number from 1"):
+        check(tiny_model, tensor_parallel_size=parts)
+
+
+def test_a_rank_with_fewer_gpus_than_parts_says_how_many_to_ask_for(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolemesh_vllm.workload.is_cpu_build", lambda: False)
+    options = VLLMOptions(model=str(tiny_model), engine={"tensor_parallel_size": 2})
+    with pytest.raises(
+        OptionsError, match=r"needs as many GPUs, and the rank has 1[\s\S]*roles.gen.resources.gpu to 2"
+    ):
+        VLLMWorkload().setup(RankContext(options=options, role="gen", gpus=[0]))
+
+
+@pytest.mark.parametrize("name", ["distributed_executor_backend", "worker_cls"])
+def test_where_the_parts_live_is_the_workloads_business(tiny_model: Path, name: str) -> None:
+    with pytest.raises(OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"):
+        check(tiny_model, **{name: "mp"})
 
 
 def test_a_context_without_room_for_prompts_is_refused(tiny_model: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import logging
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,21 @@ from vllm import LLM, SamplingParams
 
 from rolemesh.api.batch import Batch, Shard
 from rolemesh_vllm.adapters import check_adapters, merged
+from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
-from rolemesh_vllm.engine_args import default_engine_args, is_cpu_build
+from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, prompt_column
+from rolemesh_vllm.workers import RankExecutor, several_processes, without_reload_warnings
 
 __all__ = ["Engine", "as_tensor", "completion", "sampling"]
 
 
 class Engine:
-    """A vLLM engine in this process: token ids in, completions out, weights replaced in place."""
+    """A vLLM engine: token ids in, completions out, weights replaced in place.
+
+    It lives in this process, or with ``tensor_parallel_size`` above 1 in as many children of it.
+    """
 
     def __init__(
         self,
@@ -44,18 +49,20 @@ class Engine:
         self._model = model
         cpu = is_cpu_build()
         args = default_engine_args(model, cpu=cpu, share=share, turns=turns) | options.engine | extra
+        if args.get(TENSOR_PARALLEL, 1) > 1:
+            args |= several_processes()
         if cpu:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
-            torch.set_num_threads(options.threads or max(1, int(cpus)))
+            torch.set_num_threads(options.threads or max(1, int(cpus / args.get(TENSOR_PARALLEL, 1))))
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
-        # Each update warns about layers that have no weights, e.g. rotary embeddings; `load` checks all names itself.
-        # This must follow LLM(), which configures logging again.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+        without_reload_warnings()
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
+        executor = self.llm.llm_engine.model_executor
+        self._workers = executor if isinstance(executor, RankExecutor) else None
         self.tokenizer = self.llm.get_tokenizer()
         config = self.llm.llm_engine.model_config
         self.max_model_len: int = config.max_model_len
@@ -91,7 +98,8 @@ class Engine:
         if not prompts:
             return []
         requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
-        outputs = self.llm.generate(requests, params, use_tqdm=False)
+        with self._deaths_named():
+            outputs = self.llm.generate(requests, params, use_tqdm=False)
         return [completion(output.outputs[0]) for output in outputs]
 
     def load(self, weights: Mapping[str, Sequence[Shard]]) -> None:
@@ -105,19 +113,31 @@ class Engine:
         self._take(merged(self._model, tensors, scaling, self._tied))
 
     def _take(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        if self._workers is None:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        else:
+            with self._deaths_named():
+                self.llm.collective_rpc("begin_weights")
+                for bucket in in_buckets(tensors):
+                    self.llm.collective_rpc("take_weights", args=(bucket,))
+                self.llm.collective_rpc("end_weights")
         self._forget_prefixes()
+
+    def _deaths_named(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._workers is None else self._workers.deaths_named()
 
     def sleep(self) -> None:
         """Weights wait in host memory and the cache is dropped, if the engine can sleep (``enable_sleep_mode``)."""
         if self.llm.llm_engine.model_config.enable_sleep_mode:
             self._forget_prefixes()
-            self.llm.sleep(level=1)
+            with self._deaths_named():
+                self.llm.sleep(level=1)
 
     def wake(self) -> None:
         """The weights are back, and there is room for a cache."""
         if self.llm.llm_engine.model_config.enable_sleep_mode:
-            self.llm.wake_up()
+            with self._deaths_named():
+                self.llm.wake_up()
 
     def _forget_prefixes(self) -> None:
         if not self.llm.reset_prefix_cache():
@@ -128,6 +148,7 @@ class Engine:
         from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
 
         self.llm.llm_engine.engine_core.shutdown()
+        self._workers = None
         del self.llm
         destroy_model_parallel()
         destroy_distributed_environment()

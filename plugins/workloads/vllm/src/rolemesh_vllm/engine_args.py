@@ -13,14 +13,34 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, nearest
 
-__all__ = ["DERIVED", "check_engine", "default_engine_args", "is_cpu_build", "known_engine_args"]
+__all__ = [
+    "DERIVED",
+    "SINGLE",
+    "TENSOR_PARALLEL",
+    "check_divisible",
+    "check_engine",
+    "default_engine_args",
+    "is_cpu_build",
+    "known_engine_args",
+]
 
-DERIVED: dict[str, str] = {"model": "the option `model`", "dtype": "the option `dtype`", "seed": "the job's seed"}
+DERIVED: dict[str, str] = {
+    "model": "the option `model`",
+    "dtype": "the option `dtype`",
+    "seed": "the job's seed",
+    "distributed_executor_backend": "engine.tensor_parallel_size",
+    "worker_cls": "engine.tensor_parallel_size",
+}
 """Engine arguments that the workload sets from elsewhere, and from where; `engine` may not hold them."""
 
 _OF_ALL_MEMORY = 0.9
 """How much of a GPU's memory an engine takes that has it alone: the rest is for CUDA and what torch keeps."""
-_ONE_PROCESS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+TENSOR_PARALLEL = "tensor_parallel_size"
+SINGLE: dict[str, str] = {
+    "pipeline_parallel_size": f"leave it 1; for a model that is too large for one device use {TENSOR_PARALLEL}",
+    "data_parallel_size": "leave it 1 and give the role a larger world_size",
+}
+"""Engine arguments that must be 1, and what to do instead."""
 
 
 @cache
@@ -55,7 +75,7 @@ def known_engine_args() -> frozenset[str]:
 
 
 def check_engine(
-    engine: Mapping[str, Any], max_tokens: int, derived: Mapping[str, str] = DERIVED
+    engine: Mapping[str, Any], max_tokens: int, derived: Mapping[str, str] = DERIVED, single: Mapping[str, str] = SINGLE
 ) -> list[OptionsError]:
     """What is wrong with the option `engine`: unknown, derived or unsupported arguments."""
     if not engine:
@@ -76,14 +96,9 @@ def check_engine(
             close = nearest(name, known)
             hint = close if close.startswith("did you mean") else "see `vllm serve --help=all` for the engine arguments"
             errors.append(OptionsError(f"vllm has no engine argument {name!r}", where=where, remedy=hint))
-        elif name in _ONE_PROCESS and value != 1:
-            errors.append(
-                OptionsError(
-                    "the engine lives in the rank's own process, so it cannot be spread over several",
-                    where=where,
-                    remedy="leave it 1 and give the role a larger world_size",
-                )
-            )
+        elif name in single and value != 1:
+            message = f"this workload's engine cannot be spread by {name}"
+            errors.append(OptionsError(message, where=where, remedy=single[name]))
     length = engine.get("max_model_len")
     if isinstance(length, int) and length <= max_tokens:
         errors.append(
@@ -94,6 +109,21 @@ def check_engine(
             )
         )
     return errors
+
+
+def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError]:
+    """Whether the attention heads of the model in the folder can be shared out by ``tensor_parallel_size``."""
+    parts = engine.get(TENSOR_PARALLEL, 1)
+    where = f"engine.{TENSOR_PARALLEL}"
+    if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
+        return [OptionsError(f"tensor_parallel_size is {parts!r}", where=where, remedy="give a whole number from 1")]
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    heads = config.get("text_config", config).get("num_attention_heads")
+    if not isinstance(heads, int) or heads % parts == 0:
+        return []
+    fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+    message = f"the model's {heads} attention heads cannot be shared out by tensor_parallel_size {parts}"
+    return [OptionsError(message, where=where, remedy=f"take one of {fits}")]
 
 
 def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False) -> dict[str, Any]:

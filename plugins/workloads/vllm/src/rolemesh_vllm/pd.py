@@ -15,7 +15,7 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import operator
 from rolemesh.errors import OptionsError
-from rolemesh_vllm.engine_args import DERIVED, is_cpu_build
+from rolemesh_vllm.engine_args import DERIVED, SINGLE, TENSOR_PARALLEL, is_cpu_build
 from rolemesh_vllm.leases import claim
 from rolemesh_vllm.options import PrefillOptions
 from rolemesh_vllm.rows import TICKETS, Completion, carried
@@ -37,6 +37,9 @@ class _Half(EngineWorkload):
     env: ClassVar[Mapping[str, str]] = EngineWorkload.env | _ENV | (_CPU_ENV if is_cpu_build() else {})
     preload: ClassVar[Sequence[str]] = (*EngineWorkload.preload, *_MODULES)
     derived: ClassVar[Mapping[str, str]] = DERIVED | {"kv_transfer_config": "the role's half of the work"}
+    single: ClassVar[Mapping[str, str]] = SINGLE | {
+        TENSOR_PARALLEL: "leave it 1 and give the role a larger world_size; the workload `vllm` can be spread so"
+    }
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:

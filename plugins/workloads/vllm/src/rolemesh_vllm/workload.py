@@ -14,7 +14,15 @@ from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, raise_all
 from rolemesh_vllm.checkpoint import in_pieces
-from rolemesh_vllm.engine_args import DERIVED, check_engine, is_cpu_build, known_engine_args
+from rolemesh_vllm.engine_args import (
+    DERIVED,
+    SINGLE,
+    TENSOR_PARALLEL,
+    check_divisible,
+    check_engine,
+    is_cpu_build,
+    known_engine_args,
+)
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
 from rolemesh_vllm.rows import Completion, carried, join, row_index
 
@@ -38,7 +46,7 @@ _CPU_ENV = {
 
 
 class EngineWorkload(Workload):
-    """A vLLM engine in the rank's own process that takes new weights while it lives.
+    """A vLLM engine in the rank's own process, or in children of it, that takes new weights while it lives.
 
     Stateless: a restarted rank is given the last weights again. Any world size; each rank has its own engine.
     """
@@ -52,12 +60,15 @@ class EngineWorkload(Workload):
         "vllm.v1.engine.core",
         "vllm.v1.worker.cpu_worker" if is_cpu_build() else "vllm.v1.worker.gpu_worker",
         "vllm.v1.executor.uniproc_executor",
+        "vllm.v1.executor.multiproc_executor",
         "vllm.model_executor.models.llama",
         "rolemesh_vllm.engine",
     )
     env: ClassVar[Mapping[str, str]] = _ENV | (_CPU_ENV if is_cpu_build() else {})
     derived: ClassVar[Mapping[str, str]] = DERIVED
     """Engine arguments that the workload sets by itself, and from what."""
+    single: ClassVar[Mapping[str, str]] = SINGLE
+    """Engine arguments that must be 1, and what to do instead."""
 
     @classmethod
     def longest_completion(cls, options: Any) -> int:
@@ -77,12 +88,21 @@ class EngineWorkload(Workload):
                     remedy="give the path of a Hugging Face model folder, relative to the job file",
                 )
             )
+        else:
+            errors += check_divisible(Path(options.model), options.engine)
         known_engine_args()
-        raise_all([*errors, *check_engine(options.engine, cls.longest_completion(options), cls.derived)])
+        raise_all([*errors, *check_engine(options.engine, cls.longest_completion(options), cls.derived, cls.single)])
 
     def setup(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
         self.version = 0
+        parts = ctx.options.engine.get(TENSOR_PARALLEL, 1)
+        if not is_cpu_build() and len(ctx.gpus) < parts and parts > 1:
+            raise OptionsError(
+                f"tensor_parallel_size {parts} needs as many GPUs, and the rank has {len(ctx.gpus)}",
+                where=f"roles.{ctx.role}.options.engine.{TENSOR_PARALLEL}",
+                remedy=f"set roles.{ctx.role}.resources.gpu to {parts}",
+            )
         self.engine = self.build(Path(ctx.base, ctx.options.model), seed=ctx.seed % 2**31)
 
     def build(self, model: Path, *, seed: int) -> Engine:
@@ -127,7 +147,7 @@ class EngineWorkload(Workload):
 
 
 class VLLMWorkload(EngineWorkload):
-    """Generates completions with a vLLM engine in the rank's own process, and takes new weights while it lives."""
+    """Generates completions with a vLLM engine of the rank's own, and takes new weights while it lives."""
 
     Options = VLLMOptions
 

@@ -1,7 +1,8 @@
 """What the texts of well-known errors mean: out of memory, broken hardware, CUDA, NCCL, a connection to a peer. Pure.
 
 The texts are those of CUDA's runtime (its error strings), NVIDIA's Xid catalogue, NCCL's `ncclGetErrorString`, c10d,
-gloo, Ray and the C library. The first rule that matches counts, so the order is from what is certain to what is vague.
+gloo, vLLM, Ray and the C library. The first rule that matches counts, so the order is from what is certain to what is
+vague.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "connectFullMesh failed",
         "Socket Timeout",
     ),
+    _rule("software", "a worker process of vLLM's engine died", "Worker proc .+ died unexpectedly"),
     _rule("user", "NCCL was called wrongly", "ncclInvalidUsage", "ncclInvalidArgument"),
     _rule(
         "unknown",

@@ -1,0 +1,200 @@
+"""The processes of an engine that is spread over several (``tensor_parallel_size``), and how they end. Imports vllm.
+
+They are children of the rank and have no state that anybody needs, so they end in one way only: by SIGKILL, whether
+the engine is closed, one of them dies, or the rank does. What that leaves in shared memory has no name any more, or
+Python's resource tracker removes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+from rolemesh_vllm.buckets import Bucket
+from rolemesh_vllm.engine_args import is_cpu_build
+
+if is_cpu_build():
+    from vllm.v1.worker.cpu_worker import CPUWorker as _PlatformWorker
+else:
+    from vllm.v1.worker.gpu_worker import Worker as _PlatformWorker
+
+__all__ = ["RankExecutor", "RankWorker", "several_processes", "without_reload_warnings"]
+
+PR_SET_PDEATHSIG = 1
+DEATH_S = 0.2
+"""How long after an error a worker's death is waited for: others may notice first."""
+_TRACKER = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+from multiprocessing.resource_tracker import main
+main(int(sys.argv[1]))
+"""
+
+
+class RankWorker(_PlatformWorker):  # type: ignore[misc]
+    """vLLM's worker for the platform, which dies with the rank and takes weights in buckets."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        parent = multiprocessing.parent_process()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if parent is not None and os.getppid() != parent.pid:
+            os._exit(1)
+        # Whoever ends the rank's session waits for its children: there is nothing to put in order.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _let_go_of_sockets()
+        super().__init__(*args, **kwargs)
+
+    def init_device(self) -> None:
+        """As vLLM; the memory for collectives on CPUs, which all have mapped by then, loses its name."""
+        super().init_device()
+        if is_cpu_build():
+            for path in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*_{self.rank}"):
+                path.unlink(missing_ok=True)
+
+    def begin_weights(self) -> None:
+        """New weights of the whole model come, in buckets."""
+        without_reload_warnings()
+        with set_current_vllm_config(self.vllm_config):
+            initialize_layerwise_reload(self.model_runner.get_model())
+
+    def take_weights(self, bucket: Bucket) -> None:
+        """Take from these tensors what is this worker's part."""
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.get_model().load_weights(bucket.tensors())
+
+    def end_weights(self) -> None:
+        """All tensors have come."""
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)
+
+
+class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
+    """vLLM's executor, which ends its workers at once and remembers which of them died by itself."""
+
+    start_method: ClassVar[str | None] = None
+    _dead = ""
+
+    def _init_executor(self) -> None:
+        _start_tracker()
+        if self.start_method is not None:
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = self.start_method
+        with self.deaths_named():
+            super()._init_executor()
+
+    @contextmanager
+    def deaths_named(self) -> Iterator[None]:
+        """Errors in here that a worker's death has caused become a `RuntimeError` that names it."""
+        try:
+            yield
+        except Exception as error:
+            if not getattr(self, "shutting_down", False):
+                self._note_deaths([worker.proc for worker in getattr(self, "workers", None) or []], DEATH_S)
+            if self._dead:
+                raise RuntimeError(self._dead) from error
+            raise
+
+    def _ensure_worker_termination(self, worker_procs: list[BaseProcess]) -> None:
+        """Instead of asking them to end: one whose mate is dead may spin in a collective for good."""
+        self._note_deaths(worker_procs)
+        for process in worker_procs:
+            process.kill()
+        for process in worker_procs:
+            process.join()
+
+    def _note_deaths(self, processes: list[BaseProcess], wait_s: float = 0.0) -> None:
+        gone = connection.wait([process.sentinel for process in processes], wait_s)
+        dying = [process for process in processes if process.sentinel in gone]
+        for process in dying:
+            process.join()  # what is still closing its files has no exit code yet
+        dead = [
+            # Worded as vLLM does, for whoever judges failures by their texts.
+            f"Worker proc {process.name} (pid {process.pid}), one of the engine's {len(processes)}, died unexpectedly: "
+            + _how(process.exitcode)
+            for process in dying
+        ]
+        self._dead = self._dead or "; ".join(dead)
+
+
+class ForkingExecutor(RankExecutor):
+    """On CPUs vLLM would have each worker import everything again, for ten seconds."""
+
+    start_method = "fork"
+
+
+def several_processes() -> dict[str, Any]:
+    """The engine arguments that make it one of `RankWorker`s. Call it before the number of torch's threads is set."""
+    # A fork of a process in which OpenMP's threads have run hangs in the first loop that needs them.
+    forks = is_cpu_build() and torch.get_num_threads() == 1
+    return {
+        "distributed_executor_backend": ForkingExecutor if forks else RankExecutor,
+        "worker_cls": f"{RankWorker.__module__}.{RankWorker.__qualname__}",
+    }
+
+
+def without_reload_warnings() -> None:
+    """Each update warns about layers that have no weights, e.g. rotary embeddings; `Engine.load` checks all names.
+
+    This must follow the making of an engine or worker, which configures logging again.
+    """
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
+def _let_go_of_sockets() -> None:
+    """What a fork has inherited of the rank's connections ends when the rank closes them. The descriptors stay taken:
+    objects that nobody uses here may still close them."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                os.dup2(nowhere, int(name), inheritable=False)
+    os.close(nowhere)
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "this process has not seen how"
+    if code >= 0:
+        return f"exit code {code}; its last lines in this rank's log say why"
+    name = signal.Signals(-code).name
+    hint = " (nobody here sent it: out of memory, or somebody else)" if -code == signal.SIGKILL else ""
+    return f"killed by {name}{hint}"
+
+
+def _start_tracker() -> None:
+    """Start Python's resource tracker, which removes shared memory that dead processes have left, so that it outlives
+    them: whoever kills the rank kills its session, and what carries the job's mark in its environment."""
+    tracker = resource_tracker._resource_tracker
+    if tracker._fd is not None:  # type: ignore[attr-defined]
+        return
+    read, write = os.pipe()
+    try:
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _TRACKER, str(read)],
+            pass_fds=[read],
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    finally:
+        os.close(read)
+    tracker._fd = write  # type: ignore[attr-defined]
