@@ -32,6 +32,7 @@ NAMES = (
     "launch",
     "flash",
     "pretrain",
+    "deepspeed_step",
 )
 
 

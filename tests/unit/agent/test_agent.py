@@ -41,6 +41,28 @@ signal.signal(signal.SIGUSR1, refuse)
 signal.signal(signal.SIGUSR2, allow)
 """
 
+PARALLEL = """
+import torch
+
+
+def compute():
+    torch.set_num_threads(2)
+    return torch.arange(1 << 20).sum().item()
+
+
+compute()
+"""
+ADDS = """
+class Work:
+    def __init__(self, ctx):
+        pass
+
+    def step(self) -> None:
+        from parallel import compute
+
+        assert compute() == (1 << 19) * ((1 << 20) - 1)
+"""
+
 
 def zygote(node: Node) -> int:
     assert node.agent is not None
@@ -147,6 +169,17 @@ def test_a_rank_whose_zygote_is_dead_fails_and_the_agent_lives_on(node: Callable
         assert "its zygote" in failed.failure.message
     here.launch("work", 1, generation=1)
     here.rank("work", "up", 1, generation=1)
+
+
+def test_ranks_compute_with_several_threads_though_their_preload_has_done_so_before_the_fork(
+    node: Callable[..., Node], tmp_path: Path
+) -> None:
+    (tmp_path / "parallel.py").write_text(PARALLEL)
+    env = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    here = node(ADDS, {"work": "step"}, preload=("parallel",), env=env)
+    here.launch("work")
+    here.run("work", 1)
+    here.until(lambda report: any(rank.finished >= 1 for rank in report.ranks), "the rank has computed twice")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights for a moment")

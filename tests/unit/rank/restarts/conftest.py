@@ -22,6 +22,7 @@ import zmq
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.agent.openmp import end_threads
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
@@ -139,6 +140,7 @@ class Village:
         )  # fmt: skip
         encoded = msgspec.msgpack.encode(start)
         known.process = self.fork.Process(target=_child, args=(encoded, str(self.root / f"log-{role}-{rank}")))
+        end_threads()  # what other tests of this process have computed with
         known.process.start()
 
     def _options(self, role: str) -> dict[str, Any]:

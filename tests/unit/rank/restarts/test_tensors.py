@@ -1,12 +1,22 @@
 """A tensor that a rank gets is its own: what it writes there nobody else sees, now or later."""
 
 import pytest
-import torch  # noqa: F401 - ranks are forked from here, and have it then
+import torch
 
 from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 
 STEPS = 7
+
+
+@pytest.fixture(autouse=True)
+def computed():
+    """This process has torch, and has computed with several threads, when ranks are forked from it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.arange(1 << 20).sum()
+    yield
+    torch.set_num_threads(before)
 
 
 def flow():

@@ -32,7 +32,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rolemesh_durable.agent import parcels
+from rolemesh_durable.agent import openmp, parcels
 from rolemesh_durable.agent.output import write_to
 from rolemesh_durable.agent.refusals import refused
 
@@ -88,9 +88,8 @@ class Making(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """All preloads are imported. `threads` above 1 means that a preload started some: a fork may then hang."""
+    """All preloads are imported."""
 
-    threads: int
     pid: int
 
 
@@ -159,10 +158,10 @@ def main() -> None:
     distribution("rolemesh")  # what is installed is listed once, not by every rank
     gc.collect()
     gc.freeze()
-    threads = len(os.listdir("/proc/self/task"))
+    openmp.end_threads()
     if os.fork():
         os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
-    _Zygote(control, folder, alone_s, importlib.import_module("rolemesh_durable.rank.main")).serve(threads)
+    _Zygote(control, folder, alone_s, importlib.import_module("rolemesh_durable.rank.main")).serve()
 
 
 def _send(control: socket.socket | None, message: ZygoteMessage) -> None:
@@ -197,11 +196,11 @@ class _Zygote:
             print(f"this zygote cannot outlive its agent: {error}", file=sys.stderr, flush=True)
             self._listener = None
 
-    def serve(self, threads: int) -> None:
+    def serve(self) -> None:
         """Do what is asked for, until nobody can ask any more."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
-        _send(self._control, Ready(threads, os.getpid()))
+        _send(self._control, Ready(os.getpid()))
         while True:
             heard = [end.fileno() for end in (self._control, self._listener) if end is not None]
             left = None if self._control is not None else max(0.0, self._lost + self._alone_s - time.monotonic())

@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from rolemesh.api.workload import Workload
+from rolemesh_durable.agent.zygote_pool import BASE_ENV
 from rolemesh_testing.hanging import Hung
 from rolemesh_testing.workloads.stage import Started
 from rolemesh_testing.workloads.wire import (
@@ -68,7 +69,7 @@ class Stage:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "rolemesh_testing.workloads.stage", str(there.fileno()), str(os.getpid())]
-        environ = {**os.environ, **cls.env, **(env or {}), "PYTHONPATH": path}
+        environ = {**os.environ, **BASE_ENV, **cls.env, **(env or {}), "PYTHONPATH": path}
         self._process = subprocess.Popen([*command, *cls.preload], env=environ, pass_fds=[there.fileno()])
         self._control = here
         there.close()

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
+from rolemesh_durable.agent.openmp import end_threads
 from rolemesh_durable.agent.zygote import die_with_parent
 
 __all__ = ["Started"]
@@ -37,6 +38,7 @@ def main() -> None:
     torch = sys.modules.get("torch")
     cuda = torch is not None and torch.cuda.is_initialized()
     threads = tuple(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+    end_threads()
     control.send(msgspec.msgpack.encode(Started(threads, cuda)))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ranks are reaped by the system
     while True:
