@@ -192,6 +192,7 @@ def test_roles_of_several_sizes_get_the_gradients_of_one_process(
     plain = [f"roles.{role}.options.{option}" for role in sizes for option in PLAIN]
     seeds = ["roles.vision.options.init_seed=1", "roles.text.options.init_seed=2"]
     worlds = [f"roles.{role}.world_size={size}" for role, size in sizes.items()]
+    worlds += [f"roles.{role}.resources.cpu=0.1" for role in sizes]  # five ranks fit on two cores
     cut = [f"params.micro_batches={micro}", f"roles.data.options.micro_batches={micro}"]
     done = job.run("steps=1", "params.evaluate_every=1", *plain, *seeds, *worlds, *cut)
     assert done.returncode == 0, done.stdout + done.stderr
