@@ -22,6 +22,7 @@ class Distill(Job):
         return super().command(*args[:1], str(EXAMPLE / "job.yaml"), *args[2:])
 
 
+@pytest.mark.scenario("rolemesh run examples/distill/job.yaml")
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(1200)

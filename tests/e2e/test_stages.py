@@ -138,6 +138,7 @@ STAGES = {"front": 1, "middle": 2, "back": 3}
 """The stages of examples/pipeline, with their `init_seed`."""
 
 
+@pytest.mark.scenario("rolemesh run examples/pipeline/job.yaml")
 def test_both_schedules_end_alike_though_a_stage_is_killed_and_their_loss_is_that_of_one_process(example: Any) -> None:
     gpipe, job, steps = example("pipeline"), example("pipeline"), 16
     done = gpipe.run(f"steps={steps}", "params.schedule=gpipe")
@@ -219,6 +220,7 @@ def test_a_killed_tower_alone_is_started_again(
         assert [line.get(name) for name in ("loss", "accuracy")] == [other.get(name) for name in ("loss", "accuracy")]
 
 
+@pytest.mark.scenario("rolemesh run examples/multimodal/job.yaml")
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_towers_learn_to_answer_questions_about_pictures_that_they_have_not_seen(example: Any) -> None:
