@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -350,6 +351,37 @@ def test_example_job_files_have_a_job_file_and_a_readme() -> None:
     for folder in folders:
         assert (folder / "README.md").is_file(), folder
         assert yaml.safe_load((folder / "job.yaml").read_text())["name"] == folder.name
+
+
+def test_the_gallery_shows_every_example_with_its_flow_and_the_picture_that_it_draws() -> None:
+    shown = {}
+    for section in (ROOT / "docs/gallery.md").read_text().split("\n## ")[1:]:
+        for name in re.findall(r"^<!-- flow of examples/([\w-]+)", section, re.MULTILINE):
+            shown[name] = shown.get(name, "") + section
+    jobs = {path.parent.name: path.read_text() for path in (ROOT / "examples").glob("*/job.yaml")}
+    assert shown.keys() == jobs.keys()
+    for name, section in shown.items():
+        assert f"](../examples/{name}/README.md)" in section, name
+        if "use: plot" in jobs[name]:
+            pictures = re.findall(r"^!\[[^]]+\]\((images/[\w-]+\.png)\)$", section, re.MULTILINE)
+            assert pictures, f"docs/gallery.md has no picture of {name}"
+            assert all((ROOT / "docs" / picture).is_file() for picture in pictures)
+
+
+def test_each_command_of_the_readmes_table_of_scenarios_is_run_by_a_test() -> None:
+    table = (ROOT / "README.md").read_text().partition("| scenario | command |\n")[2].partition("\n\n")[0]
+    commands = re.findall(r"\| `(rolemesh [^`]+)` \|$", table, re.MULTILINE)
+    assert len(commands) == len(table.splitlines()) - 1
+    assert len(set(commands)) == len(commands)
+    run: dict[str, str] = {}
+    for path in [*ROOT.glob("tests/e2e/test_*.py"), *ROOT.glob("plugins/*/*/tests/test_*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.scenario":
+                run[ast.literal_eval(node.args[0])] = path.read_text()
+    assert sorted(run) == sorted(commands)
+    for command, text in run.items():  # the mark stands where the example is
+        words = re.findall(r"examples/([\w-]+)/", command) or command.split()[1:2]
+        assert all(f'"{word}"' in text for word in words), command
 
 
 # ----------------------------------------------------------------------------------------------------------- workloads

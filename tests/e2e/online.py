@@ -22,7 +22,7 @@ from rolemesh_durable.control.client import ControlClient
 
 EXAMPLE = Path(__file__).parents[2] / "examples/online"
 sys.path.insert(0, str(EXAMPLE))
-from broker import command  # noqa: E402
+from broker import command, nats_command  # noqa: E402
 from clicks import block  # noqa: E402
 from exports import Served  # noqa: E402
 from features import keys  # noqa: E402
@@ -31,6 +31,10 @@ from model import Model  # noqa: E402
 __all__ = ["Client", "Model", "Online", "Served", "block", "keys", "percentile"]
 
 SECRET = "s3cret-of-the-broker"
+NATS = (
+    "plugins.sources=[{use: nats, options: "
+    "{url: '${REDIS_URL}', streams: [CLICKS-0, CLICKS-1], until: sealed, trim: true}}]"
+)
 PROBE = [{"user": n, "item": 7 * n, "segment": n % 8, "topic": n % 16} for n in range(24)]
 
 
@@ -98,19 +102,24 @@ class Client(threading.Thread):
 
 
 class Online(Job):
-    """The example's job with `events` to come."""
+    """The example's job with `events` to come, from a broker of the `kind` redis or nats."""
 
-    def __init__(self, folder: Path, events: int, per_second: float, period: int = 1_000_000) -> None:
+    def __init__(
+        self, folder: Path, events: int, per_second: float, period: int = 1_000_000, kind: str = "redis"
+    ) -> None:
         super().__init__(folder, "online", ("--backend", "local"))
-        self.port, self.http, self.period = free_port(), free_port(), period
-        self.environ = os.environ | {"REDIS_URL": f"redis://:{SECRET}@127.0.0.1:{self.port}", "OMP_NUM_THREADS": "1"}
+        self.port, self.http, self.period, self.kind = free_port(), free_port(), period, kind
+        self.environ = os.environ | {"REDIS_URL": f"{kind}://:{SECRET}@127.0.0.1:{self.port}", "OMP_NUM_THREADS": "1"}
+        if kind == "nats":
+            self.environ["REDIS_URL"] = f"nats://test:{SECRET}@127.0.0.1:{self.port}"
         self._args = ["--events", str(events), "--per-second", str(per_second), "--period", str(period)]
         self._others: dict[str, subprocess.Popen[str]] = {}
         self.client = Client(self.http, self.run_dir / "export")
 
     def command(self, *args: str) -> list[str]:
         if args[:2] == ("run", "job.yaml"):
-            args = ("run", str(EXAMPLE / "job.yaml"), f"roles.server.options.port={self.http}", *args[2:])
+            source = [NATS, "roles.clicks.options.source=nats"] if self.kind == "nats" else []
+            args = ("run", str(EXAMPLE / "job.yaml"), f"roles.server.options.port={self.http}", *source, *args[2:])
         return super().command(*args)
 
     def begin(self, *args: str) -> subprocess.Popen[str]:
@@ -123,8 +132,12 @@ class Online(Job):
         return driver
 
     def _start(self, name: str) -> None:
-        (self.folder / "redis").mkdir(exist_ok=True)
-        arguments = [*command(self.port, self.folder / "redis"), "--requirepass", SECRET]
+        (self.folder / "broker").mkdir(exist_ok=True)
+        if self.kind == "nats":
+            user = f'authorization {{ user: test, password: "{SECRET}" }}'
+            arguments = nats_command(self.port, self.folder / "broker", user)
+        else:
+            arguments = [*command(self.port, self.folder / "broker"), "--requirepass", SECRET]
         if name == "producer":
             arguments = [sys.executable, str(EXAMPLE / "producer.py"), *self._args]
         with (self.folder / f"{name}.log").open("a") as log:

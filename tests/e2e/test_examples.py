@@ -64,6 +64,7 @@ def smollm2() -> Path:
     return Path(made.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.scenario("rolemesh run examples/hello/job.yaml")
 def test_hello_is_done_in_seconds_without_torch(example: Any) -> None:
     job = example("hello")
     done = job.run()
@@ -71,6 +72,7 @@ def test_hello_is_done_in_seconds_without_torch(example: Any) -> None:
     assert job.result()["status"] == "done"
 
 
+@pytest.mark.scenario("rolemesh run examples/sft/job.yaml")
 def test_sft_learns_and_two_runs_end_with_the_same_weights(example: Any) -> None:
     job = example("sft")
     done = job.run("steps=20")
@@ -111,6 +113,7 @@ def test_sft_runs_inline_with_one_rank(example: Any) -> None:
     assert "role trainer runs as one rank" in done.stdout + done.stderr
 
 
+@pytest.mark.scenario("rolemesh run examples/pretrain/job.yaml")
 def test_pretraining_learns_and_judges_text_that_it_has_not_seen(example: Any) -> None:
     job = example("pretrain")
     done = job.run("steps=10", "params.evaluate_every=5")
@@ -144,6 +147,7 @@ def grpo(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Example:
     return job
 
 
+@pytest.mark.scenario("rolemesh run examples/grpo/job.yaml")
 @pytest.mark.slow
 def test_grpo_on_the_real_model_is_on_policy(grpo: Example) -> None:
     job = grpo
@@ -200,6 +204,7 @@ def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_tr
     assert job.result()["state_sha256"] == undisturbed
 
 
+@pytest.mark.scenario("rolemesh run examples/dapo/job.yaml")
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
@@ -219,6 +224,7 @@ def test_dapo_fills_its_batch_and_ends_with_the_same_weights_though_the_pool_is_
     assert job.result()["state_sha256"] == undisturbed
 
 
+@pytest.mark.scenario("rolemesh run examples/grpo/job.yaml roles.trainer.use=deepspeed")
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(900)
@@ -230,6 +236,52 @@ def test_grpo_with_deepspeed_does_what_it_does_with_fsdp(example: Any, grpo: Exa
         assert line["logprob_diff"] < 1e-4
         for name in ("loss", "grad_norm", "reward"):
             assert line[name] == pytest.approx(other[name], rel=0.02, abs=1e-3), (line["step"], name)
+
+
+@pytest.mark.scenario("rolemesh run examples/ppo/job.yaml")
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("smollm2")
+def test_ppo_on_the_real_model_begins_with_the_references_policy(example: Any) -> None:
+    job = example("ppo")
+    small = ("steps=2", "roles.data.options.prompts_per_step=3", "roles.data.options.eval_size=4")
+    done = job.run(*small, "roles.rollout.options.samples=4", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, last = job.metrics()
+    assert abs(first["kl"]) < 1e-4
+    assert abs(last["kl"]) > abs(first["kl"])
+    assert "eval_accuracy" in first
+    assert "eval_accuracy" in last
+
+
+@pytest.mark.scenario("rolemesh run examples/dpo/job.yaml")
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("smollm2")
+def test_dpo_on_the_real_model_comes_to_prefer_the_answers_that_were_chosen(example: Any) -> None:
+    job = example("dpo")
+    done = job.run("steps=6", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = job.metrics()
+    assert lines[0]["loss"] == pytest.approx(0.6931, abs=1e-3)  # the policy is the reference yet: log 2
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["margin"] > 0
+
+
+@pytest.mark.scenario("rolemesh run examples/pd-rollout/job.yaml")
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("smollm2")
+def test_pd_rollouts_on_the_real_model_are_on_policy_and_fetch_the_cache(example: Any) -> None:
+    job = example("pd-rollout")
+    done = job.run("steps=2", "roles.data.options.eval_size=4", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line in job.metrics():
+        assert line["logprob_diff"] < 1e-3
+        assert line["kv_fetched_tokens"] > 0
 
 
 @pytest.mark.slow

@@ -53,9 +53,11 @@ def is_exact(job: Any, events: int) -> None:
     assert job.client.wrong == []
 
 
-def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_killed(online: Any) -> None:
+@pytest.mark.scenario("rolemesh run examples/online/job.yaml")
+@pytest.mark.parametrize("kind", ["redis", pytest.param("nats", marks=pytest.mark.soak)])
+def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_killed(online: Any, kind: str) -> None:
     events = 20_000
-    job, driver = online(events, 6000, "snapshots.persist_every=20")
+    job, driver = online(events, 6000, "snapshots.persist_every=20", kind=kind)
     job.running(3)
     for target in ("trainer/0", "broker", "clicks/0", "server/0"):
         job.kill(target)
@@ -109,12 +111,13 @@ def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_a_million_clicks_are_exact_under_thirty_kills(online: Any) -> None:
+@pytest.mark.parametrize("kind", ["redis", "nats"])
+def test_a_million_clicks_are_exact_under_thirty_kills(online: Any, kind: str) -> None:
     from tests.e2e.online import percentile
 
     events, rng = 1_000_000, random.Random(7)
     targets = ["clicks/0", "trainer/0", "features/0", "server/0", "agent:node0", "master", "broker", "producer"]
-    job, driver = online(events, 5000)
+    job, driver = online(events, 5000, kind=kind)
     for number in range(30):
         due = events * (number + 1) // 32
         until(lambda due=due: job.seen() >= due, 120, f"{due} events")  # type: ignore[misc]

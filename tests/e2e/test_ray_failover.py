@@ -127,6 +127,27 @@ def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNod
     assert not of_kind(on_ray, "failure", "agent_lost", "rolled_back")
 
 
+@pytest.mark.soak
+def test_a_spot_node_is_left_for_one_that_comes_after_the_notice(on_ray: Job, away: AwayNodes) -> None:
+    away.have(0)
+    away.have(1)
+    process = on_ray.start(*ENDLESS, ON_AWAY, "snapshots.replicas=0")
+    node = node_of(on_ray.running(20), "sink")
+    preempted, deadline_ms = 2, int((time.time() + 120) * 1e3)
+    told, why = GcsClient(ray.get_runtime_context().gcs_address).drain_node(node, preempted, "spot", deadline_ms)
+    assert told, why
+    until(lambda: of_kind(on_ray, "drain_waiting"), 60, "no room yet")
+    at = on_ray.running().committed
+    on_ray.running(at + 20)  # it goes on where it is meanwhile
+    away.have(2)
+    until(lambda: of_kind(on_ray, "drained"), 60, "drained")
+    assert node_of(on_ray.running(), "sink") in set(away.nodes) - {node}
+    away.lose(node)
+    assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
+    ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
+    assert not of_kind(on_ray, "failure", "agent_lost", "rolled_back")
+
+
 # ----------------------------------------------------------------------------------------------------------- lost nodes
 
 

@@ -138,6 +138,7 @@ STAGES = {"front": 1, "middle": 2, "back": 3}
 """The stages of examples/pipeline, with their `init_seed`."""
 
 
+@pytest.mark.scenario("rolemesh run examples/pipeline/job.yaml")
 def test_both_schedules_end_alike_though_a_stage_is_killed_and_their_loss_is_that_of_one_process(example: Any) -> None:
     gpipe, job, steps = example("pipeline"), example("pipeline"), 16
     done = gpipe.run(f"steps={steps}", "params.schedule=gpipe")
@@ -192,6 +193,7 @@ def test_roles_of_several_sizes_get_the_gradients_of_one_process(
     plain = [f"roles.{role}.options.{option}" for role in sizes for option in PLAIN]
     seeds = ["roles.vision.options.init_seed=1", "roles.text.options.init_seed=2"]
     worlds = [f"roles.{role}.world_size={size}" for role, size in sizes.items()]
+    worlds += [f"roles.{role}.resources.cpu=0.1" for role in sizes]  # five ranks fit on two cores
     cut = [f"params.micro_batches={micro}", f"roles.data.options.micro_batches={micro}"]
     done = job.run("steps=1", "params.evaluate_every=1", *plain, *seeds, *worlds, *cut)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -218,6 +220,7 @@ def test_a_killed_tower_alone_is_started_again(
         assert [line.get(name) for name in ("loss", "accuracy")] == [other.get(name) for name in ("loss", "accuracy")]
 
 
+@pytest.mark.scenario("rolemesh run examples/multimodal/job.yaml")
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_towers_learn_to_answer_questions_about_pictures_that_they_have_not_seen(example: Any) -> None:

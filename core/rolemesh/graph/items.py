@@ -60,7 +60,7 @@ def item_made(value: Any, size: int, index: int, given: Any, made: Any) -> tuple
 def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
     """Of an item what lies in the share; maybe no rows."""
     number, items, start, total, rows = item
-    low, high = (total * at // share.count - start for at in (share.index, share.index + 1))
+    low, high = ((total * at + share.count // 2) // share.count - start for at in (share.index, share.index + 1))
     low, high = max(0, low), min(_rows(rows), high)
     return number, items, start, total, rows[low : max(low, high)]
 

@@ -26,8 +26,9 @@ class Part(msgspec.Struct, frozen=True, tag=True):
     parts: int
 
     def bounds(self, extent: int) -> tuple[int, int]:
-        """Start and stop for a value with `extent` rows along `axis`; rows are rounded down."""
-        return extent * self.start // self.parts, extent * self.stop // self.parts
+        """Start and stop for a value with `extent` rows along `axis`: the nearest, so even rows come back as sent."""
+        half = self.parts // 2
+        return (extent * self.start + half) // self.parts, (extent * self.stop + half) // self.parts
 
 
 class Block(msgspec.Struct, frozen=True, tag=True):
@@ -148,8 +149,7 @@ class Route(msgspec.Struct, frozen=True):
             case "part":  # of a value that the producer has whole along the axis
                 start, stop = consumer, consumer + 1
             case "overlap":  # in parts of which a producer has n, from the n * producer-th, and a consumer m
-                start = max(0, consumer * m - producer * n)
-                stop = min(n, (consumer + 1) * m - producer * n)
+                start, stop = max(0, consumer * m - producer * n), min(n, (consumer + 1) * m - producer * n)
         return Whole() if (start, stop) == (0, n) else Part(self.axis, start, stop, n)
 
 

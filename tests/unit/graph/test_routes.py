@@ -61,6 +61,18 @@ def test_split_to_split_shares_even_rows_evenly(data: tuple[np.ndarray, list[np.
     assert {len(part) for part in got} == {m}
 
 
+@given(st.integers(0, 20), SIZES, SIZES)
+def test_rows_come_back_to_the_ranks_that_sent_as_many_each_and_are_cut_as_one_rank_would(
+    rows: int, m: int, n: int
+) -> None:
+    sent = np.split(np.arange(m * rows), m)
+    there = deliver(route(Split(), m, Split(), n), sent)
+    for got, same in zip(there, deliver(route(Split(), 1, Split(), n), [np.arange(m * rows)]), strict=True):
+        np.testing.assert_array_equal(got, same)
+    for back, mine in zip(deliver(route(Split(), n, Split(), m), there), sent, strict=True):
+        np.testing.assert_array_equal(back, mine)
+
+
 def test_equal_world_sizes_hand_the_value_on_untouched() -> None:
     parts = [object(), object(), object()]
     got = deliver(route(Split(), 3, Split(), 3), parts)

@@ -177,6 +177,7 @@ def digests(text: str) -> set[str]:
     return set(re.findall(r"rank \d ends with ([0-9a-f]+)", text))
 
 
+@pytest.mark.scenario("rolemesh launch --nproc-per-node 2 train.py")
 def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: Path) -> None:
     undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
     (digest,) = digests(undisturbed.stdout)

@@ -98,6 +98,7 @@ def metrics(endpoint: Endpoint, name: str) -> list[float]:
     return [float(line.split()[-1]) for line in lines if line.startswith(name)]
 
 
+@pytest.mark.scenario("rolemesh run examples/serve/job.yaml")
 def test_an_answer_a_stream_and_their_usage_are_the_same_and_no_prompt_is_computed_twice(endpoint: Endpoint) -> None:
     before = fetched(endpoint)
     whole = ask(endpoint, 1)

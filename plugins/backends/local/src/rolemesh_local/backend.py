@@ -77,7 +77,7 @@ class LocalBackend(Backend):
         start = SupervisorStart(msgspec.msgpack.encode(bundle), self._cluster)
         self._supervisor.stdin.write(msgspec.msgpack.encode(start))
         self._supervisor.stdin.close()
-        await_master(run_dir, lambda: not self.alive(), log)
+        await_master(run_dir, lambda: not self.alive(), log, bundle.outline.start_timeout_s)
 
     def alive(self) -> bool:
         """Whether the supervisor that `start` started still runs: as long as it does, there is a master, or soon."""

@@ -146,7 +146,8 @@ class RayConnection:
         while not self._come_up(bundle, deadline):
             # A node that has just joined is not known everywhere on this Ray.
             time.sleep(LOOK_S)
-        await_master(run_dir, lambda: not self.alive(), run_dir / "logs" / "master.log")
+        log = run_dir / "logs" / "master.log"
+        await_master(run_dir, lambda: not self.alive(), log, bundle.outline.start_timeout_s)
         self._await_reservation(run_dir)
 
     def _come_up(self, bundle: JobBundle, deadline: float) -> bool:
@@ -173,7 +174,7 @@ class RayConnection:
         # From here on the name is this job's, and so is everything on Ray that carries it.
         self._name, self._master = name, master._actor_id
         try:
-            ray.get(master.pid.remote(), timeout=COME_UP_S)
+            ray.get(master.pid.remote(), timeout=bundle.outline.start_timeout_s)
         except Exception as error:
             run_dir = Path(bundle.config.run_dir)
             began = any((run_dir / name).exists() for name in (CONTROL_FILE, RESULT_FILE))

@@ -11,13 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from pydantic import BaseModel, Field, field_validator
 
 from rolemesh_durable.sources import Offset, Reader, Records, Source, SourceError
 
-__all__ = ["BrokerAway", "BrokerClient", "BrokerSource", "Fetched", "Look"]
+__all__ = ["BrokerAway", "BrokerClient", "BrokerOptions", "BrokerSource", "Fetched", "Look"]
 
 _LOG = logging.getLogger(__name__)
 BUFFER_BYTES = 32 << 20
@@ -94,8 +95,30 @@ class _Ahead:
         self.records: deque[Fetched] = deque()
 
 
+class BrokerOptions(BaseModel, extra="forbid"):
+    """Options that every `BrokerSource` has."""
+
+    streams: list[str] = Field(
+        min_length=1,
+        description="Names, or patterns (clicks*), of streams; each is a partition. They need not exist yet.",
+    )
+    start: Literal["oldest", "newest"] = Field(
+        default="oldest", description="Where a new job begins in a stream; newest: with what comes from now on."
+    )
+
+    @field_validator("streams")
+    @classmethod
+    def _differ(cls, streams: list[str]) -> list[str]:
+        if len(set(streams)) < len(streams):
+            raise ValueError("names a stream twice")
+        return streams
+
+
 class BrokerSource(Source):
-    """Base of sources with a `BrokerClient`, which `client` makes."""
+    """Base of sources with a `BrokerClient`, which `client` makes. Its `Options` derive from `BrokerOptions`."""
+
+    Options = BrokerOptions
+    options: BrokerOptions
 
     @abstractmethod
     def client(self, reader: Reader) -> BrokerClient:
@@ -157,6 +180,12 @@ class BrokerSource(Source):
     def waiting(self) -> str:
         """See `Source.waiting`."""
         return "" if self._away_since is None else f"the broker {self._client.where} is away"
+
+    def rank_of(self, partition: str, world_size: int) -> int:
+        """See `Source.rank_of`: streams that are listed by name are shared out in turn, others by a hash."""
+        if partition in self.options.streams:
+            return self.options.streams.index(partition) % world_size
+        return super().rank_of(partition, world_size)
 
     def _left(self, look: Look, position: Mapping[str, Offset]) -> dict[str, float]:
         ranks, rank = self._reader.world_size, self._reader.rank

@@ -6,28 +6,21 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
-from rolemesh_durable.brokers import BrokerSource
+from rolemesh_durable.brokers import BrokerOptions, BrokerSource
 from rolemesh_durable.sources import Reader
 from rolemesh_nats.client import JetStreamClient, JetStreamOptions
 
 __all__ = ["NatsOptions", "NatsSource"]
 
 
-class NatsOptions(BaseModel, extra="forbid"):
+class NatsOptions(BrokerOptions):
     """Which streams of which servers, and what may be missing."""
 
     url: str = Field(
         description="nats://[user:password@|token@]host[:port], tls://… for TLS; several with commas. Give "
         "a password as a variable: ${NATS_URL}."
-    )
-    streams: list[str] = Field(
-        min_length=1,
-        description="Names, or patterns (CLICKS-*), of streams; each is a partition. They need not exist yet.",
-    )
-    start: Literal["oldest", "newest"] = Field(
-        default="oldest", description="Where a new job begins in a stream; newest: with what comes from now on."
     )
     until: Literal["end", "sealed"] | None = Field(
         default=None,
@@ -59,13 +52,6 @@ class NatsOptions(BaseModel, extra="forbid"):
             raise ValueError("must begin with nats://, tls://, ws:// or wss://, each of several")
         return url
 
-    @field_validator("streams")
-    @classmethod
-    def _differ(cls, streams: list[str]) -> list[str]:
-        if len(set(streams)) < len(streams):
-            raise ValueError("names a stream twice")
-        return streams
-
 
 class NatsSource(BrokerSource):
     """Messages of JetStream's streams, read without a durable consumer: where a job is, its snapshots say."""
@@ -80,9 +66,3 @@ class NatsSource(BrokerSource):
         newest = options.start == "newest"
         more = JetStreamOptions(tuple(options.streams), newest, options.until, options.trim, options.skip, *paths)
         return JetStreamClient(options.url, more)
-
-    def rank_of(self, partition: str, world_size: int) -> int:
-        """See `Source.rank_of`: streams that are listed by name are shared out in turn, others by a hash."""
-        if partition in self.options.streams:
-            return self.options.streams.index(partition) % world_size
-        return super().rank_of(partition, world_size)

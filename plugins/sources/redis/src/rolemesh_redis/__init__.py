@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
-from rolemesh_durable.brokers import BrokerSource
+from rolemesh_durable.brokers import BrokerOptions, BrokerSource
 from rolemesh_durable.sources import Reader
 from rolemesh_redis.client import StreamsClient, StreamsOptions
 
 __all__ = ["RedisOptions", "RedisSource"]
 
 
-class RedisOptions(BaseModel, extra="forbid"):
+class RedisOptions(BrokerOptions):
     """Which streams of which server, what a record is, and what may be missing."""
 
     url: str = Field(
         description="redis://[[user]:password@]host[:port][/database], rediss://… for TLS, unix:///path. Give a "
         "password as a variable: ${REDIS_URL}."
     )
-    streams: list[str] = Field(
-        min_length=1,
-        description="Names, or patterns (clicks:*), of streams; each is a partition. They need not exist yet.",
-    )
     field: str | None = Field(
         default="data",
         description="The field of an entry that has the record, as a JSON object; null: each field is a text column.",
-    )
-    start: Literal["oldest", "newest"] = Field(
-        default="oldest", description="Where a new job begins in a stream; newest: with what comes from now on."
     )
     until: str | None = Field(
         default=None,
@@ -60,13 +52,6 @@ class RedisOptions(BaseModel, extra="forbid"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
         return url
 
-    @field_validator("streams")
-    @classmethod
-    def _differ(cls, streams: list[str]) -> list[str]:
-        if len(set(streams)) < len(streams):
-            raise ValueError("names a stream twice")
-        return streams
-
 
 class RedisSource(BrokerSource):
     """Entries of Redis Streams, read without a consumer group: where a job is, its snapshots say."""
@@ -90,9 +75,3 @@ class RedisSource(BrokerSource):
                 ca=ca,
             ),
         )
-
-    def rank_of(self, partition: str, world_size: int) -> int:
-        """See `Source.rank_of`: streams that are listed by name are shared out in turn, others by a hash."""
-        if partition in self.options.streams:
-            return self.options.streams.index(partition) % world_size
-        return super().rank_of(partition, world_size)

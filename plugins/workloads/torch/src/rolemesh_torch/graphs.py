@@ -169,5 +169,8 @@ class Graphs:
         found = torch.as_tensor(found).to(self._device, tensor.dtype)
         if found.shape != tensor.shape:
             what = f"the gradient of {name or 'what was sent'!r} has shape {tuple(found.shape)}"
-            raise ValueError(f"{what}, the tensor {tuple(tensor.shape)}; do the roles cut rows differently?")
+            remedy = (
+                "let the rows of a micro-batch be a multiple of the ranks of the role that sends them, or of both's"
+            )
+            raise ValueError(f"{what}, the tensor {tuple(tensor.shape)}; {remedy}")
         return found

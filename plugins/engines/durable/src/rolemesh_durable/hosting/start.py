@@ -12,8 +12,11 @@ from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
 __all__ = ["await_master"]
 
 
-def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: float = 60.0) -> None:
-    """Return when ``control.json`` (or already ``result.json``) is there; `BackendError` if the master died before."""
+def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: float) -> None:
+    """Return when ``control.json`` (or already ``result.json``) is there; `BackendError` if the master died before.
+
+    `timeout_s` is the job's `start_timeout_s`: on a busy machine a process that lives may need a minute to import.
+    """
     deadline = time.monotonic() + timeout_s
     while not ((run_dir / CONTROL_FILE).exists() or (run_dir / RESULT_FILE).exists()):
         if dead() or time.monotonic() > deadline:
