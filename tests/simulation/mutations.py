@@ -889,7 +889,7 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Checkpoints, "_add", _checkpoint_without_parts)),
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
-    Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "calm",
+    Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "room",
              method(sim_rank.SimRank, "_settle", lambda original: lambda self: iter(()))),
     Mutation("a rank of a group takes the snapshot that it wants without its mates", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),

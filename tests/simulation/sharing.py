@@ -115,7 +115,8 @@ def assembled(
     count = shape.sizes[rank.key[0]]
     share = shape.routes[edge.id].sends_to(0, index)
     total = next(item[3] for part in chunks for item in part)
-    wanted = total * (index + 1) // count - total * index // count if isinstance(share, Share) else total
+    low, high = ((total * at + count // 2) // count for at in (index, index + 1))
+    wanted = high - low if isinstance(share, Share) else total
     rank.world.checks.collated(rank, edge, made, rows, wanted)
     return value_of(rows)
 
