@@ -58,6 +58,8 @@ def test_a_class_without_tests_is_an_error() -> None:
 
 def test_ranks_under_test_have_the_variables_that_a_jobs_ranks_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    before = set(psutil.Process().children())  # stages of other tests of this process may live on
     with Stage(Counter):
-        (stage,) = [c for c in psutil.Process().children() if "rolemesh_testing.workloads.stage" in c.cmdline()]
+        new = set(psutil.Process().children()) - before
+        (stage,) = [child for child in new if "rolemesh_testing.workloads.stage" in child.cmdline()]
         assert stage.environ().items() >= BASE_ENV.items()

@@ -143,7 +143,7 @@ def check(job: Job, *args: str) -> dict[str, int]:
     return made
 
 
-@pytest.mark.parametrize("operator", ["one", "many"])
+@pytest.mark.parametrize("operator", ["one", pytest.param("many", marks=pytest.mark.soak)])
 def test_who_is_slow_does_less_and_the_result_is_the_same(shared: Job, operator: str) -> None:
     made = check(shared, f"params.operator={operator}")
     assert made["0"] < min(made["1"], made["2"])

@@ -88,7 +88,9 @@ def test_where_no_other_node_is_left_the_job_says_which_one_fails_and_why(job: J
 
 
 def test_the_checks_of_the_distribution_measure_every_node(job: Job) -> None:
-    few = "{use: network, options: {mb: 8}}, {use: matmul, options: {size: 128, device: cpu, slower: 1000}}"
+    few = (
+        "{use: network, options: {mb: 8, slower: 1000}}, {use: matmul, options: {size: 128, device: cpu, slower: 1000}}"
+    )
     rest = "{use: memory, options: {mb: 4, slower: 1000}}, {use: disk, options: {mb: 1, at_least: {}}}, shm"
     done = job.run(*ONE_CPU, f"plugins={{checks: [{few}, {rest}]}}")
     assert done.returncode == 0, done.stdout + done.stderr

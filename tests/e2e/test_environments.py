@@ -164,6 +164,7 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     process.wait(30)
 
 
+@pytest.mark.soak
 def test_ranks_of_a_lost_node_find_their_own_version_on_the_next_one(make_job: Callable[..., Job]) -> None:
     job = in_job(make_job("versions"), steps=100_000)
     process = job.start("failover=[{use: node}, {use: job}]", "--nodes", "2x(cpu=1)")

@@ -263,6 +263,7 @@ def test_an_observer_that_raises_is_reported_once_and_the_job_goes_on(stranger: 
     assert stranger.result()["committed_steps"] == 3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("side", [pytest.param("driver", marks=pytest.mark.soak), "master"])
 def test_an_observer_that_is_slow_does_not_cost_the_job_its_life(stranger: Stranger, side: str) -> None:
     code = OBSERVER.format(side=side, event="time.sleep(0.6)", steps="time.sleep(3)")

@@ -72,6 +72,7 @@ def test_hello_is_done_in_seconds_without_torch(example: Any) -> None:
     assert job.result()["status"] == "done"
 
 
+@pytest.mark.soak
 @pytest.mark.scenario("rolemesh run examples/sft/job.yaml")
 def test_sft_learns_and_two_runs_end_with_the_same_weights(example: Any) -> None:
     job = example("sft")
@@ -95,6 +96,7 @@ def test_another_seed_ends_with_other_weights(example: Any) -> None:
     assert weights[0] != weights[1]
 
 
+@pytest.mark.soak
 def test_a_killed_rank_of_the_fsdp_group_is_named_not_its_surviving_peer(example: Any) -> None:
     job = example("sft")
     process = job.start("steps=100000")
@@ -113,6 +115,7 @@ def test_sft_runs_inline_with_one_rank(example: Any) -> None:
     assert "role trainer runs as one rank" in done.stdout + done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.scenario("rolemesh run examples/pretrain/job.yaml")
 def test_pretraining_learns_and_judges_text_that_it_has_not_seen(example: Any) -> None:
     job = example("pretrain")

@@ -154,6 +154,7 @@ def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job:
 # -------------------------------------------------------------------------------------------------- failures in series
 
 
+@pytest.mark.soak
 def test_what_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     gone = job.folder / "gone"
@@ -194,6 +195,7 @@ def test_an_agent_that_is_told_to_end_and_then_killed_costs_nothing_where_its_ra
     assert not of_kind(job, "failure", "agent_lost", "recovery_planned")
 
 
+@pytest.mark.soak
 def test_an_agent_that_is_killed_twice_in_a_row_comes_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)
@@ -329,6 +331,7 @@ def test_an_operator_that_blocks_every_time_ends_the_job(make_job: Make) -> None
     assert len(of_kind(job, "hang")) == 2
 
 
+@pytest.mark.soak
 def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     roles = (job.folder / "roles.py").read_text()

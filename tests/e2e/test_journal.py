@@ -160,7 +160,9 @@ def removed(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("damage", [flipped, set_back, removed])
+@pytest.mark.parametrize(
+    "damage", [flipped, *(pytest.param(each, marks=pytest.mark.soak) for each in (set_back, removed))]
+)
 def test_a_master_does_not_go_on_from_a_damaged_journal_and_the_job_can_be_resumed(
     make_job: Make, damage: Callable[[Path], None]
 ) -> None:

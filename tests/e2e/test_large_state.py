@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.e2e.harness import Job, until
 
 Make = Callable[..., Job]
@@ -90,6 +91,7 @@ def test_few_snapshots_are_taken_and_a_killed_rank_ends_as_if_it_had_not_been(ma
     assert [line["loss"] for line in killed.metrics()] == [line["loss"] for line in before]
 
 
+@pytest.mark.soak
 def test_who_may_keep_little_does_not_wait_for_a_snapshot_that_is_far_off(make_job: Make) -> None:
     job = large(make_job)
     done = job.run("steps=150", "edges.retention.max_bytes=1048576", "roles.model.options.kwargs.pause=0.001")

@@ -13,6 +13,9 @@ from rolemesh.cli.new import KINDS
 
 pytestmark = pytest.mark.slow
 
+OFTEN = ("workload", "scheduler", "failover")
+"""What people write; the templates of all kinds are made of the same parts."""
+
 
 def succeeds(environment: Installed, *command: str, cwd: Path) -> str:
     """What a command of the environment prints; all of it is told if it fails."""
@@ -43,7 +46,7 @@ def result(made: Path, name: str) -> dict[str, object]:
     return told
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k in OFTEN else pytest.param(k, marks=pytest.mark.soak) for k in KINDS])
 def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], kind)
     succeeds(environment, "ruff", "check", ".", cwd=made)

@@ -276,6 +276,7 @@ def even(job):
 RACKS = "3x(cpu=2,label.rack=a),2x(cpu=2,label.rack=b)"
 
 
+@pytest.mark.soak
 def test_a_constraint_of_the_jobs_own_holds_in_the_plan_and_after_a_node_is_lost(own: Callable[..., Job]) -> None:
     job = own(EVEN_JOB)
     (job.folder / "even.py").write_text(EVEN)

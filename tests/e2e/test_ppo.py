@@ -113,6 +113,7 @@ class OneProcess:
         return float(loss.detach())
 
 
+@pytest.mark.soak
 def test_the_first_steps_are_those_of_one_process(make_job: Callable[..., Job]) -> None:
     job = make_job("ppo")
     job_file(job, steps=3)

@@ -64,6 +64,7 @@ def test_a_detached_job_keeps_its_own_ray_until_it_ends(make_job: Make) -> None:
     until(lambda: not alive(status.master_pid), 20, "the master is gone")
 
 
+@pytest.mark.soak
 def test_a_name_is_in_use_on_the_whole_cluster_and_free_after_the_end(make_job: Make, ray_address: str) -> None:
     one = make_job("same", ("--address", ray_address))
     other = make_job("other", ("--address", ray_address))

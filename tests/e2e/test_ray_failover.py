@@ -180,6 +180,7 @@ def test_ranks_of_a_lost_node_move_to_a_spare_one_and_go_on_from_their_replica(
     assert bool(of_kind(on_ray, "master_recovered")) == master_too
 
 
+@pytest.mark.soak
 def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
     on_ray: Job, away: AwayNodes, undisturbed: str
 ) -> None:
@@ -221,6 +222,7 @@ def test_where_no_place_is_left_the_job_says_so_within_five_seconds_and_goes_on_
     assert (recovery["level"], recovery["outcome"]) == ("node", "recovered")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -99,6 +99,7 @@ def test_a_label_that_no_ray_node_has_starts_nothing(job: Job) -> None:
     assert not job.run_dir.exists()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("racks")
 def test_roles_that_share_a_device_both_see_it_and_know_their_shares(job: Job) -> None:
     group = "{roles: [work, source], ratio: {work: 1, source: 1}, shares: {work: 0.5, source: 0.25}}"
@@ -114,6 +115,7 @@ def test_roles_that_share_a_device_both_see_it_and_know_their_shares(job: Job) -
     assert found["sink", 0][0] == "", "who asks for no device sees none"
 
 
+@pytest.mark.soak
 def test_halves_of_a_device_are_of_one_that_nobody_else_holds(job: Job, racks: dict[str, str]) -> None:
     node = next(node for node, rack in racks.items() if rack == "b")
 
@@ -152,6 +154,7 @@ def talking(pid: int, ports: set[int]) -> Counter[int]:
     return Counter(c.raddr.port for c in found if c.status == psutil.CONN_ESTABLISHED and c.raddr.port in ports)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("racks")
 def test_nodes_talk_over_tcp_and_a_peer_without_the_key_is_refused_and_counted(job: Job) -> None:
     process = job.start(*ENDLESS, APART)

@@ -60,6 +60,7 @@ def test_a_job_for_which_there_is_no_room_says_what_it_waits_for_and_runs_when_t
     assert second.result()["status"] == "done"
 
 
+@pytest.mark.soak
 def test_a_job_that_has_waited_long_enough_starts_nothing(make_job: Make, ray_address: str) -> None:
     first, second = (make_job(name, ("--address", ray_address)) for name in ("first", "second"))
     one = started(first, *BIG, *ENDLESS)
@@ -92,6 +93,7 @@ def test_of_two_that_wait_the_one_with_the_higher_priority_goes_first(make_job: 
     ended(two, 0)
 
 
+@pytest.mark.soak
 def test_two_jobs_that_start_at_once_do_not_both_get_half(make_job: Make, ray_address: str) -> None:
     jobs = [make_job(name, ("--address", ray_address)) for name in ("one", "two")]
     processes = [started(job, *BIG, "room_wait_s=90") for job in jobs]
@@ -105,6 +107,7 @@ def test_two_jobs_that_start_at_once_do_not_both_get_half(make_job: Make, ray_ad
     assert second_start > first_end - 1.0
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_job_whose_room_is_taken_while_it_starts_says_so(make_job: Make, ray_address: str) -> None:
     """Its master waits 30 s for what the plan promised, and its driver is heard of all the while."""

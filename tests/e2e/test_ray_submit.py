@@ -83,6 +83,7 @@ def test_a_submitted_job_runs_on_the_cluster_from_an_uploaded_folder(make_job: M
     assert job.result()["status"] == "done"
 
 
+@pytest.mark.soak
 def test_who_submitted_may_go_and_stopping_the_submission_interrupts_the_job(make_job: Make, head: Head) -> None:
     job = make_job()
     arguments = ("--submission-id", "gone", "--working-dir", ".", *RUN, *where(job), *ENDLESS)
@@ -95,6 +96,7 @@ def test_who_submitted_may_go_and_stopping_the_submission_interrupts_the_job(mak
     assert job.result()["message"] == "interrupted by Ctrl-C", "the driver has asked for it, not only died"
 
 
+@pytest.mark.soak
 def test_a_detached_job_outlives_its_entry_point(make_job: Make, head: Head) -> None:
     job = make_job()
     done = head.ask("submit", "--working-dir", ".", *RUN, *where(job), "--detach", *ENDLESS, cwd=job.folder)

@@ -433,7 +433,7 @@ def test_a_job_whose_disk_stays_full_ends_done_without_snapshots(
 
 def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(f"steps={STEPS}", *SLOW)
+    process = job.start(f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.2")  # not over before it is injected
     job.running()
     with ControlClient(job.run_dir) as client:
         client.inject("disk", "sink/0")

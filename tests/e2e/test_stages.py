@@ -138,6 +138,7 @@ STAGES = {"front": 1, "middle": 2, "back": 3}
 """The stages of examples/pipeline, with their `init_seed`."""
 
 
+@pytest.mark.soak
 @pytest.mark.scenario("rolemesh run examples/pipeline/job.yaml")
 def test_both_schedules_end_alike_though_a_stage_is_killed_and_their_loss_is_that_of_one_process(example: Any) -> None:
     gpipe, job, steps = example("pipeline"), example("pipeline"), 16

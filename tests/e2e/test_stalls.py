@@ -68,6 +68,7 @@ def fill(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.soak
 def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_master_dies_meanwhile(
     small_disk: Path, make_job: Make
 ) -> None:

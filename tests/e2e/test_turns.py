@@ -165,6 +165,7 @@ def test_roles_that_take_turns_end_early_as_a_job_of_so_many_steps_does(make_job
     assert ended(job, f"steps={steps}") == early
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3))])
 def test_ranks_that_are_killed_take_their_turn_again(make_job: Make, seed: int) -> None:

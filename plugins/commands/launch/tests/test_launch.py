@@ -162,6 +162,7 @@ def test_what_the_person_has_set_is_what_a_worker_finds(folder: Path, monkeypatc
     assert found[0] == found[1]
 
 
+@pytest.mark.soak
 def test_a_worker_sees_the_devices_of_its_node_as_under_torchrun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {**plain(), "CUDA_VISIBLE_DEVICES": "7,3"}
     monkeypatch.setattr(sys.modules[__name__], "plain", lambda: given)

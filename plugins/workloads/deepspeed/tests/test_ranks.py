@@ -44,6 +44,7 @@ def fsdp():
     yield from trainer_group.served("rolemesh_fsdp:FSDPWorkload")
 
 
+@pytest.mark.soak
 @stages(2)
 def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollouts, stage):
     """Uneven rows, several micro-batches, and one of them without any advantage on any rank."""

@@ -19,6 +19,7 @@ def options(model: Path, **more: Any) -> dict[str, Any]:
     return {"model": str(model), "lr": 1e-2, "weight_decay": 0.1, "lora": {"rank": 4, "dropout": 0.1}, **more}
 
 
+@pytest.mark.soak
 def test_two_ranks_take_the_step_of_one_and_give_adapters_only(group, tiny_model, texts):
     # With B = 0 at first A has next to no gradient, whose rounding Adam would blow up.
     given, batches = options(tiny_model, lora={"rank": 4}, optimizer="sgd"), [texts(seed) for seed in range(3)]

@@ -101,6 +101,7 @@ def test_neighbouring_seeds_share_questions_by_chance_only() -> None:
     assert len(first & second) < 10
 
 
+@pytest.mark.soak
 def test_a_task_with_too_few_questions_for_the_held_out_set_is_an_error() -> None:
     with pytest.raises(OptionsError, match=r"'coin_flip' has too few different questions: \d+ of 500 found"):
         data(task="coin_flip", config={"min_trials": 3, "max_trials": 4}, eval_size=500)

@@ -85,6 +85,7 @@ def test_a_cache_of_older_weights_is_not_used(pair: Pair, prompts: Any, new_weig
     assert out == pair.one.call("evaluate", batch)[0]
 
 
+@pytest.mark.soak
 def test_prompts_for_which_the_prefill_engine_has_no_memory_are_computed_by_decode(
     pair: Pair, make_rank: Callable[..., Any], prompts: Any, new_weights: Any
 ) -> None:

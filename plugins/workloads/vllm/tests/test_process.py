@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rolemesh_vllm import VLLMWorkload
 
 SCRIPT = """
@@ -32,6 +34,7 @@ print("child", os.waitpid(pid, 0)[1], flush=True)
 """
 
 
+@pytest.mark.soak
 def test_a_forked_rank_generates_and_leaves_no_file_behind(tiny_model: Path, tmp_path: Path) -> None:
     env = os.environ | VLLMWorkload.env | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -128,6 +128,7 @@ def ids(rows: Any) -> list[list[int]]:
     return [row.tolist() for row in rows["completion_ids"]]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_new_weights_reach_both_parts_of_an_engine_whose_death_by_sigkill_leaves_nothing(
     make_rank: Callable[..., Any], prompts: Any, new_weights: Any, greedy: Any

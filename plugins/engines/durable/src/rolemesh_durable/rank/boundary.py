@@ -35,9 +35,10 @@ COLD = 10
 """so much longer, about."""
 LAST = 4
 """Of so many the shortest counts: the others had to share the processor."""
-SHORT_S = 0.1
-"""Snapshots that are closer than this cost so little that none is left out that goes to disk. A rank that waits takes
-what it owes after as long, or after as long as that takes."""
+SHORT_S = 0.5
+"""Snapshots that are closer than this cost so little that none is left out that goes to disk."""
+WAITED_S = 0.1
+"""A rank that waits takes what it owes after as long, or after as long as that takes."""
 SLACK = 32
 """Between two snapshots, what is kept for consumers grows by at most such a part of what may be kept, and of shared
 memory."""
@@ -168,7 +169,7 @@ class Boundary:
         due = step >= 0 and (
             fields[PHASE] == IDLE
             or now - self._taken_ns >= self._apart_ns
-            or now - fields[SINCE_NS] >= max(self._pause_ns, SHORT_S * 1e9)
+            or now - fields[SINCE_NS] >= max(self._pause_ns, WAITED_S * 1e9)
         )
         if barrier is not None:
             if due and barrier.keeps:
