@@ -11,7 +11,7 @@ from tests.simulation.model import Shape, Value, made_of, rows_of, value_of
 from rolemesh.api.partition import Balanced
 from rolemesh.graph import items
 from rolemesh.graph.logical import Edge, OpCall
-from rolemesh.graph.routes import Share
+from rolemesh.graph.routes import Part, Share
 from rolemesh_durable.protocol.first import FirstChoice, share_of
 from rolemesh_durable.protocol.sharing import Sharing
 
@@ -115,7 +115,7 @@ def assembled(
     count = shape.sizes[rank.key[0]]
     share = shape.routes[edge.id].sends_to(0, index)
     total = next(item[3] for part in chunks for item in part)
-    low, high = ((total * at + count // 2) // count for at in (index, index + 1))
+    low, high = Part(0, index, index + 1, count).bounds(total)
     wanted = high - low if isinstance(share, Share) else total
     rank.world.checks.collated(rank, edge, made, rows, wanted)
     return value_of(rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.batch import Batch, Ragged, concat
-from rolemesh.graph.routes import Share
+from rolemesh.graph.routes import Part, Share
 
 
 class Item(NamedTuple):
@@ -60,8 +60,8 @@ def item_made(value: Any, size: int, index: int, given: Any, made: Any) -> tuple
 def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
     """Of an item what lies in the share; maybe no rows."""
     number, items, start, total, rows = item
-    low, high = ((total * at + share.count // 2) // share.count - start for at in (share.index, share.index + 1))
-    low, high = max(0, low), min(_rows(rows), high)
+    low, high = Part(0, share.index, share.index + 1, share.count).bounds(total)
+    low, high = max(0, low - start), min(_rows(rows), high - start)
     return number, items, start, total, rows[low : max(low, high)]
 
 
