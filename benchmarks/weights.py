@@ -27,12 +27,15 @@ def measure(quick: bool) -> Report:
         for _ in range(rounds):
             for world_size in (1, 2):
                 for what, flow in (("handed", "weights"), ("copied", "own_tensors")):
-                    there, memcpy = transfer(nbytes, steps, world_size, flow)
+                    there, memcpy, apart = transfer(nbytes, steps, world_size, flow)
                     keep(f"{what} {world_size}", there)
                     keep(f"memcpy {what} {world_size}", memcpy)
+                    if world_size == 1:
+                        keep("apart", apart)
             for kind in ("numpy", "torch"):
                 keep(f"ray {kind}", ray_transfer.nanoseconds(kind, max(WARM + 2, steps // 3)))
     report.row("memcpy: one numpy.copyto, warm to warm, one thread", "GB/s", found["memcpy handed 1"])
+    report.row("memcpy: the same tensors to others, one by one, one thread", "GB/s", found["apart"])
     report.row("rolemesh, trainer of 1 → rollout of 1: in its hands", "GB/s", found["handed 1"])
     report.row("rolemesh, 1 → 1: in buckets, copied into its own tensors", "GB/s", found["copied 1"])
     report.row("rolemesh, trainer of 2 → rollout of 1: in its hands, joined", "GB/s", found["handed 2"])
@@ -55,8 +58,8 @@ def measure(quick: bool) -> Report:
     return report
 
 
-def transfer(nbytes: int, steps: int, world_size: int, flow: str) -> tuple[float, float]:
-    """Median nanoseconds until the weights are where `flow` brings them, and of memcpy."""
+def transfer(nbytes: int, steps: int, world_size: int, flow: str) -> tuple[float, float, float]:
+    """Median nanoseconds until the weights are where `flow` brings them, of memcpy, and of memcpy tensor by tensor."""
     sizes = [f"roles.{role}.options.kwargs.nbytes={nbytes}" for role in ("trainer", "rollout")]
     shape = (f"steps={steps}", f"roles.trainer.world_size={world_size}", "roles.trainer.resources.cpu=0.5")
     with run_job(JOBS / "weights.yaml", f"flow=flow.py:{flow}", *sizes, *shape) as run_dir:
@@ -66,6 +69,7 @@ def transfer(nbytes: int, steps: int, world_size: int, flow: str) -> tuple[float
     return (
         median(line["there_ns"] - start for line, start in zip(ranks[0], began, strict=True)),
         median(line["memcpy_ns"] for line in ranks[0]),
+        median(line["apart_ns"] for line in ranks[0]),
     )
 
 

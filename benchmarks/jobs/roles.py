@@ -151,6 +151,7 @@ class Trainer:
         for name, (block, shape, first) in tensors(nbytes, ctx.rank, ctx.world_size).items():
             self.held[name] = Shard(torch.from_numpy(block), shape, (first, 0))
         self.source, self.target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        self.targets = [np.ones_like(shard.data.numpy()) for shard in self.held.values()]
         self.began: list[int] = []
         self.lines: list[dict[str, Any]] = []
 
@@ -174,6 +175,9 @@ class Trainer:
             begun = monotonic_ns()
             np.copyto(self.target, self.source)
             line["memcpy_ns"] = monotonic_ns() - begun
+            for source, target in zip(self.held.values(), self.targets, strict=True):
+                np.copyto(target, source.data.numpy())
+            line["apart_ns"] = monotonic_ns() - begun - line["memcpy_ns"]
         self.lines.append(line)
         if self.ctx.step == self.ctx.steps - 1:
             note(self.ctx, steps=self.lines)

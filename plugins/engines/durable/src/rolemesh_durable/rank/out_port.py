@@ -21,7 +21,7 @@ from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SINCE_NS, St
 __all__ = ["INLINE_BYTES", "OutEdge", "OutPort", "Rank"]
 
 FOREVER = 1 << 62
-BUDGET = 2 << 20
+BUDGET = 8 << 20
 """Bytes that a rank may have under way on an edge whose credits nobody has named; two values, if they are larger."""
 INLINE_BYTES = 32 * 1024
 """Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
