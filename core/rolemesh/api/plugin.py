@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from rolemesh.api.workload import NoOptions
+
+class NoOptions(BaseModel, extra="forbid"):
+    """A plugin without options."""
 
 
 class Plugin:

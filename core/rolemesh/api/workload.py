@@ -20,21 +20,17 @@ import numpy as np
 from pydantic import BaseModel
 
 from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
+from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import Caller, ServiceSpec, services_of
 from rolemesh.errors import RolemeshError
 
-__all__ = ["RankContext", "Rendezvous", "State", "Workload", "stable_seed"]
-__all__ += ["NoOptions", "OperatorSpec", "operator", "operator_spec"]
+__all__ = ["OperatorSpec", "RankContext", "Rendezvous", "State", "Workload", "operator", "operator_spec", "stable_seed"]
 
 State: TypeAlias = Mapping[str, Any]
 """A rank's state by name: numpy arrays, torch tensors (DTensors give their local block), bytes, JSON values."""
 
 O = TypeVar("O", bound=BaseModel)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class NoOptions(BaseModel, extra="forbid"):
-    """A workload without options."""
 
 
 class OperatorSpec(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.partition import Broadcast
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rolemesh.api.observer import RoleTimes, StepMetrics
-from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph
+
+if TYPE_CHECKING:
+    from rolemesh.api.workload import RankContext
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):

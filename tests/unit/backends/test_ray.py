@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,12 @@ def gone(pid: int) -> bool:
 class Hands:
     """A launcher as a master has it."""
 
-    def __init__(self, job: str, master: Any) -> None:
+    def __init__(self, job: str, master: Any, ahead: Sequence[AgentStart] = ()) -> None:
         self.job, self.master = job, master
         self.losses: list[tuple[str, int, str, bool]] = []
         self.launcher = RayLauncher(job, f"t{job}", master, SmallAgent)
+        if ahead:
+            self.launcher.start_ahead(ahead)
         self.launcher.open(lambda agent, message: None, lambda *loss: self.losses.append(loss))
 
     def start(self, agent: str, incarnation: int, node: str, cpu: float = 1.0) -> int:
@@ -230,6 +232,38 @@ def test_what_cannot_be_reserved_starts_nothing_and_is_given_back(
     assert not agent_actors(hands.job)
     until(lambda: not placement_groups(hands.job), "nothing is reserved any more")
     hands.start("a", 2, one)
+
+
+def test_agents_that_a_new_master_has_started_ahead_are_those_that_it_is_told_to_start(hands: Hands) -> None:
+    one, other = nodes()[:2]
+    starts = [start("a", 1, one), start("b", 1, other), start("c", 1, "0" * 56)]
+    master = Hands(hands.job, hands.master, ahead=starts[::-1])
+    first = [master.up("a", 1), master.up("b", 1)]
+    os.kill(first[1], signal.SIGKILL)
+    master.loss("b", 1)
+    assert [loss[0] for loss in master.losses] == ["b"], "a node that is not there is told when it is to start there"
+    master.launcher.start(starts)
+    assert master.loss("c", 1)[1] is True
+    master.launcher.send("a", 1, b"still you?")
+    master.hears("a/1 hears still you?")
+    ups = [said for _, said in ray.get(hands.master.said.remote()) if " is up" in said]
+    assert sorted(ups) == [f"a/1 is up, pid {first[0]}", f"b/1 is up, pid {first[1]}"]
+    assert len(placement_groups(hands.job)) == 1
+    master.launcher.start([start("b", 2, other)])
+    assert master.up("b", 2)
+    master.launcher.stop()
+
+
+def test_what_could_not_be_reserved_ahead_is_told_by_the_start_itself(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "RESERVE_TIMEOUT_S", 0.5)
+    wanted = [start("a", 1, nodes()[0], cpu=64.0)]
+    master = Hands(hands.job, hands.master, ahead=wanted)
+    with pytest.raises(BackendError, match="could not reserve"):
+        master.launcher.start(wanted)
+    assert not agent_actors(hands.job)
+    master.launcher.stop()
 
 
 def test_a_stopped_master_is_revived_and_one_that_has_just_started_is_not(hands: Hands) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rolemesh.api.batch import Shard
 from rolemesh.api.cluster import ClusterView
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import PlacementRequest, RoleRequest, Strategy

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job

@@ -18,7 +18,8 @@ import pytest
 import zmq
 
 from rolemesh.api.partition import Split
-from rolemesh.api.workload import NoOptions, RankContext, Workload
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.metrics import Metrics

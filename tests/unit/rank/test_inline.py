@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rolemesh.api.partition import Broadcast, Split
-from rolemesh.api.workload import NoOptions, RankContext
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.workload import RankContext
 from rolemesh.inline.steps import InlineSteps
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 

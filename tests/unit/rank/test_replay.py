@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rolemesh.api.workload import NoOptions, RankContext
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.workload import RankContext
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.protocol.messages import Peer

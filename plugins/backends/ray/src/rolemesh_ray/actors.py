@@ -1,4 +1,7 @@
-"""Master and agent as Ray actors. Their loops run in threads of their own; calls only enqueue."""
+"""Master and agent as Ray actors. Their loops run in threads of their own; calls only enqueue.
+
+What only one of them needs is imported where it begins: the first agents start while the master imports what it needs.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,11 @@ import ray
 
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.limits import raise_limits
 from rolemesh_durable.agent.resource_guard import ResourceGuard
 from rolemesh_durable.control.lock import hold
-from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.hosting.restarts import Restarts
-from rolemesh_durable.master.master import Master
-from rolemesh_durable.protocol.job import AgentConfig, JobBundle
-from rolemesh_durable.stores import JournalDamagedError
+from rolemesh_durable.protocol.job import AgentConfig, JobBundle, agent_start
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
@@ -79,6 +78,11 @@ class MasterActor:
         self._job = msgspec.msgpack.decode(joined(bundle), type=JobBundle)
         self._self = ray.get_runtime_context().current_actor
         self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
+        if not self._again:
+            hosts = self._job.hosts
+            self._launcher.start_ahead(
+                [agent_start(self._job, place, 1, hosts[place.node]) for place in self._job.outline.places]
+            )
         self._crashes = Path(self._job.config.run_dir, CRASHES_FILE)
         self._lock = hold(Path(self._job.config.run_dir))
         # What is raised here would be this actor's end for good.
@@ -88,6 +92,8 @@ class MasterActor:
         guard = ResourceGuard(self._job.job_id, "master")
         started = time.monotonic()
         try:
+            from rolemesh_durable.master.master import Master
+
             Master(self._job, self._launcher, guard.tmp, ray.util.get_node_ip_address()).run()
         except BaseException as error:
             self._failed(error, time.monotonic() - started)
@@ -98,6 +104,9 @@ class MasterActor:
 
     def _failed(self, error: BaseException, lived_s: float) -> None:
         """Return if no other master is to try; else leave it to Ray to start one."""
+        from rolemesh_durable.hosting.giving_up import give_up
+        from rolemesh_durable.stores import JournalDamagedError
+
         log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
         with suppress(OSError), log.open("a") as out:  # its disk may be full
             out.write("".join(traceback.format_exception(error)))
@@ -132,6 +141,8 @@ class AgentActor:
     """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
 
     def __init__(self, config: bytes, master: Any) -> None:
+        from rolemesh_durable.agent.agent import Agent
+
         raise_limits()
         os.environ.pop(DEBUGGER, None)
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
@@ -148,7 +159,7 @@ class AgentActor:
             with suppress(Exception):
                 self._last = master.received.remote(decoded.agent, message)
 
-        masters = MasterWatch(self._job, COME_UP_S)
+        masters = MasterWatch(self._job, COME_UP_S, new=decoded.incarnation == 1)
         self._agent = Agent(decoded, send, masters.revive)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: self._agent.leave())
@@ -189,12 +200,13 @@ class MasterWatch:
     nodes may differ by more than a master may take to come up.
     """
 
-    def __init__(self, job: str, come_up_s: float) -> None:
+    def __init__(self, job: str, come_up_s: float, *, new: bool = False) -> None:
+        """`new`: the job's first master may still be coming up; else it has, since it has started this agent."""
         self._job, self._come_up_s = job, come_up_s
         self._seen: tuple[int, float] = 0, 0.0
         with suppress(Exception):
             if (handle := master_actor(job)) is not None and (at := state_of(handle)).alive:
-                self._seen = at.pid, float("-inf")  # it has started this agent, so it has come up
+                self._seen = at.pid, time.monotonic() if new else float("-inf")
 
     def revive(self) -> bool:
         """Kill a master that hangs, so that Ray starts it again; returns whether there is, or will be, a master.

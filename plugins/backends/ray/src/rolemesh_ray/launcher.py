@@ -58,6 +58,8 @@ class RayLauncher:
         self._agent = agent
         self._agents: dict[str, _Agent] = {}
         self._gone: set[str] = set()
+        self._ahead: threading.Thread | None = None
+        self._failure: Exception | None = None
         self._lock, self._reserving = threading.Lock(), threading.Lock()
         self._stopped = threading.Event()
         self._received: Received | None = None
@@ -75,14 +77,41 @@ class RayLauncher:
         if self._received is not None:
             self._received(agent, message)
 
+    def start_ahead(self, starts: Sequence[AgentStart]) -> None:
+        """What `start` will be told first: agents and master then import side by side. Returns at once; what goes wrong
+        is for `start` to say."""
+
+        def task() -> None:
+            try:
+                self._start_here(self._here(starts))
+            except Exception as error:  # Ray raises all sorts
+                self._failure = error
+
+        self._ahead = threading.Thread(target=task, name="ahead", daemon=True)
+        self._ahead.start()
+
     def start(self, starts: Sequence[AgentStart]) -> None:
         """See `Launcher`."""
-        present = {node.id for node in self.cluster().nodes}
-        here = [start for start in starts if start.place.node in present]
+        if self._ahead is not None:
+            self._ahead.join()
+            failure, self._ahead, self._failure = self._failure, None, None
+            if failure is not None:
+                raise failure
+        here = self._here(starts)
         for start in starts:
             if start not in here:
                 self._lost(start.place.agent, start.incarnation, f"node {start.place.node[:12]} is not there", True)
-        others = agent_actors(self._job)
+        self._start_here(here)
+
+    def _here(self, starts: Sequence[AgentStart]) -> list[AgentStart]:
+        present = {node.id for node in self.cluster().nodes}
+        return [start for start in starts if start.place.node in present]
+
+    def _start_here(self, starts: Sequence[AgentStart]) -> None:
+        with self._lock:
+            known = {agent: watched.incarnation for agent, watched in self._agents.items()}
+        here = [start for start in starts if known.get(start.place.agent) != start.incarnation]
+        others = agent_actors(self._job) if here else {}
         for start in here:
             for (agent, incarnation), handle in others.items():
                 if agent == start.place.agent and incarnation < start.incarnation:

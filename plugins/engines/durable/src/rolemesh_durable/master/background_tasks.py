@@ -22,8 +22,8 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.master.placing import find_places, grown, resourced, room_for, sized, why_not_cut
-from rolemesh_durable.protocol.job import JobBundle, agent_config
-from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart, Launcher
+from rolemesh_durable.protocol.job import JobBundle, agent_start
+from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
@@ -60,12 +60,10 @@ class BackgroundTasks:
         names = tuple(agent.place.agent for agent in agents)
 
         def task() -> None:
-            starts = []
-            for agent in agents:
-                host = self._host(agent.place.node)
-                config = agent_config(self._bundle, agent.place, agent.incarnation, host)
-                starts.append(AgentStart(agent.place, agent.incarnation, msgspec.msgpack.encode(config)))
-            self._launcher.start(starts)
+            host = self._host
+            self._launcher.start(
+                [agent_start(self._bundle, each.place, each.incarnation, host(each.place.node)) for each in agents]
+            )
 
         self._run("start-agents", task, lambda error: e.StartFailed(error, names))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
-from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
@@ -22,7 +22,7 @@ __all__ = [
     "JobConfig",
     "PluginUse",
     "RankStart",
-    "agent_config",
+    "agent_start",
     "laid_out",
 ]
 
@@ -161,9 +161,9 @@ def laid_out(job: JobConfig, layout: Layout) -> JobConfig:
     return msgspec.structs.replace(job, world_sizes=layout.world_sizes(job.world_sizes)) if layout.number else job
 
 
-def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentConfig:
-    """What an agent of a job is started with. Any role may come to it; `warm` are those that it begins with."""
-    return AgentConfig(
+def agent_start(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
+    """The start of an agent of a job. Any role may come to it; `warm` are those that it begins with."""
+    config = AgentConfig(
         agent=place.agent,
         node=place.node,
         host=host,
@@ -178,3 +178,4 @@ def agent_config(bundle: JobBundle, place: AgentPlace, incarnation: int, host: s
         serves=any(bundle.outline.most.values()),
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )
+    return AgentStart(place, incarnation, msgspec.msgpack.encode(config))

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh.api.workload import NoOptions
+from rolemesh.api.plugin import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
