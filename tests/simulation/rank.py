@@ -37,7 +37,7 @@ from rolemesh_durable.protocol.agreement import NOTHING, Agreement
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
 from rolemesh_durable.protocol.newest import NewestChoice
-from rolemesh_durable.protocol.owing import may_owe, must_persist
+from rolemesh_durable.protocol.owing import may_owe, until_shared
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.sharing import ItemsIn
 from rolemesh_durable.transports import TransportError
@@ -1035,7 +1035,7 @@ class SimRank:
             waiting = (at for at, snap in self.agent.memory.snaps.get(self.key, {}).items() if snap.pinned)
             apart = 3 ** (crc32(f"{self.key} apart".encode()) % 4)
             outlasts = persist and outlasting((*waiting, step)) == step
-            if outlasts and must_persist(step, self.world.scenario.plan.persist_every, apart):
+            if outlasts and until_shared(step, self.world.scenario.plan.persist_every, apart) == 0:
                 return False
         if len(self._kept()) > self.keeps:
             return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh_durable.protocol.owing import apart_s, must_persist
+from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.owing import Pace, apart_s, until_shared
 
 
 @given(st.floats(1e-5, 5.0))
@@ -32,12 +34,96 @@ def test_ranks_with_whatever_pauses_have_checkpoints_in_common(apart: list[float
     """As many as the one with the fewest takes by itself, which are at most twice as far apart as it wants them."""
     span = int(4 * max(*apart, every)) + 1
     steps = [step for step in range(begin, begin + span) if (step + 1) % every == 0]
-    taken = [{step for step in steps if must_persist(step, every, each)} for each in apart]
+    taken = [{step for step in steps if until_shared(step, every, each) == 0} for each in apart]
     assert set.intersection(*taken) == min(taken, key=len)
     assert min(taken, key=len)
 
 
 @given(st.floats(1.0, 300.0), st.integers(1, 12))
 def test_no_more_are_taken_than_are_wanted(apart: float, every: int) -> None:
-    taken = [step for step in range(every - 1, 20_000, every) if must_persist(step, every, apart)]
+    taken = [step for step in range(20_000) if until_shared(step, every, apart) == 0]
+    assert all((step + 1) % every == 0 for step in taken)
     assert all(after - before >= apart for before, after in pairwise(taken))
+
+
+MS = 1_000_000
+PLAN = SnapshotPlan(enabled=True, persist_every=10, paced=True)
+
+
+def paced(pauses: list[int], step: int = 0, plan: SnapshotPlan = PLAN, failures_s: float = 0.0) -> Pace:
+    """After snapshots that took so long, in ms, the last one of `step`, at 0."""
+    pace = Pace(plan)
+    for pause in pauses:
+        pace.taken(step, -pause * MS, 0, failures_s)
+    return pace
+
+
+def apart(pace: Pace) -> int:
+    """After how many ms the next one is due."""
+    return next(ms for ms in range(1_000_000) if pace.is_time(1, ms * MS, persist=False, pins=()))
+
+
+def test_the_first_snapshot_is_due_at_once() -> None:
+    assert Pace(PLAN).is_time(0, 0, persist=False, pins=())
+
+
+@pytest.mark.parametrize(
+    ("pauses", "ms"),
+    [
+        ([100], 1000),
+        ([100, 100], 1000),
+        ([100, 100, 10], 1000),
+        ([100, 100, 20], 1000),
+        ([500, 500, 20, 40, 30, 40], 2000),
+        ([500, 500, 20, 40, 30, 40, 50], 3000),
+    ],
+    ids=["cold", "both cold", "as warm", "warm, a cold one short", "the shortest of four", "of the last four"],
+)
+def test_a_hundred_times_what_one_takes_when_memory_is_warm_and_nobody_disturbs(pauses: list[int], ms: int) -> None:
+    assert apart(paced(pauses)) == ms
+
+
+def test_failures_and_the_limit_of_the_job_file_bring_them_closer() -> None:
+    assert apart(paced([2000] * 6, failures_s=100.0)) == pytest.approx(20_000, rel=1e-3)
+    assert apart(paced([2000] * 6, plan=msgspec.structs.replace(PLAN, every_s=5.0))) == 5000
+
+
+def test_one_for_the_disk_is_taken_where_snapshots_cost_little_or_their_pace_is_the_persons_own() -> None:
+    assert paced([4] * 6).is_time(9, MS, persist=True, pins=())
+    assert not paced([40] * 6).is_time(9, MS, persist=True, pins=())
+    own = msgspec.structs.replace(PLAN, paced=False)
+    assert paced([40] * 6, plan=own).is_time(9, MS, persist=True, pins=())
+    assert not paced([40] * 6, plan=own).is_time(9, MS, persist=False, pins=())
+
+
+def test_one_that_would_give_way_to_another_that_waits_for_the_disk_is_left_out() -> None:
+    pace = paced([4] * 6)
+    assert not pace.is_time(29, MS, persist=True, pins=(19,))
+    assert pace.is_time(39, MS, persist=True, pins=(19,))
+
+
+@given(st.integers(20, 500), st.integers(1, 4000), st.integers(1, 30))
+def test_snapshots_take_a_hundredth_though_some_of_them_must_be_those_of_others(
+    pause: int, step_ms: int, every: int
+) -> None:
+    """None is closer to the one before than the pace, and none much further away than twice as far."""
+    pace, at, taken = paced([pause] * 6, plan=msgspec.structs.replace(PLAN, persist_every=every)), 0, []
+    for step in range(1, 1 + 1000 * pause // step_ms):
+        at += step_ms * MS
+        if pace.is_time(step, at, persist=(step + 1) % every == 0, pins=()):
+            taken.append(at)
+            pace.taken(step, at, at + pause * MS, 0.0)
+            at += pause * MS
+    gaps = [(after - before) / MS - pause for before, after in pairwise(taken)]
+    assert all(gap >= 99 * pause - step_ms for gap in gaps)
+    assert all(gap <= 202 * pause + step_ms for gap in gaps)
+
+
+def test_a_rank_that_waits_takes_what_it_owes_after_a_while() -> None:
+    pace = paced([300] * 6)
+    assert not pace.waited(2000 * MS, 1701 * MS)
+    assert pace.waited(2000 * MS, 1700 * MS)
+    assert pace.waited(30_000 * MS, 30_000 * MS)
+    quick = paced([1] * 6)
+    assert not quick.waited(99 * MS, 0)
+    assert quick.waited(100 * MS, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from os import statvfs
@@ -15,8 +14,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.protocol.owing import apart_s, must_persist
-from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_durable.protocol.owing import Pace
 from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
@@ -29,16 +27,6 @@ from rolemesh_durable.rank.takeover import Inheritance
 __all__ = ["Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
-WARM = 2
-"""The first snapshots write to memory that was never used, and say little of what later ones take:"""
-COLD = 10
-"""so much longer, about."""
-LAST = 4
-"""Of so many the shortest counts: the others had to share the processor."""
-SHORT_S = 0.5
-"""Snapshots that are closer than this cost so little that none is left out that goes to disk."""
-WAITED_S = 0.1
-"""A rank that waits takes what it owes after as long, or after as long as that takes."""
 SLACK = 32
 """Between two snapshots, what is kept for consumers grows by at most such a part of what may be kept, and of shared
 memory."""
@@ -92,9 +80,7 @@ class Boundary:
         self._group, self._inherited, self._admission = group, inherited, admission
         self._shortage, self._control, self._barrier = shortage, control, barrier
         self._resent = False
-        self._owes, self._taken, self._taken_step, self._taken_ns = owes, 0, -1, 0
-        self._pauses: deque[int] = deque(maxlen=LAST)
-        self._apart_ns = self._pause_ns = 0
+        self._owes, self._pace = owes, Pace(plan)
         where = statvfs(ports.endpoint.pool.directory)
         self._slack = min(ports.retention_bytes, where.f_blocks * where.f_frsize) // SLACK
         self._most = -1
@@ -131,7 +117,8 @@ class Boundary:
         """
         if not self._owes:
             return False
-        if (self._barrier is None or self._barrier.keeps) and self._is_time(step, persist):
+        judges = self._barrier is None or self._barrier.keeps
+        if judges and self._pace.is_time(step, monotonic_ns(), persist, self._pins):
             return False
         ports = self._ports
         kept = ports.kept_bytes
@@ -146,18 +133,6 @@ class Boundary:
             out.admitted = step + 1
         return True
 
-    def _is_time(self, step: int, persist: bool) -> bool:
-        """Whether the snapshot of `step` is not to be left out, for the time that has passed, or as one of those that
-        go to disk."""
-        passed = monotonic_ns() - self._taken_ns
-        if passed >= self._apart_ns:
-            return True
-        if not persist or outlasting((*self._pins, step)) != step:
-            return False
-        if not self._plan.paced or self._apart_ns <= SHORT_S * 1e9:
-            return True
-        return must_persist(step, self._plan.persist_every, self._apart_ns * (step - self._taken_step) / max(1, passed))
-
     def settle(self) -> bool:
         """The rank waits: take the snapshot that it owes, if it is time, if it waits to be granted more steps, or has
         waited for a while: somebody may wait for the commit of what this one has finished.
@@ -165,12 +140,7 @@ class Boundary:
         Whether it still owes one. In a group it is the keeper that says so to all.
         """
         step, fields, barrier = self.owed, self._status_page.fields, self._barrier
-        now = monotonic_ns()
-        due = step >= 0 and (
-            fields[PHASE] == IDLE
-            or now - self._taken_ns >= self._apart_ns
-            or now - fields[SINCE_NS] >= max(self._pause_ns, WAITED_S * 1e9)
-        )
+        due = step >= 0 and (fields[PHASE] == IDLE or self._pace.waited(monotonic_ns(), fields[SINCE_NS]))
         if barrier is not None:
             if due and barrier.keeps:
                 barrier.want(step)
@@ -234,16 +204,9 @@ class Boundary:
             self._persisted = step
             self._pin()
         if self._owes:
-            self._measure(step, began)
+            advance = self._control.advance
+            self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0)
             self._most = self._ports.kept_bytes + self._slack
-
-    def _measure(self, step: int, began: int) -> None:
-        """The snapshot of `step` has been taken since `began`."""
-        self._taken_ns, self._taken_step, self._taken = monotonic_ns(), step, self._taken + 1
-        self._pauses.append((self._taken_ns - began) // (COLD if self._taken <= WARM else 1))
-        self._pause_ns = min(self._pauses)
-        failures_s = self._control.advance.failures_s if self._control.advance is not None else 0.0
-        self._apart_ns = int(apart_s(self._pause_ns * 1e-9, self._plan.every_s, failures_s) * 1e9)
 
     def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""
