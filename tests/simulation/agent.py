@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.simulation.memory import Image, NodeMemory
-from tests.simulation.model import RankKey
+from tests.simulation.model import GROUPS, RankKey
 from tests.simulation.rank import SimRank
 
 from rolemesh_durable.protocol import messages as m
@@ -330,7 +330,7 @@ class SimAgent:
         waiting: list[tuple[SimRank, int]] = []
         for key, rank in self.ranks.items():
             mates = [key]
-            if self.world.job.kinds[key[0]] == "collective":
+            if self.world.job.kinds[key[0]] in GROUPS:
                 mates = [mate for mate, other in self.ranks.items() if mate[0] == key[0] and other.alive]
             known = [mate for mate in mates if self.ranks[mate].snapshot >= 0]
             if rank.alive and key in known and self.copying.isdisjoint(known):

@@ -11,7 +11,8 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["chain_job", "grpo", "random_job", "shared_job", "versions_group", "versions_job", "versions_shared"]
+__all__ = ["apart_job", "chain_job", "grpo", "random_job", "shared_job", "versions_group", "versions_job",
+           "versions_shared"]  # fmt: skip
 
 
 def grpo(rng: random.Random, steps: int) -> Job:
@@ -137,6 +138,18 @@ def chain_job(rng: random.Random, steps: int, *, groups: bool = False) -> Job:
     edges = [Edge(i, i, i + 1, "x", part, part, 0, rng.choice((1, 2, 3))) for i in range(last)]
     sizes = {role: 2 if kinds[role] == "collective" else rng.choice((1, 1, 2)) for role in roles}
     return Job(LogicalGraph("chain", tuple(ops), tuple(edges)), sizes, kinds, steps)
+
+
+def apart_job(rng: random.Random, steps: int) -> Job:
+    """A group whose ranks run by themselves, maybe beside roles that have to do with each other."""
+    ops, edges = [OpCall(0, "script", "step", "script.step", None)], list[Edge]()
+    sizes, kinds = {"script": rng.choice((2, 2, 3))}, dict[str, Kind](script="apart")
+    if rng.random() < 0.5:
+        ops += [OpCall(1, "data", "next", "data.next", Split()), OpCall(2, "sink", "take", "sink.take", None)]
+        edges = [Edge(0, 1, 2, "rows", Split(), Broadcast(), 0, 2)]
+        sizes |= {"data": 1, "sink": rng.choice((1, 2))}
+        kinds |= {"data": "source", "sink": "stateful"}
+    return Job(LogicalGraph("apart", tuple(ops), tuple(edges)), sizes, kinds, steps)
 
 
 def random_job(rng: random.Random, steps: int) -> Job:

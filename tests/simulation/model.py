@@ -17,6 +17,7 @@ from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.edge import last_call
 
 __all__ = [
+    "GROUPS",
     "RESIZABLE",
     "SHARDS",
     "Job",
@@ -42,8 +43,11 @@ __all__ = [
 ]
 
 RankKey: TypeAlias = tuple[str, int]
-Kind: TypeAlias = Literal["source", "stateless", "stateful", "loader", "collective"]
+Kind: TypeAlias = Literal["source", "stateless", "stateful", "loader", "collective", "apart"]
+"""Ranks of a role that is "apart" are a group, and meet in no step."""
 
+GROUPS = ("collective", "apart")
+"""Kinds of roles whose ranks live and die together."""
 RESIZABLE = ("stateless", "collective")
 """Kinds of roles whose ranks can become more or fewer."""
 ROWS = 5

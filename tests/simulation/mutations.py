@@ -63,6 +63,7 @@ from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
@@ -327,6 +328,10 @@ def _takes_it_alone(original: Any) -> Any:
         return ((rank, TAKE),) if kind == WANT else answers
 
     return heard
+
+
+def _decides_alone(original: Any) -> Any:
+    return lambda self, step: not self._begun or hash((id(self), step)) % 3 == 0
 
 
 def _goes_in_untold(original: Any) -> Any:
@@ -895,6 +900,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",
              method(Barrier, "heard", _goes_in_untold)),
+    Mutation("each rank of a group that meets nowhere decides by itself what it takes", "no deadlock", "apart",
+             method(Appointments, "is_one", _decides_alone)),
+    Mutation("a rank leaves out what rank 0 has not appointed yet", "no deadlock", "apart",
+             method(Appointments, "is_one", lambda original: lambda self, step: bool(original(self, step)))),
     Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
              lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",

@@ -37,7 +37,7 @@ from rolemesh_durable.protocol.agreement import NOTHING, Agreement
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.edge import InEdgeState, LogLost, OutEdgeState, first_needed, hold_of, last_call
 from rolemesh_durable.protocol.newest import NewestChoice
-from rolemesh_durable.protocol.owing import may_owe, until_shared
+from rolemesh_durable.protocol.owing import Appointments, by_appointment, may_owe, until_shared
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.sharing import ItemsIn
 from rolemesh_durable.transports import TransportError
@@ -217,7 +217,10 @@ class SimRank:
         alone = not launch.collective or size == 1
         self.owes = may_owe(self.job.graph, self.job.activity, self.key[0], together=not alone)
         self.owes &= alone == (not launch.collective)
+        self.owes &= self.mind.kind != "apart"
         self.together = self.owes and not alone
+        apart = self.mind.kind == "apart" and not alone and by_appointment(self.job.graph, self.key[0])
+        self.appointments = Appointments() if apart else None
         self.guard = barrier.Barrier(size) if launch.collective and self.key[1] == 0 else None
         self.agreement = Agreement(size, launch.generation) if launch.collective and self.key[1] == 0 else None
         self.verdict: bool | None = None
@@ -401,6 +404,9 @@ class SimRank:
             assert self.guard is not None
             for each, answer in self.guard.heard(rank, kind, position):
                 self._say(each, answer, position)
+        elif kind == barrier.NEXT:
+            assert self.appointments is not None
+            self.appointments.announced(position)
         elif kind == barrier.TAKE:
             self.taking = max(self.taking, position)
         elif position == self.waiting:
@@ -769,7 +775,7 @@ class SimRank:
             inputs.append((yield from self.calls.ask(op, step)))
             self._at(COMPUTING)
         group: tuple[int, ...] = ()
-        if self.launch.collective:
+        if self.launch.collective and self.mind.kind != "apart":
             assert self.wire is not None
             assert self.wire.rendezvous is not None
             meeting = world.group(self.key[0], self.wire.rendezvous.generation)
@@ -1015,6 +1021,11 @@ class SimRank:
         persist = must or plan.persisted(step, steps)
         if not (must or self.late or plan.due(step, steps)):
             return
+        if not must and (told := self.appointments) is not None:
+            self._at(BLOCKED)
+            yield lambda: told.is_one(step) is not None
+            if not told.is_one(step):
+                return
         if not must and self._may_owe(step, persist):
             self.owed, self.late = step, True
             return
@@ -1126,6 +1137,9 @@ class SimRank:
         self.persisted = step if persist else self.persisted
         self.world.checks.snapshot(self, step)
         self._commit()
+        if self.appointments is not None and self.appointments.taken(step) and self.key[1] == 0:
+            for rank in range(self.shape.sizes[self.key[0]]):
+                self._say(rank, barrier.NEXT, step + 1 + crc32(f"{self.key} {step}".encode()) % 5)
 
     def _group_has(self, step: int) -> bool:
         mates = [(self.key[0], n) for n in range(self.shape.sizes[self.key[0]]) if n != self.key[1]]

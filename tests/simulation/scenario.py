@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from tests.simulation.calls import with_calls
 from tests.simulation.graphs import (
+    apart_job,
     chain_job,
     grpo,
     random_job,
@@ -16,7 +17,7 @@ from tests.simulation.graphs import (
     versions_job,
     versions_shared,
 )
-from tests.simulation.model import RESIZABLE
+from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
 from rolemesh_durable.protocol import messages as m
@@ -84,6 +85,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "room calm": {},
     "room group": {"rank": 5, "ranks": 1, "agent": 1, "node": 0.5, "master": 0.5},
     "room group calm": {},
+    "apart": {"rank": 4, "ranks": 1, "agent": 2, "node": 1, "master": 1, "leave": 1},
+    "apart calm": {},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions group": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 1, "master": 0.5},
@@ -93,6 +96,7 @@ FAMILIES: dict[str, dict[str, float]] = {
 MOVING = (
     "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
     "versions", "versions group", "versions shared", "drain", "drain calm", "memory", "shared resize", "calls resize",
+    "apart",
 )  # fmt: skip
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
@@ -110,6 +114,7 @@ TURNS = (
     "resize", "resize", "resize calm", "shared resize", "calls resize",
     "drain", "drain", "drain calm",
     "versions", "versions group", "versions shared",
+    "apart", "apart calm",
 )  # fmt: skip
 
 
@@ -131,7 +136,7 @@ class Scenario:
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
         resizes = "resize" in self.family
-        if resizes or self.family.startswith(("drain", "room")) or self.family == "shrink":
+        if resizes or self.family.startswith(("drain", "room", "apart")) or self.family == "shrink":
             self.steps += 16
         kind = self.family.partition(" ")[0]
         if self.family == "resize calm":
@@ -147,6 +152,8 @@ class Scenario:
             behind = seed // 7 % 3 if resizes and not first else 0
             self.is_grpo = not first and not behind
             self.job = shared_job(rng, self.steps, first=first, behind=behind)
+        if kind == "apart":
+            self.is_grpo, self.job = False, apart_job(rng, self.steps)
         if self.family.startswith("room"):
             self.is_grpo, self.job = False, chain_job(rng, self.steps, groups="group" in self.family)
         if kind == "versions":
@@ -206,6 +213,7 @@ class Scenario:
             "drain calm": 0,
             "room calm": 0,
             "room group calm": 0,
+            "apart calm": 0,
             "slow": 0,
             "lost": 1,
             "back": 6,
@@ -406,7 +414,7 @@ class Scenario:
         launches: dict[str, list[m.RankLaunch]] = {f"node{i}": [] for i in range(len(self._nodes))}
         for key in self.job.keys:
             role, rank = key
-            collective = self.job.kinds[role] == "collective"
+            collective = self.job.kinds[role] in GROUPS
             launch = m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
             launches[self.homes[key]].append(msgspec.structs.replace(launch, memory_gb=1.0))
         outline = MasterConfig(
@@ -423,7 +431,7 @@ class Scenario:
             lease_s=10.0,
             snapshots=self.plan,
             stateful=self.job.stateful,
-            collective=tuple(role for role, kind in self.job.kinds.items() if kind == "collective"),
+            collective=tuple(role for role, kind in self.job.kinds.items() if kind in GROUPS),
             ranges=self.ranges,
             resources={role: {"cpu": 1.0, "gpu": 0.0, "memory_gb": 1.0} for role in self.job.graph.roles},
             most={role: {"memory_gb": MOST_MEMORY} for role in self.job.graph.roles},

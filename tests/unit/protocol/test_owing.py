@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.protocol.owing import Pace, apart_s, until_shared
+from rolemesh_durable.protocol.owing import Appointments, Pace, apart_s, until_shared
 
 
 @given(st.floats(1e-5, 5.0))
@@ -127,3 +127,37 @@ def test_a_rank_that_waits_takes_what_it_owes_after_a_while() -> None:
     quick = paced([1] * 6)
     assert not quick.waited(99 * MS, 0)
     assert quick.waited(100 * MS, 0)
+
+
+@given(st.integers(1, 500), st.integers(1, 2000))
+def test_the_next_is_appointed_for_when_it_is_due(pause: int, step_ms: int) -> None:
+    pace, at = Pace(msgspec.structs.replace(PLAN, persist_every=1 << 20)), 0
+    for step in range(6):
+        at += step_ms * MS
+        pace.taken(step, at, at + pause * MS, 0.0)
+        at += pause * MS
+        if step == 0:
+            assert pace.ahead(()) == 1, "nothing is known of steps, and memory was cold"
+    wanted = -(-100 * pause // step_ms)
+    assert pace.ahead(()) == min(wanted, 128), "and never far ahead: steps may become slow"
+
+
+def test_a_group_that_meets_nowhere_takes_the_first_and_then_those_that_rank_0_says() -> None:
+    told = Appointments()
+    assert told.is_one(7), "the first of a life, of which nobody has spoken"
+    assert told.taken(7), "the next one is to be said"
+    assert told.is_one(8) is None
+    told.announced(9)
+    told.announced(12)
+    assert [told.is_one(step) for step in (8, 9)] == [False, True]
+    assert not told.taken(9), "one has been said already"
+    assert [told.is_one(step) for step in (10, 11, 12, 13)] == [False, False, True, True]
+
+
+def test_one_that_all_take_unasked_leaves_what_is_appointed() -> None:
+    told = Appointments()
+    told.taken(0)
+    told.announced(20)
+    assert not told.taken(10)
+    assert [told.is_one(step) for step in (11, 20)] == [False, True]
+    assert told.taken(25)

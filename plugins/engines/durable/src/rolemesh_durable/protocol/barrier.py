@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AGAIN", "ARRIVE", "GO", "LEAVE", "LEFT", "SHOW", "TAKE", "VOTE", "WANT", "Barrier"]
+__all__ = ["AGAIN", "ARRIVE", "GO", "LEAVE", "LEFT", "NEXT", "SHOW", "TAKE", "VOTE", "WANT", "Barrier"]
 
 ARRIVE: Final = 0
 """A rank to the keeper: it is there."""
@@ -37,6 +37,8 @@ SHOW: Final = 7
 """The keeper to all: they may show it."""
 AGAIN: Final = 8
 """The keeper to a rank: what a former generation had made of it does not count."""
+NEXT: Final = 9
+"""Rank 0 to all, where no barrier is kept: of which step the next snapshot is (`protocol.owing.Appointments`)."""
 
 
 class Barrier:

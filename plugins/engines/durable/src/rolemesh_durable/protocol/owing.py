@@ -14,7 +14,7 @@ from rolemesh_durable.protocol.calls import ways
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.persisting import outlasting
 
-__all__ = ["Pace", "apart_s", "may_owe", "until_shared"]
+__all__ = ["Appointments", "Pace", "apart_s", "by_appointment", "may_owe", "until_shared"]
 
 PAUSES: Final = 100
 """So many times what a snapshot takes passes between two of them: they take a hundredth of the time."""
@@ -28,6 +28,8 @@ LAST: Final = 4
 """Of so many the shortest counts: the others had to share the processor."""
 SHORT_S: Final = 0.5
 """Snapshots that are closer than this cost so little that none is left out that goes to disk."""
+AHEAD: Final = 128
+"""A snapshot is appointed so many steps ahead at most, in case that they take longer than those before."""
 WAITED_S: Final = 0.1
 """A rank that waits takes what it owes after as long, or after as long as that takes."""
 
@@ -45,6 +47,14 @@ def may_owe(graph: LogicalGraph, activity: Activity, role: str, *, together: boo
     edges = [edge for edge in graph.edges if edge.dst in {op.id for op in ops}]
     partitions = {type(partition) for edge in edges for partition in (edge.src_partition, edge.dst_partition)}
     return Balanced not in partitions and all(edge.dst == ops[0].id and not edge.newest for edge in edges)
+
+
+def by_appointment(graph: LogicalGraph, role: str) -> bool:
+    """Whether a group of `role` whose ranks meet in no step may leave snapshots out: nobody waits for the commit of
+    what it has finished, since it takes and gives nothing."""
+    ends = {op.id for op in graph.of_role(role)}
+    touched = any(edge.src in ends or edge.dst in ends for edge in graph.edges)
+    return bool(ends) and not touched and not any(role in (way.caller, way.callee) for way in ways(graph))
 
 
 def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> float:
@@ -75,12 +85,13 @@ class Pace:
 
     def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
-        self._count, self._step, self._at = 0, -1, 0
+        self._count, self._step, self._at, self._each = 0, -1, 0, 0
         self._pauses: deque[int] = deque(maxlen=LAST)
         self._apart = 0
 
     def taken(self, step: int, began: int, ended: int, failures_s: float) -> None:
         """The snapshot of `step` has been taken; the job fails every `failures_s` seconds, 0 if it has not yet."""
+        self._each = (began - self._at) // max(1, step - self._step)
         self._step, self._at, self._count = step, ended, self._count + 1
         self._pauses.append((ended - began) // (COLD if self._count <= WARM else 1))
         self._apart = int(apart_s(min(self._pauses) * 1e-9, self._plan.every_s, failures_s) * 1e9)
@@ -101,3 +112,40 @@ class Pace:
     def waited(self, now: int, since: int) -> bool:
         """Whether a rank that has waited since then takes what it owes."""
         return now - self._at >= self._apart or now - since >= max(min(self._pauses, default=0), int(WAITED_S * 1e9))
+
+    def ahead(self, pins: Sequence[int]) -> int:
+        """After how many steps the next one is due, if they take as long as those before the last one."""
+        if self._count < WARM:
+            return 1
+        for count in range(1, AHEAD):
+            step, persist = self._step + count, (self._step + count + 1) % self._plan.persist_every == 0
+            if self.is_time(step, self._at + count * self._each, persist, pins):
+                return count
+        return AHEAD
+
+
+class Appointments:
+    """The steps of whose snapshots a group takes, as each of its ranks knows them: its ranks meet in no step, so rank 0
+    says the next one when it has taken the last. All take that of the first step of their life."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._next: deque[int] = deque()
+
+    def announced(self, step: int) -> None:
+        """Rank 0 says so, in order."""
+        self._next.append(step)
+
+    def is_one(self, step: int) -> bool | None:
+        """Whether the group takes the snapshot of `step`; None if rank 0 is behind, and has not said it."""
+        if not self._begun:
+            return True
+        return step >= self._next[0] if self._next else None
+
+    def taken(self, step: int) -> bool:
+        """This rank has taken that of `step`, which may be one that everybody takes unasked. Whether the next one is
+        still to be announced."""
+        self._begun = True
+        while self._next and self._next[0] <= step:
+            self._next.popleft()
+        return not self._next

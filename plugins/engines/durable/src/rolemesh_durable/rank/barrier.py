@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rolemesh_durable.dataplane.transport import BARRIER, BARRIERS
 from rolemesh_durable.protocol.agreement import Agreement
-from rolemesh_durable.protocol.barrier import AGAIN, ARRIVE, GO, LEAVE, SHOW, TAKE, VOTE, WANT, Barrier
+from rolemesh_durable.protocol.barrier import AGAIN, ARRIVE, GO, LEAVE, NEXT, SHOW, TAKE, VOTE, WANT, Barrier
+from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.rank.endpoint import Endpoint
 
 __all__ = ["GroupBarrier"]
@@ -16,7 +17,7 @@ class GroupBarrier:
     """One rank's side, and in rank 0 the keeper's."""
 
     def __init__(self, endpoint: Endpoint, world_size: int) -> None:
-        self._endpoint, self._site = endpoint, endpoint.site
+        self._endpoint, self._site, self._world_size = endpoint, endpoint.site, world_size
         self._guard = Barrier(world_size) if endpoint.site.rank == KEEPER else None
         self._agreement = Agreement(world_size, endpoint.site.generation)
         self.verdict: bool | None = None
@@ -26,6 +27,7 @@ class GroupBarrier:
         """Whether this rank lets the others go."""
         self.taking = -1
         """The newest step of which the group takes the snapshot."""
+        self.appointments = Appointments()
         endpoint.register_barrier(self)
 
     def arrive(self, position: int) -> None:
@@ -40,6 +42,11 @@ class GroupBarrier:
     def want(self, step: int) -> None:
         """Have the group take the snapshot of `step`; not after this rank has arrived, unless it `keeps`."""
         self._say(KEEPER, WANT, step)
+
+    def appoint(self, step: int) -> None:
+        """Of a group whose ranks do not meet, in rank 0: `step` is the next one whose snapshot all take."""
+        for rank in range(self._world_size):
+            self._say(rank, NEXT, step)
 
     def vote(self, position: int, made: int) -> None:
         """Say what this rank has of the value at `position`; the `verdict` follows."""
@@ -68,6 +75,8 @@ class GroupBarrier:
                 self._say(each, SHOW if agreed else AGAIN, position)
         elif kind in (SHOW, AGAIN):
             self.verdict = kind == SHOW
+        elif kind == NEXT:
+            self.appointments.announced(position)
         elif kind == TAKE:
             self.taking = max(self.taking, position)
         elif position == self._position:

@@ -14,7 +14,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.protocol.owing import Pace
+from rolemesh_durable.protocol.owing import Appointments, Pace
 from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
@@ -72,13 +72,15 @@ class Boundary:
         shortage: Shortage,
         owes: bool = False,
         barrier: GroupBarrier | None = None,
+        apart: GroupBarrier | None = None,
     ) -> None:
         """`stateful`: the workload's state is part of a snapshot. `group` is None for an independent rank. `owes`: a
-        snapshot may be left out where steps are short (see `owed`), of a group as it agrees at its `barrier`."""
+        snapshot may be left out where steps are short (see `owed`), of a group as it agrees at its `barrier`; or by
+        appointment, if its ranks are `apart`."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
         self._group, self._inherited, self._admission = group, inherited, admission
-        self._shortage, self._control, self._barrier = shortage, control, barrier
+        self._shortage, self._control, self._barrier, self._apart = shortage, control, barrier, apart
         self._resent = False
         self._owes, self._pace = owes, Pace(plan)
         where = statvfs(ports.endpoint.pool.directory)
@@ -101,6 +103,8 @@ class Boundary:
         persist = must or self._plan.persisted(step, steps)
         if not (must or self._late or self._plan.due(step, steps)):
             return
+        if not must and self._apart is not None and not self._appointed(self._apart.appointments, step):
+            return
         if not must and self._may_owe(step, persist):
             self.owed, self._late = step, True
             return
@@ -108,6 +112,10 @@ class Boundary:
             barrier.want(step)
             self._wait_for(lambda: barrier.taking >= step)
         self._take(step, persist=persist)
+
+    def _appointed(self, told: Appointments, step: int) -> bool:
+        self._wait_for(lambda: told.is_one(step) is not None)
+        return bool(told.is_one(step))
 
     def _may_owe(self, step: int, persist: bool) -> bool:
         """The last snapshot was just now, and the next step waits for nobody once its operator has begun.
@@ -203,10 +211,12 @@ class Boundary:
         if persist:
             self._persisted = step
             self._pin()
+        advance = self._control.advance
+        self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0)
         if self._owes:
-            advance = self._control.advance
-            self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0)
             self._most = self._ports.kept_bytes + self._slack
+        if self._apart is not None and self._apart.appointments.taken(step) and self._apart.keeps:
+            self._apart.appoint(step + self._pace.ahead(self._pins))
 
     def advanced(self, advance: Watermarks) -> None:
         """The agent has told how far everything is."""

@@ -14,7 +14,7 @@ from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, Watermarks
-from rolemesh_durable.protocol.owing import may_owe
+from rolemesh_durable.protocol.owing import by_appointment, may_owe
 from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
@@ -54,7 +54,7 @@ class Life:
         """
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
-        self._workload, self._steps, self._admission = workload, job.steps, admission
+        self._workload, self._steps, self._admission, self._barrier = workload, job.steps, admission, barrier
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
         self._shortage = endpoint.pool.persist = Shortage(endpoint, status_page)
@@ -216,6 +216,7 @@ class Life:
         admission = self._admission
         may = not self._hears and may_owe(job.graph, self._ports.activity, launch.role, together=not alone)
         barrier = admission.barrier if may and not alone and admission is not None and not admission.turns else None
+        apart = not (alone or type(self._workload).lockstep or launch.turns or self._hears)
         return Boundary(
             job.snapshots,
             memory,
@@ -233,6 +234,7 @@ class Life:
             shortage=self._shortage,
             owes=barrier is not None or (may and alone and admission is None),
             barrier=barrier,
+            apart=self._barrier if apart and by_appointment(job.graph, launch.role) else None,
         )
 
     @property
