@@ -7,6 +7,7 @@ for it, or below the folder that is given as an argument.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import shutil
@@ -160,4 +161,6 @@ def write_json(path: Path, value: Any) -> None:
 
 
 if __name__ == "__main__":
-    print(prepare(*sys.argv[1:2]))
+    parser = argparse.ArgumentParser(description="Makes the model of the GRPO example, once; prints its folder.")
+    parser.add_argument("cache", nargs="?", help="the folder to make it in; by default .cache in the repository")
+    print(prepare(parser.parse_args().cache))

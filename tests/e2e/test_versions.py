@@ -136,7 +136,10 @@ BY_DEMAND = (
     "roles.a.options.kwargs.tells=16",
 )
 GROUP = ("roles.rollout.use=roles.py:Together", "roles.rollout.options={}")
-NODES = ("--nodes", "4x(cpu=0.2)", "snapshots.replicas=1", "snapshots.every=1")
+COPIES = ("snapshots.replicas=1", "snapshots.every=1")
+NODES = ("--nodes", "4x(cpu=0.2)", *COPIES)
+MANY_NODES = ("--nodes", "11x(cpu=0.2)", *COPIES)
+"""Three are used, and each of eight kills may take one away."""
 
 
 @pytest.fixture
@@ -181,7 +184,7 @@ def test_what_is_lost_with_its_node_is_taken_back_from_who_has_used_it(versions:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(
     "how",
-    [LARGE, STREAM, (*LARGE, *NODES), BY_DEMAND, GROUP, (*GROUP, *NODES)],
+    [LARGE, STREAM, (*LARGE, *MANY_NODES), BY_DEMAND, GROUP, (*GROUP, *MANY_NODES)],
     ids=["large", "streams", "nodes", "by demand", "group", "group nodes"],
 )
 def test_twenty_seeds_of_kills(versions: Job, how: tuple[str, ...], seed: int) -> None:
