@@ -27,7 +27,7 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 run = track(model=model, optimizer=optimizer)
-print("begins at", run.step, flush=True)
+print(f"begins at {run.step}\\n", end="", flush=True)
 for step in range(run.step, 100):
     data = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + dist.get_rank()))
     optimizer.zero_grad()
@@ -36,7 +36,7 @@ for step in range(run.step, 100):
     run.done()
     time.sleep(0.03)
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
-print("ends with", digest, flush=True)
+print(f"ends with {digest}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 

@@ -129,6 +129,29 @@ def test_a_rank_that_waits_takes_what_it_owes_after_a_while() -> None:
     assert quick.waited(100 * MS, 0)
 
 
+@given(st.integers(1, 50), st.integers(1, 400), st.integers(1, 100))
+def test_a_group_that_learns_late_of_its_mates_does_not_wait_for_it_again_and_again(
+    pause: int, late: int, step_ms: int
+) -> None:
+    """Of the last one a rank may know only `late` ms after it: waiting for that takes no more than a hundredth, too."""
+    pace, at, lost, last = Pace(PLAN), 0, 0, -(1 << 40)
+    for step in range(4000):
+        at += step_ms * MS
+        if pace.is_time(step, at, persist=False, pins=()):
+            waited = max(0, last + late * MS - at)
+            pace.taken(step, at, at + waited + pause * MS, 0.0, waited)
+            lost += waited if step > 400 else 0
+            at = last = at + waited + pause * MS
+    assert lost <= 0.012 * at + late * MS
+
+
+def test_a_limit_of_the_job_file_holds_for_a_group_that_waits() -> None:
+    pace = Pace(msgspec.structs.replace(PLAN, every_s=0.0))
+    pace.taken(0, 0, MS, 0.0)
+    pace.taken(1, 2 * MS, 200 * MS, 0.0, 190 * MS)
+    assert pace.is_time(2, 201 * MS, persist=False, pins=())
+
+
 @given(st.integers(1, 500), st.integers(1, 2000))
 def test_the_next_is_appointed_for_when_it_is_due(pause: int, step_ms: int) -> None:
     pace, at = Pace(msgspec.structs.replace(PLAN, persist_every=1 << 20)), 0

@@ -28,6 +28,10 @@ LAST: Final = 4
 """Of so many the shortest counts: the others had to share the processor."""
 SHORT_S: Final = 0.5
 """Snapshots that are closer than this cost so little that none is left out that goes to disk."""
+NOTED: Final = 1_000_000
+"""A wait that is shorter, in ns, is none."""
+FORGOTTEN: Final = 0.99
+"""How fast waits are forgotten, from one snapshot to the next: perhaps a shorter time would do by now."""
 AHEAD: Final = 128
 """A snapshot is appointed so many steps ahead at most, in case that they take longer than those before."""
 WAITED_S: Final = 0.1
@@ -87,14 +91,22 @@ class Pace:
         self._plan = plan
         self._count, self._step, self._at, self._each = 0, -1, 0, 0
         self._pauses: deque[int] = deque(maxlen=LAST)
-        self._apart = 0
+        self._apart = self._known = 0
 
-    def taken(self, step: int, began: int, ended: int, failures_s: float) -> None:
-        """The snapshot of `step` has been taken; the job fails every `failures_s` seconds, 0 if it has not yet."""
+    def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
+        """The snapshot of `step` has been taken; the job fails every `failures_s` seconds, 0 if it has not yet.
+
+        For `waited` of the time the rank has waited until it knew that its mates have the one before: had they been so
+        much further apart, it would not have had to.
+        """
+        known = began - self._at + waited if self._count and waited >= NOTED else 0
+        self._known = max(int(self._known * FORGOTTEN), known)
         self._each = (began - self._at) // max(1, step - self._step)
         self._step, self._at, self._count = step, ended, self._count + 1
-        self._pauses.append((ended - began) // (COLD if self._count <= WARM else 1))
-        self._apart = int(apart_s(min(self._pauses) * 1e-9, self._plan.every_s, failures_s) * 1e9)
+        self._pauses.append((ended - began - waited) // (COLD if self._count <= WARM else 1))
+        self._apart = max(self._known, int(apart_s(min(self._pauses) * 1e-9, self._plan.every_s, failures_s) * 1e9))
+        if self._plan.every_s is not None:
+            self._apart = min(self._apart, int(self._plan.every_s * 1e9))
 
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
         """Whether the snapshot of `step` is not to be left out: for the time that has passed, or as one of those that

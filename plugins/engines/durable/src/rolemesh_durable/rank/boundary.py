@@ -192,10 +192,12 @@ class Boundary:
         if step in (self._control.last, self._control.pause):
             self._meter.end(step)
         self._meter.boundary(step)
-        fields = self._status_page.fields
+        fields, waited = self._status_page.fields, 0
         if (group := self._group) is not None and len(self._memory.steps()) > 1:
             newest = fields[SNAPSHOT]
+            waits = monotonic_ns()
             self._wait_for(lambda: group.has(newest))  # the older one is overwritten: no mate can need it then
+            waited = monotonic_ns() - waits
         state = self._workload.snapshot
         if not self._stateful:
             state = _nothing
@@ -212,7 +214,7 @@ class Boundary:
             self._persisted = step
             self._pin()
         advance = self._control.advance
-        self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0)
+        self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0, waited)
         if self._owes:
             self._most = self._ports.kept_bytes + self._slack
         if self._apart is not None and self._apart.appointments.taken(step) and self._apart.keeps:
