@@ -145,6 +145,15 @@ def test_a_group_that_learns_late_of_its_mates_does_not_wait_for_it_again_and_ag
     assert lost <= 0.012 * at + late * MS
 
 
+def test_a_mate_that_is_slow_once_does_not_keep_snapshots_apart() -> None:
+    pace = Pace(PLAN)
+    for step in range(6):
+        at = step * 1000 * MS
+        waited = 600_000 * MS if step == 3 else 0
+        pace.taken(step, at, at + waited + MS, 0.0, waited)
+    assert pace.is_time(6, at + 101 * MS, persist=False, pins=())
+
+
 def test_a_limit_of_the_job_file_holds_for_a_group_that_waits() -> None:
     pace = Pace(msgspec.structs.replace(PLAN, every_s=0.0))
     pace.taken(0, 0, MS, 0.0)

@@ -30,6 +30,8 @@ SHORT_S: Final = 0.5
 """Snapshots that are closer than this cost so little that none is left out that goes to disk."""
 NOTED: Final = 1_000_000
 """A wait that is shorter, in ns, is none."""
+LATE: Final = 5_000_000_000
+"""What mates have is known after so many ns at most."""
 FORGOTTEN: Final = 0.99
 """How fast waits are forgotten, from one snapshot to the next: perhaps a shorter time would do by now."""
 AHEAD: Final = 128
@@ -99,8 +101,9 @@ class Pace:
         For `waited` of the time the rank has waited until it knew that its mates have the one before: had they been so
         much further apart, it would not have had to.
         """
-        known = began - self._at + waited if self._count and waited >= NOTED else 0
-        self._known = max(int(self._known * FORGOTTEN), known)
+        known = began - self._at + waited
+        news = self._count > 0 and waited >= NOTED and known <= LATE  # else it is a mate that is late, not the news
+        self._known = max(int(self._known * FORGOTTEN), known if news else 0)
         self._each = (began - self._at) // max(1, step - self._step)
         self._step, self._at, self._count = step, ended, self._count + 1
         self._pauses.append((ended - began - waited) // (COLD if self._count <= WARM else 1))
