@@ -28,7 +28,11 @@ def main(folder: str, stage: int, steps: int, out: str) -> None:
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": stage},
     }
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    groups = [  # as the workload and transformers' Trainer make them, and with the decay of the job: none
+        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.0},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     seconds = []
     for step in range(steps):

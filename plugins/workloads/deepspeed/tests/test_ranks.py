@@ -157,3 +157,15 @@ def test_adapters_alone_are_trained_as_fsdp_trains_them_and_continue_bit_for_bit
     resumed = group(trainer_group.continue_from, 2, given, early, batches[1:], [4, 2])
     assert [digest(r["state"]) for r in straight] == [digest(r["state"]) for r in resumed]
     assert all("lora_" in name for name in early[0]["model"])
+
+
+@stages(3)
+def test_a_batch_without_rows_on_any_rank_changes_nothing(group, tiny_model, texts, stage):
+    some, none = [texts(seed) for seed in range(2)], texts(9)[:0]
+    given = options(tiny_model, stage)
+    with_it = group(trainer_group.train, 2, given, [some[0], none, some[1]], [3, 2])
+    without = group(trainer_group.train, 2, given, some, [3, 2])
+    for one, other in zip(with_it, without, strict=True):
+        assert digest(one["state"]["model"]) == digest(other["state"]["model"])
+        assert digest(one["state"]["optimizer"]) == digest(other["state"]["optimizer"])
+        assert one["state"]["updates"] == 2

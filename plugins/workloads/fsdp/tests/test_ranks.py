@@ -178,3 +178,19 @@ def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, te
         assert half[0]["state"]["model"]["model.norm.weight"].data.dtype == np.float32
         assert half[0]["metrics"]["loss"] == pytest.approx(exact[0]["metrics"]["loss"], rel=0.05)
         assert half[0]["metrics"]["loss"] != exact[0]["metrics"]["loss"]
+
+
+@pytest.mark.parametrize("lengths", [[0, 3], [5_000, 3], [4_000, 4_096], [100_000, 200_000]])
+def test_what_ranks_gather_may_be_of_any_size(group, tiny_model, lengths):
+    assert group(trainer_group.gathered, 2, {"model": str(tiny_model)}, lengths) == [lengths, lengths]
+
+
+def test_a_batch_without_rows_on_any_rank_changes_nothing(group, tiny_model, texts):
+    some, none = [texts(seed) for seed in range(2)], texts(9)[:0]
+    given = {"model": str(tiny_model), "lr": 1e-2}
+    with_it = group(trainer_group.train, 2, given, [some[0], none, some[1]], [3, 2])
+    without = group(trainer_group.train, 2, given, some, [3, 2])
+    for one, other in zip(with_it, without, strict=True):
+        assert digest(one["state"]["model"]) == digest(other["state"]["model"])
+        assert digest(one["state"]["optimizer"]) == digest(other["state"]["optimizer"])
+        assert one["state"]["updates"] == 2

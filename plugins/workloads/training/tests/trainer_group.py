@@ -189,6 +189,13 @@ def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch]
     }
 
 
+def gathered(workload: TrainerWorkload, ctx: RankContext[Any], lengths: list[int]) -> list[int]:
+    """What the rank has of each rank's text, of these lengths: as long, and of that rank's letter."""
+    found = workload.engine.group.gather({"text": chr(97 + ctx.rank) * lengths[ctx.rank]})
+    assert [set(each["text"]) <= {chr(97 + rank)} for rank, each in enumerate(found)] == [True] * ctx.world_size
+    return [len(each["text"]) for each in found]
+
+
 def train_with_pauses(
     workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch], shares: list[int]
 ) -> dict[str, Any]:

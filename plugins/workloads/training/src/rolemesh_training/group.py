@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,10 @@ from rolemesh.api.workload import RankContext
 
 __all__ = ["Group", "join"]
 
+_ROOM = 4096
+"""Bytes of a pickled value that `Group.gather` moves in one collective; all ranks' metrics of an update are fewer."""
+_LENGTH = 8
+
 
 @dataclass(frozen=True)
 class Group:
@@ -23,26 +29,42 @@ class Group:
 
     def sum(self, value: float) -> float:
         """The float64 sum over the ranks."""
-        return self._reduce(value, torch.float64, dist.ReduceOp.SUM)
+        return self.sums(value)[0]
+
+    def sums(self, *values: float) -> list[float]:
+        """The float64 sum over the ranks of each value, in one collective."""
+        return list(values) if self.size == 1 else self._reduce(values, torch.float64, dist.ReduceOp.SUM)
 
     def max(self, value: int) -> int:
-        return int(self._reduce(value, torch.int64, dist.ReduceOp.MAX))
+        return value if self.size == 1 else self._reduce([value], torch.int64, dist.ReduceOp.MAX)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The picklable `value` of each rank, in rank order, on every rank."""
+        """The picklable `value` of each rank, in rank order, on every rank.
+
+        One collective for small ones: torch's own would ask for the sizes first, and each is a wait for all ranks.
+        """
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        packed = pickle.dumps(value)
+        cell = torch.zeros(_LENGTH + _ROOM, dtype=torch.uint8)
+        cell[:_LENGTH] = torch.frombuffer(bytearray(len(packed).to_bytes(_LENGTH, "little")), dtype=torch.uint8)
+        short = packed[:_ROOM]
+        cell[_LENGTH : _LENGTH + len(short)] = torch.frombuffer(bytearray(short), dtype=torch.uint8)
+        cells = [torch.empty_like(cell) for _ in range(self.size)]
+        dist.all_gather(cells, cell)
+        found = [bytes(each.numpy()) for each in cells]
+        sizes = [int.from_bytes(each[:_LENGTH], "little") for each in found]
+        if max(sizes) <= _ROOM:
+            return [pickle.loads(each[_LENGTH : _LENGTH + size]) for each, size in zip(found, sizes, strict=True)]
+        whole: list[Any] = [None] * self.size
+        dist.all_gather_object(whole, value)
+        return whole
 
-    def _reduce(self, value: float, dtype: torch.dtype, op: Any) -> float:
-        if self.size == 1:
-            return value
-        cell = torch.tensor([value], dtype=dtype)
-        dist.all_reduce(cell, op)
-        found: float = cell.item()
-        return found
+    @staticmethod
+    def _reduce(values: Sequence[float], dtype: torch.dtype, op: Any) -> list[Any]:
+        cells = torch.tensor(values, dtype=dtype)
+        dist.all_reduce(cells, op)
+        return cells.tolist()
 
 
 def join(ctx: RankContext[Any], timeout_s: float, *, needed: bool) -> Group:

@@ -6,8 +6,9 @@ How gradients are summed over the ranks, and where parameters lie, is what a sub
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -132,14 +133,18 @@ class Trainer(ABC):
     def _learn(self, batch: Batch) -> None:
         """One update from the rows of all ranks."""
         sums: dict[str, list[float]] = {}
-        with self._passes(batch) as parts:
-            for number, part in enumerate(parts, 1):
-                output = self._loss_of(part) if part is not None else self._idle_pass()
+        parts = self._micro_batches(batch)
+        try:
+            more = self.lockstep or bool(parts)
+            while more:
+                output = self._loss_of(parts.popleft()) if parts else self._idle_pass()
                 weight = float(output.weight)
-                share = self.group.sum(weight) if self.lockstep else weight
-                self.backward(output, share, last=number == len(parts))
+                share, more = self._turn(weight, len(parts))
+                self.backward(output, share, last=not more)
                 for name, (total, amount) in {"loss": (output.total.detach(), weight), **output.metrics}.items():
                     _add(sums, name, float(total), float(amount))
+        finally:
+            self.release()
         self.passed()
         if "weight_version" in batch and batch.rows:
             versions = np.asarray(batch["weight_version"], dtype=np.float64)
@@ -203,13 +208,18 @@ class Trainer(ABC):
         """What `compute` gives for each micro-batch of this rank."""
         self.model.eval()
         found = []
-        with torch.no_grad(), self._passes(batch) as parts:
-            for part in parts:
-                if part is None:
-                    self._idle_pass()
-                    continue
-                with self.precision():
-                    found.append(compute(part).float().cpu().numpy())
+        parts = self._micro_batches(batch)
+        number = self.group.max(len(parts)) if self.lockstep else len(parts)
+        try:
+            with torch.no_grad():
+                for _ in range(number):
+                    if not parts:
+                        self._idle_pass()
+                        continue
+                    with self.precision():
+                        found.append(compute(parts.popleft()).float().cpu().numpy())
+        finally:
+            self.release()
         return found
 
     def weights(self) -> Shards:
@@ -285,15 +295,18 @@ class Trainer(ABC):
 
     # ------------------------------------------------------------------------------------------------------- the passes
 
-    @contextmanager
-    def _passes(self, batch: Batch) -> Iterator[list[Batch | None]]:
-        """This rank's micro-batches; in lockstep filled up with None to the number that the busiest rank has."""
+    def _micro_batches(self, batch: Batch) -> deque[Batch]:
+        """This rank's."""
         size = self.options.micro_batch_rows or max(1, batch.rows)
-        parts: list[Batch | None] = [batch[start : start + size] for start in range(0, batch.rows, size)]
-        try:
-            yield parts + [None] * ((self.group.max(len(parts)) if self.lockstep else 0) - len(parts))
-        finally:
-            self.release()
+        return deque(batch[start : start + size] for start in range(0, batch.rows, size))
+
+    def _turn(self, weight: float, left: int) -> tuple[float, bool]:
+        """What `backward` calls the share of a micro-batch of `weight`, and whether a pass follows: one collective.
+
+        In lockstep one follows as long as any rank has micro-batches `left`.
+        """
+        share, rest = self.group.sums(weight, left) if self.lockstep else (weight, left)
+        return share, rest > 0
 
     def _idle_pass(self) -> LossOutput:
         """Take part in the others' forward and backward pass without adding to either."""
