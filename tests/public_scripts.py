@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,17 +122,6 @@ def long_text(folder: Path) -> None:
     text(folder, 4200 * 35 // 12 + 10)
 
 
-def tokens(folder: Path) -> None:
-    """``data/shakespeare_char`` of nanoGPT."""
-    import numpy as np
-
-    (folder / "data/shakespeare_char").mkdir(parents=True, exist_ok=True)
-    for name in ("train", "val"):
-        np.random.default_rng(0).integers(0, 60, 4000).astype(np.uint16).tofile(
-            folder / f"data/shakespeare_char/{name}.bin"
-        )
-
-
 def _tokenizer(folder: Path, marks: dict[str, str]) -> int:
     """A tokenizer of `WORDS` and `marks`; the number of its tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -198,7 +186,7 @@ def glue(folder: Path) -> None:
 
 
 def llama(folder: Path) -> None:
-    """``tiny``, a Llama; ``alpaca_data.json`` and the data set ``tatsu-lab/alpaca`` to fine-tune it with."""
+    """``tiny``, a Llama, and the data set ``texts`` to fine-tune it with."""
     import numpy as np
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -213,22 +201,9 @@ def llama(folder: Path) -> None:
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder / "tiny")
     rng = np.random.default_rng(0)
-    rows = [
-        {"instruction": " ".join(rng.choice(WORDS, 5)), "input": "", "output": " ".join(rng.choice(WORDS, 5))}
-        for _ in range(64)
-    ]
-    (folder / "alpaca_data.json").write_text(json.dumps(rows))
-    (folder / "tatsu-lab/alpaca").mkdir(parents=True)
-    (folder / "tatsu-lab/alpaca/train.json").write_text(json.dumps(rows))
+    rows = [{"text": " ".join(rng.choice(WORDS, 10))} for _ in range(64)]
     (folder / "texts").mkdir()
-    (folder / "texts/train.json").write_text(
-        json.dumps([{"text": f"{row['instruction']} {row['output']}"} for row in rows])
-    )
-    zero: dict[str, Any] = {
-        "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2},
-        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}, "bf16": {"enabled": True},
-    }  # fmt: skip
-    (folder / "zero.json").write_text(json.dumps(zero))
+    (folder / "texts/train.json").write_text(json.dumps(rows))
 
 
 @dataclass(frozen=True)
@@ -236,7 +211,7 @@ class Public:
     """A script: where it is, below FOLDER or as ``-m module`` of what is installed, and how it is run.
 
     `data` makes its data; `kill`: the step in which its last worker is killed; `figure`: what it prints as its loss;
-    `inside`: it runs in (a copy of) its own folder; `fixes`: what the observer runs first in each process, so that the
+    `fixes`: what the observer runs first in each process, so that the
     script trains the same in every run; `seeded`: it does.
     """
 
@@ -247,14 +222,14 @@ class Public:
     kill: int = 5
     figure: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    inside: bool = False
     fixes: str = ""
     seeded: bool = True
 
 
 EXAMPLES, ACCELERATE = "pytorch/examples/", "huggingface/accelerate/examples/"
-DEEPSPEED, LIGHTNING = "deepspeedai/DeepSpeedExamples/training/", "Lightning-AI/pytorch-lightning/examples/"
-ON_CPU = {"DS_ACCELERATOR": "cpu"}
+LIGHTNING = "Lightning-AI/pytorch-lightning/examples/"
+ON_CPUS = {"ACCELERATE_USE_CPU": "true"}
+"""Or accelerate's workers are no group without a GPU: each is the first, and removes the same file."""
 SCRIPTS = (
     Public(
         EXAMPLES + "time_sequence_prediction/train.py", "--steps 4", data=sine, kill=3, figure=r"test loss: (\S+)",
@@ -264,13 +239,6 @@ SCRIPTS = (
         EXAMPLES + "word_language_model/main.py",
         "--model Transformer --emsize 16 --nhid 16 --epochs 2 --use-optimizer --lr 0.001 --log-interval 5",
         data=text, figure=r"test loss +(\S+)",
-    ),
-    Public(
-        "karpathy/nanoGPT/train.py",
-        "--dataset=shakespeare_char --device=cpu --compile=False --eval_iters=2 --eval_interval=10 --log_interval=1 "
-        "--block_size=16 --batch_size=2 --gradient_accumulation_steps=1 --n_layer=1 --n_head=2 --n_embd=16 "
-        "--max_iters=20 --dtype=float32",
-        data=tokens, figure=r"loss (\S+),", inside=True,
     ),
     *(
         Public(ACCELERATE + path, "--cpu", 2, glue, figure=r"epoch \d+: (.*)")
@@ -288,27 +256,12 @@ SCRIPTS = (
         ACCELERATE + "by_feature/checkpointing.py", "--cpu --checkpointing_steps epoch --output_dir out", 2, glue,
         kill=8, figure=r"epoch \d+: (.*)",
     ),
-    Public("-m accelerate.test_utils.scripts.test_script", workers=2),
-    Public("-m accelerate.test_utils.scripts.test_sync", workers=2, fixes=ONE_SEED),
+    Public("-m accelerate.test_utils.scripts.test_script", workers=2, environment=ON_CPUS),
+    Public("-m accelerate.test_utils.scripts.test_sync", workers=2, environment=ON_CPUS, fixes=ONE_SEED),
     Public(
         "-m trl.scripts.sft",
         "--model_name_or_path tiny --dataset_name texts --output_dir out --report_to none --use_cpu --max_steps 12",
         2, llama, figure=r"'train_loss': '?([^',]+)",
-    ),
-    Public(
-        DEEPSPEED + "data_efficiency/variable_batch_size_and_lr/variable_batch_size_and_lr_example.py",
-        workers=2, figure=r"loss (\S+)", environment=ON_CPU,
-    ),
-    Public(
-        DEEPSPEED + "DeepSpeed-ZenFlow/benchmark/zf_benchmark.py",
-        "--hidden_dim 32 --pin_memory_opts 0 --topk_ratios 0.1 --update_intervals 2 --overlap_steps 0 --iteration 6",
-        2, environment=ON_CPU,
-    ),
-    Public(
-        DEEPSPEED + "DeepSpeed-ZenFlow/finetuning/finetune_llama.py",
-        "--model_name tiny --lr 0.001 --batch_size 4 --num_train_epochs 1 --output_dir out "
-        "--deepspeed_config zero.json",
-        2, llama, figure=r"Loss: (\S+),", environment=ON_CPU,
     ),
     Public(LIGHTNING + "pytorch/bug_report/bug_report_model.py", workers=2, kill=1, seeded=False),
     Public(LIGHTNING + "pytorch/basics/transformer.py", workers=2, data=long_text, figure=r"test_loss\W+([\d.]+)"),
@@ -332,8 +285,6 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
         place = Path(temporary)
         for name in ("work", "observer", "noted", "home"):
             (place / name).mkdir()
-        if public.inside:
-            shutil.copytree((folder / public.script).parent, place / "work", dirs_exist_ok=True)
         if public.data is not None:
             public.data(place / "work")
         (place / "observer/sitecustomize.py").write_text(OBSERVER)
@@ -346,7 +297,7 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
             "OBSERVER_FIXES": public.fixes, **public.environment,
         }  # fmt: skip
         module = public.script.startswith("-m ")
-        name = Path(public.script).name if public.inside else str(folder / public.script)
+        name = str(folder / public.script)
         target = public.script.split() if module else [name]
         began = time.monotonic()
         with (place / "said").open("w+") as said:
