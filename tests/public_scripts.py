@@ -211,8 +211,8 @@ class Public:
     """A script: where it is, below FOLDER or as ``-m module`` of what is installed, and how it is run.
 
     `data` makes its data; `kill`: the step in which its last worker is killed; `figure`: what it prints as its loss;
-    `fixes`: what the observer runs first in each process, so that the
-    script trains the same in every run; `seeded`: it does.
+    `fixes`: what the observer runs first in each process, so that the script trains the same in every run; `seeded`: it
+    does.
     """
 
     script: str
@@ -297,8 +297,7 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
             "OBSERVER_FIXES": public.fixes, **public.environment,
         }  # fmt: skip
         module = public.script.startswith("-m ")
-        name = str(folder / public.script)
-        target = public.script.split() if module else [name]
+        target = public.script.split() if module else [str(folder / public.script)]
         began = time.monotonic()
         with (place / "said").open("w+") as said:
             process = subprocess.Popen(

@@ -19,6 +19,7 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import RankContext, Rendezvous
+from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_training.workload import TrainerWorkload
@@ -187,6 +188,17 @@ def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch]
         "metrics": {name: total / count for name, (total, count) in ctx._means.items()},
         "counts": dict(ctx._sums),
     }
+
+
+def assert_no_rows_change_nothing(group: Any, given: dict[str, Any], batches: list[Batch]) -> None:
+    """Two ranks that get a batch without rows between these two of five rows end as those that do not get it."""
+    first, second = batches
+    with_it = group(train, 2, given, [first, first[:0], second], [3, 2])
+    without = group(train, 2, given, [first, second], [3, 2])
+    for one, other in zip(with_it, without, strict=True):
+        assert digest(one["state"]["model"]) == digest(other["state"]["model"])
+        assert digest(one["state"]["optimizer"]) == digest(other["state"]["optimizer"])
+        assert one["state"]["updates"] == 2
 
 
 def gathered(workload: TrainerWorkload, ctx: RankContext[Any], lengths: list[int]) -> list[int]:

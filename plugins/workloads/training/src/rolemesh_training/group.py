@@ -46,16 +46,14 @@ class Group:
         if self.size == 1:
             return [value]
         packed = pickle.dumps(value)
+        sent = bytearray((len(packed).to_bytes(_LENGTH, "little") + packed)[: _LENGTH + _ROOM])
         cell = torch.zeros(_LENGTH + _ROOM, dtype=torch.uint8)
-        cell[:_LENGTH] = torch.frombuffer(bytearray(len(packed).to_bytes(_LENGTH, "little")), dtype=torch.uint8)
-        short = packed[:_ROOM]
-        cell[_LENGTH : _LENGTH + len(short)] = torch.frombuffer(bytearray(short), dtype=torch.uint8)
+        cell[: len(sent)] = torch.frombuffer(sent, dtype=torch.uint8)
         cells = [torch.empty_like(cell) for _ in range(self.size)]
         dist.all_gather(cells, cell)
         found = [bytes(each.numpy()) for each in cells]
-        sizes = [int.from_bytes(each[:_LENGTH], "little") for each in found]
-        if max(sizes) <= _ROOM:
-            return [pickle.loads(each[_LENGTH : _LENGTH + size]) for each, size in zip(found, sizes, strict=True)]
+        if all(int.from_bytes(each[:_LENGTH], "little") <= _ROOM for each in found):
+            return [pickle.loads(each[_LENGTH:]) for each in found]  # which ends where the value does
         whole: list[Any] = [None] * self.size
         dist.all_gather_object(whole, value)
         return whole
