@@ -33,6 +33,11 @@ def build(source: Path, folders: tuple[str, ...], work: Path, out: Path) -> None
     copy = work / "copy"
     for name in folders:
         shutil.copytree(source / name, copy / name, symlinks=True, ignore=IGNORED)
+        links = [path for path in (copy / name).rglob("*") if path.is_symlink()]
+        for link in [each for each in links if not each.resolve().is_relative_to(copy.resolve())]:
+            target = (source / link.relative_to(copy)).resolve()  # it lies outside the distribution's folder
+            link.unlink()
+            shutil.copytree(target, link, symlinks=True, ignore=IGNORED)
     for file in (ROOT / "LICENSE", source / "pyproject.toml", source / "README.md"):
         shutil.copy(file, copy)
     with chdir(copy):
@@ -65,7 +70,7 @@ def start(source: Path, folders: tuple[str, ...], work: Path, out: Path) -> int:
 def main(folder: Path) -> int:
     """0 if all could be built."""
     plugins = sorted(each.parent for each in ROOT.glob("plugins/*/*/pyproject.toml"))
-    waiting = [(ROOT, ("core", "cookiecutter")), *((each, ("src",)) for each in plugins)]
+    waiting = [(ROOT, ("core",)), *((each, ("src",)) for each in plugins)]
     running: dict[int, tuple[Path, Path]] = {}
     failed = False
     with tempfile.TemporaryDirectory() as temporary:

@@ -118,6 +118,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-console",
         "rolemesh-rehearsal",
         "rolemesh-lock",
+        "rolemesh-new",
     )
     return make_environment(folder, dist.wheels(*names), base=kernel_installed)
 

@@ -82,12 +82,13 @@ class Installed:
 def sources(folder: Path, packages: str) -> set[str]:
     """The files of a distribution's packages, which lie in ``folder/packages``: paths as in a wheel.
 
-    The kernel's has the templates of ``cookiecutter/``, each file that they share once.
+    That of `rolemesh new` has the templates of ``cookiecutter/``, each file that they share once.
     """
     found = _files(folder / packages)
-    if folder == ROOT:
-        found |= {f"rolemesh/cli/_templates/{path}" for path in _files(folder / "cookiecutter")}
+    if folder == ROOT / "plugins/commands/new":
+        found |= {f"rolemesh_new/_templates/{path}" for path in _files(ROOT / "cookiecutter")}
         found -= {path for path in found if path.endswith("/LICENSE")}  # it is that of the distribution
+    elif folder == ROOT:
         found.remove("README.md")  # it is in the metadata
     return found
 

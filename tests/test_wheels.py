@@ -124,6 +124,14 @@ def test_a_plugin_asks_for_the_kernels_that_it_fits(folder: Path, dist: Dist) ->
     assert any(group.startswith("rolemesh.") for group in offers) or folder.name in LIBRARIES
 
 
+def test_the_kernel_alone_names_what_to_install_for_a_verb_that_it_has_not(
+    kernel_installed: Installed, tmp_path: Path
+) -> None:
+    done = kernel_installed.run("rolemesh", "new", "workload", "my-sampler", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'rolemesh[local]'" in done.stderr
+
+
 def test_the_wheel_from_the_sdist_has_the_files_of_one_from_the_checkout(dist: Dist, tmp_path: Path) -> None:
     direct = build_wheel(dist.checkout, tmp_path)
     with zipfile.ZipFile(direct) as ours, zipfile.ZipFile(dist.wheel("rolemesh")) as theirs:
@@ -167,15 +175,6 @@ def test_the_installed_kernel_validates_plans_and_runs_hello(kernel_installed: I
     assert (result["status"], result["steps"]) == ("done", 20)
 
 
-def test_the_installed_kernel_makes_a_repository_for_a_plugin(kernel_installed: Installed, tmp_path: Path) -> None:
-    done = kernel_installed.run("rolemesh", "new", "workload", "my-sampler", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert {"pyproject.toml", "job.yaml", "src/rolemesh_my_sampler/__init__.py"} <= set(made["files"])
-    assert (tmp_path / "rolemesh-my-sampler" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
-    assert kernel_installed.run("rolemesh", "validate", "--help", cwd=tmp_path).returncode == 0
-
-
 def test_a_backend_asked_of_the_kernel_alone_names_what_to_install(kernel_installed: Installed, tmp_path: Path) -> None:
     done = kernel_installed.run(
         "rolemesh", "run", str(hello(tmp_path) / "job.yaml"), "--backend", "local", cwd=tmp_path
@@ -190,3 +189,11 @@ def test_the_local_extra_runs_hello_in_processes(whole_installed: Installed, tmp
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
     assert (result["status"], result["steps"], result["recoveries"]) == ("done", 20, [])
+
+
+def test_the_local_extra_makes_a_repository_for_a_plugin(whole_installed: Installed, tmp_path: Path) -> None:
+    done = whole_installed.run("rolemesh", "new", "workload", "my-sampler", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert {"pyproject.toml", "job.yaml", "src/rolemesh_my_sampler/__init__.py"} <= set(made["files"])
+    assert (tmp_path / "rolemesh-my-sampler" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()

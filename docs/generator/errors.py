@@ -36,7 +36,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "durable/resolved.py",
         "cli/plugins.py",
         "cli/verbs.py",
-        "cli/new.py",
+        "new/command.py",
         "cookiecutter/",
         "testing/",
     ),

@@ -1,4 +1,4 @@
-"""Every template as an author gets it: made by the kernel's wheel, installed, tested, checked, and run in a job."""
+"""Every template as an author gets it: made by the wheel, installed, tested, checked, and run in a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.installed import Installed
 
 from rolemesh import cli
-from rolemesh.cli.new import KINDS
+from rolemesh_new.command import KINDS
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
-        "run", "validate", "plan", "plugins", "new", "schema",
-        "attach", "check", "checkpoint", "drain", "events", "launch", "logs", "scale", "status", "stop", "submit",
+        "run", "validate", "plan", "plugins", "schema",
+        "attach", "check", "checkpoint", "drain", "events", "launch", "logs", "new",
+        "scale", "status", "stop", "submit",
     ]  # fmt: skip
 
 

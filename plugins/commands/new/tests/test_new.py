@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh import cli
-from rolemesh.cli.new import KINDS
+from rolemesh_new.command import KINDS
 
 LONG = "a-name-that-is-as-long-as-a-name-can-be0"
 

@@ -13,9 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from rolemesh import cli
-from rolemesh.cli.new import KINDS
+from rolemesh_new.command import KINDS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 TEMPLATES = ROOT / "cookiecutter"
 SHARED = TEMPLATES / "_shared"
 OWN = {"workload": {"flow.py", "job.yaml", "conformance.py"}}

@@ -1,4 +1,4 @@
-"""``rolemesh new``: a repository for a plugin of one's own, made from the templates in ``cookiecutter/``."""
+"""``rolemesh new``: asks for what the templates need, checks the answers and fills a template in."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
+from rolemesh.api.command import Command
 from rolemesh.cli._output import print_json
 from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
+
+__all__ = ["KINDS", "NewVerb"]
 
 KINDS = ("workload", "scheduler", "failover", "diagnoser", "transport", "observer")
 TEMPLATES = Path(__file__).parent / "_templates"
@@ -33,7 +36,18 @@ NEXT = (
 )
 
 
-def command(
+class NewVerb(Command):
+    """`rolemesh new`."""
+
+    help: ClassVar[str] = "Make a repository for a plugin of your own."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """The verb."""
+        return new
+
+
+def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)],
     name: Annotated[str, typer.Argument(metavar="NAME", help="As job files call it: my-sampler.", show_default=False)],
     into: Annotated[Path, typer.Option(help="The folder to make the repository in.", show_default=".")] = Path("."),
