@@ -7,7 +7,7 @@ from typing import Any
 
 from rolemesh.errors import nearest
 
-__all__ = ["OPTIMIZERS", "ZERO", "checked"]
+__all__ = ["DEFAULTS", "OPTIMIZERS", "ZERO", "asks_for_nothing", "checked"]
 
 ZERO = frozenset(
     {
@@ -15,6 +15,7 @@ ZERO = frozenset(
         "allgather_partitions",
         "contiguous_gradients",
         "ignore_unused_parameters",
+        "memory_efficient_linear",
         "overlap_comm",
         "reduce_bucket_size",
         "reduce_scatter",
@@ -35,6 +36,42 @@ ZERO = frozenset(
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd"}
 """DeepSpeed's ``optimizer.type``, in small letters → `TrainerOptions.optimizer`."""
 
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    "activation_checkpointing.number_checkpoints": (False,),
+    "aio.block_size": (1 << 20,),
+    "aio.intra_op_parallelism": (1,),
+    "aio.overlap_events": (True,),
+    "aio.queue_depth": (8,),
+    "aio.thread_count": (1,),
+    "checkpoint.tag_validation": ("Warn", "WARN", "warn", "Ignore", "IGNORE", "ignore"),
+    "gradient_accumulation_steps": (1,),
+    "gradient_allreduce_op": ("mean",),
+    "optimizer.params.adam_w_mode": (True, False),
+    "optimizer.params.bias_correction": (True,),
+    "optimizer.params.dampening": (0,),
+    "optimizer.params.set_grad_none": (True, False),
+    "optimizer.params.torch_adam": (True, False),
+    "pipeline.activation_checkpoint_interval": (0,),
+    "pipeline.grad_partitioned": (True,),
+    "pipeline.partition": ("best",),
+    "pipeline.pipe_partitioned": (True,),
+    "seq_parallel_communication_data_type": ("fp32",),
+    "sequence_parallel_size": (1,),
+    "tensor_parallel.autotp_size": (0, 1),
+    "tensor_parallel.tp_size": (1,),
+    "timers.throughput.enabled": (True, False),
+    "timers.throughput.synchronized": (True, False),
+    "zero_force_ds_cpu_optimizer": (True, False),
+    "zero_optimization.compute_grad_norm": (True,),
+    "zero_optimization.load_from_fp32_weights": (True,),
+    "zero_optimization.mics_shard_size": (-1,),
+    "zero_optimization.offload_optimizer.device": ("none",),
+    "zero_optimization.offload_param.device": ("none",),
+    "zero_optimization.override_module_apply": (True,),
+    "zero_optimization.zero_hpz_partition_size": (1,),
+}
+"""Values that ask for nothing, by the dotted path of their key. Any other key asks for nothing with false or null."""
+
 _TAKEN = frozenset(
     {
         "bf16",
@@ -51,6 +88,35 @@ _TAKEN = frozenset(
         "zero_optimization",
     }
 )
+_SCALARS = _TAKEN - {"bf16", "fp16", "optimizer", "scheduler", "zero_optimization"}
+_SWITCHES = {
+    **dict.fromkeys(
+        (
+            "amp",
+            "autotuning",
+            "comet",
+            "comms_logger",
+            "csv_monitor",
+            "curriculum_learning",
+            "data_efficiency",
+            "eigenvalue",
+            "elasticity",
+            "flops_profiler",
+            "hybrid_engine",
+            "nebula",
+            "progressive_layer_drop",
+            "quantize_training",
+            "tensorboard",
+            "torch_autocast",
+            "wandb",
+        ),
+        ("enabled",),
+    ),
+    "compile": ("enabled", "deepcompile"),
+    "zero_optimization.offload_optimizer": ("device",),
+    "zero_optimization.offload_param": ("device",),
+}
+"""Sections that are off unless one of these keys of theirs says otherwise, whatever else stands in them."""
 _REFUSED = {
     "train_batch_size": "rows come from the flow; leave it out",
     "train_micro_batch_size_per_gpu": "set options.micro_batch_rows instead",
@@ -61,6 +127,9 @@ _REFUSED = {
     "checkpoint": "the engine takes snapshots, by its own settings",
     "elasticity": "the job file's world_size says how many ranks there are",
     "data_types": "gradients are added up in the type that DeepSpeed chooses",
+    "aio": "it is for offloading, which a snapshot would not reach",
+    "compile": "DeepSpeed's compiler rewrites the model, which was never tried with snapshots",
+    "tensor_parallel": "each rank has its own rows; ranks do not share a layer",
 }
 _ZERO_REFUSED = {
     "offload_optimizer": "a snapshot would not reach what is offloaded",
@@ -75,28 +144,41 @@ _ZERO_REFUSED = {
 }
 
 
-def checked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what says ``"auto"``, which is left to DeepSpeed or to the role's options.
+def asks_for_nothing(path: str, value: Any) -> bool:
+    """True if DeepSpeed does the same without this key: the value is its default, or what it belongs to is off.
 
-    Raises `ValueError` for a key that is unknown or cannot be had, with the reason.
+    `path` is the dotted path of the key in DeepSpeed's config, such as ``zero_optimization.offload_param``.
     """
-    found = {key: value for key, value in _without_auto(config).items() if value is not None}
-    for key in found:
+    if value is None or value == "auto":
+        return True
+    if isinstance(value, Mapping):
+        switches = _SWITCHES.get(path, ("enabled", "shared_parameters"))
+        asked = [name for name in switches if name in value]
+        if not asked and path not in _SWITCHES:
+            asked = list(value)
+        return all(asks_for_nothing(f"{path}.{name}", value[name]) for name in asked)
+    if isinstance(value, (list, tuple)):
+        return not value
+    return value in DEFAULTS[path] if path in DEFAULTS else value is False
+
+
+def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what asks for nothing, and without ``"auto"``: DeepSpeed or the role's options decide that.
+
+    ``"auto"`` stays in ``scheduler.params``, for `DeepSpeedOptions` to fill in. Raises `ValueError` with the reason for
+    a key that asks for something which is unknown or not supported.
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        known = key in _TAKEN or key in _REFUSED or key in _SWITCHES
+        if asks_for_nothing(key, value) and (known or value != {}) and (key not in _SCALARS or value in (None, "auto")):
+            continue
         if key in _REFUSED:
             raise ValueError(f"{key!r} cannot be set: {_REFUSED[key]}")
         if key not in _TAKEN:
             raise ValueError(f"{key!r} is not supported; {nearest(key, _TAKEN)}")
-    zero = found.setdefault("zero_optimization", {})
-    if not isinstance(zero, Mapping):
-        raise ValueError("zero_optimization is a mapping, such as {stage: 2}")
-    for key in zero:
-        if key in _ZERO_REFUSED:
-            raise ValueError(f"zero_optimization.{key} cannot be set: {_ZERO_REFUSED[key]}")
-        if key not in ZERO:
-            raise ValueError(f"zero_optimization.{key} is not supported; {nearest(key, ZERO)}")
-    stage = zero.setdefault("stage", 2)
-    if stage not in (1, 2, 3) or isinstance(stage, bool):
-        raise ValueError(f"zero_optimization.stage is 1, 2 or 3, not {stage!r}; without ZeRO use the workload ddp")
+        found[key] = value if key == "scheduler" else _without_auto(value)
+    found["zero_optimization"] = _zero(config.get("zero_optimization"))
     on = [key for key in ("bf16", "fp16") if _enabled(found, key)]
     if len(on) > 1:
         raise ValueError("bf16 and fp16 cannot both be enabled")
@@ -111,10 +193,32 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_auto(item) if isinstance(item, Mapping) else item for key, item in value.items() if item != "auto"
-    }
+def _zero(given: Any) -> dict[str, Any]:
+    """``zero_optimization`` without what asks for nothing; stage 2 if it does not say."""
+    if given is None or given == "auto":
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ValueError("zero_optimization is a mapping, such as {stage: 2}")
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        if value is None or value == "auto":
+            continue
+        if key in ZERO:
+            found[key] = value
+        elif not asks_for_nothing(f"zero_optimization.{key}", value):
+            if key in _ZERO_REFUSED:
+                raise ValueError(f"zero_optimization.{key} cannot be set: {_ZERO_REFUSED[key]}")
+            raise ValueError(f"zero_optimization.{key} is not supported; {nearest(key, ZERO)}")
+    stage = found.setdefault("stage", 2)
+    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
+        raise ValueError(f"zero_optimization.stage is 1, 2 or 3, not {stage!r}")
+    return found
+
+
+def _without_auto(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_auto(item) for key, item in value.items() if item is not None and item != "auto"}
 
 
 def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rolemesh_deepspeed.config import OPTIMIZERS, checked
+from rolemesh_deepspeed.config import OPTIMIZERS, asks_for_nothing, checked
 from rolemesh_training import HuggingFaceOptions
 
 __all__ = ["DeepSpeedOptions"]
@@ -57,25 +58,61 @@ class DeepSpeedOptions(HuggingFaceOptions):
         """What both can say is an option then; saying it differently in both is refused."""
         said: dict[str, Any] = {}
         config = dict(self.config)
+        if self.stage == 0 and not self.frozen:
+            raise ValueError("zero_optimization.stage is 1, 2 or 3, not 0; without ZeRO use the workload ddp")
         for key, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
             if config.get(key, {}).get("enabled"):
                 said["dtype"] = dtype
-        if "gradient_clipping" in config:
+        if config.get("gradient_clipping") or (
+            "gradient_clipping" in config and "clip_norm" not in self.model_fields_set
+        ):
             said["clip_norm"] = config["gradient_clipping"] or None
         if "optimizer" in config:
             optimizer = config["optimizer"]
-            said["optimizer"] = OPTIMIZERS[str(optimizer["type"]).lower()]
-            for key, value in optimizer.get("params", {}).items():
+            params = optimizer.get("params") or {}
+            kind = OPTIMIZERS[str(optimizer["type"]).lower()]
+            # DeepSpeed's Adam decays weights as AdamW does unless adam_w_mode says otherwise.
+            said["optimizer"] = "adamw" if kind == "adam" and params.get("adam_w_mode", True) else kind
+            for key, value in params.items():
                 if key in _OPTIMIZER:
                     said[_OPTIMIZER[key]] = tuple(value) if key == "betas" else value
-                elif key not in ("torch_adam", "adam_w_mode"):
+                elif not asks_for_nothing(f"optimizer.params.{key}", value):
                     raise ValueError(
                         f"config: optimizer.params.{key} is not supported; it is one of {', '.join(_OPTIMIZER)}"
                     )
+        if "scheduler" in config:
+            scheduler = _filled_in(config["scheduler"], self, said)
+            object.__setattr__(self, "config", {**config, "scheduler": scheduler})
+            highest = scheduler["params"].get("warmup_max_lr")
+            if isinstance(highest, (int, float)):
+                said["lr"] = highest
+            warmup = scheduler["params"].get("warmup_num_steps")
+            if self.schedule != "constant" or self.warmup_steps not in (0, warmup):
+                raise ValueError("the learning rate is that of config's scheduler; leave schedule and warmup_steps out")
         for name, value in said.items():
             if name in self.model_fields_set and getattr(self, name) != value:
                 raise ValueError(f"{name} is {getattr(self, name)!r} as an option and {value!r} in config; say it once")
             object.__setattr__(self, name, value)
-        if "scheduler" in config and (self.schedule != "constant" or self.warmup_steps):
-            raise ValueError("the learning rate is that of config's scheduler; leave schedule and warmup_steps out")
         return self
+
+
+def _filled_in(scheduler: Mapping[str, Any], options: DeepSpeedOptions, said: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's scheduler with the options' values for the params that are ``"auto"``.
+
+    The options are lr, warmup_steps and schedule_updates; DeepSpeed wants at least one step of warm-up. Raises
+    `ValueError` if an option that it needs is not set.
+    """
+    params = {key: value for key, value in (scheduler.get("params") or {}).items() if value is not None}
+    auto = {
+        "warmup_max_lr": said.get("lr", options.lr),
+        "warmup_num_steps": max(1, options.warmup_steps),
+        "total_num_steps": options.schedule_updates,
+    }
+    for key in [key for key, value in params.items() if value == "auto"]:
+        value = auto.get(key)
+        if key == "total_num_steps" and value is None:
+            raise ValueError("config: scheduler.params.total_num_steps is auto; set the option schedule_updates")
+        params.pop(key)
+        if value is not None:
+            params[key] = value
+    return {**scheduler, "params": params}
