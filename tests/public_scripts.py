@@ -318,7 +318,9 @@ def run(public: Public, folder: Path, command: tuple[str, ...], kill: str = "") 
 def compare(public: Public, folder: Path) -> tuple[list[str], End, End]:
     """Run it both ways; what is wrong, and how both have ended."""
     calm = run(public, folder, (str(BIN / "torchrun"), "--standalone"))
-    killed = run(public, folder, (str(BIN / "rolemesh"), "launch"), f"{public.workers - 1}:{public.kill}")
+    killed = run(
+        public, folder, (str(BIN / "rolemesh"), "launch", "--max-restarts", "3"), f"{public.workers - 1}:{public.kill}"
+    )
     wrong = []
     if calm.code or not calm.ranks:
         wrong.append(f"torchrun: exit code {calm.code}, {len(calm.ranks)} ranks have stepped")

@@ -90,7 +90,8 @@ class Attempt(msgspec.Struct, frozen=True):
 
     `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way. `reached` has role,
     rank and the furthest step that each of them had finished before; `ended_at` is when all were ready again, or it was
-    given up. `avoid` are nodes that it was to keep away from.
+    given up. `avoid` are nodes that it was to keep away from. `causes` are those of the failures since the recovery
+    before; empty if this level took over from one whose plan had failed.
     """
 
     level: str
@@ -101,6 +102,7 @@ class Attempt(msgspec.Struct, frozen=True):
     reached: tuple[tuple[str, int, int], ...] = ()
     ended_at: float = 0.0
     avoid: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 class JobView(msgspec.Struct, frozen=True):

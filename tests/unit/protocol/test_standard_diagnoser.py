@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from rolemesh.api.failures import Failure, JobView, Verdict
+from rolemesh.api.failures import Attempt, Cause, Failure, JobView, RankView, Verdict
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_durable.protocol.failures import describe_exit
@@ -182,6 +182,64 @@ def test_a_straggler_is_reported_or_moved_to_another_node_as_configured() -> Non
     moved = judge(slow, stragglers="move")
     assert moved is not None
     assert moved.kind == "hardware"
+
+
+def limited(limit: int, failure: Failure, *attempts: tuple[Cause, ...], nodes: tuple[str, ...] = ("n0",)) -> Verdict:
+    """The verdict after recoveries of role `a` with these causes, one recovery each."""
+    ranks = tuple(RankView("a", rank, node, "running", 0, len(attempts)) for rank, node in enumerate(nodes))
+    before = tuple(Attempt("process", float(at), (("a", 0),), "", causes=each) for at, each in enumerate(attempts))
+    view = JobView("job", 1, 0, ranks, ("a",), attempts=before, now=10_000.0)
+    plugins = JobPlugins()
+    options = StandardOptions(max_restarts=limit, repeats=None)
+    plugins.create("diagnosers.0", RECORD, StandardDiagnoser, options)
+    verdict = plugins.call("diagnosers.0", "diagnose", failure=failure, view=view)
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+DIED = describe_exit("a", 0, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "attempts", "fatal"),
+    [
+        (0, [], True),
+        (1, [], False),
+        (1, [("exit",)], True),
+        (2, [("exit",)], False),
+        (2, [("exit",), ("exception", "signal")], True),
+        (1, [("node_lost",)], False),
+        (1, [("node_lost", "exception")], False),
+        (1, [("agent_lost",), ("start",)], False),
+        (1, [()], False),
+    ],
+    ids=[
+        "none allowed", "one left", "one used", "one of two", "both", "a lost node", "and its echo", "an agent",
+        "the next level after a plan that failed",
+    ],
+)  # fmt: skip
+def test_max_restarts_counts_over_all_levels_what_the_processes_did_themselves(
+    limit: int, attempts: list[tuple[Cause, ...]], fatal: bool
+) -> None:
+    verdict = limited(limit, DIED, *attempts)
+    assert verdict.fatal is fatal
+    if fatal and limit:
+        assert verdict.reason.endswith(f"{limit} of {limit} restarts used")
+
+
+def test_a_lost_node_is_not_refused_a_recovery_by_max_restarts() -> None:
+    lost = Failure("node_lost", node="n0", message="the node died")
+    echo = Failure("exception", "a", 0, message="RuntimeError: Connection reset by peer")
+    assert not limited(0, lost).fatal
+    assert not limited(0, echo, nodes=("n0", "n1")).fatal
+    assert limited(0, echo).fatal
+
+
+def test_without_repeats_the_same_exception_is_never_fatal() -> None:
+    history = [raised("ValueError: x", generation=generation) for generation in range(9)]
+    verdict = judge(history[-1], *history[:-1], repeats=None)
+    assert verdict is not None
+    assert not verdict.fatal
 
 
 XID = "step 11\nNVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."

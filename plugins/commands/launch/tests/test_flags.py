@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import JobFileError
-from rolemesh_launch.flags import Asked, Std, ignored, job_name, node_range, processes, std
+from rolemesh_launch.flags import Asked, Std, ignored, job_name, keeps_state, node_range, processes, std
 from rolemesh_launch.job import job_of
 
 
@@ -81,3 +81,27 @@ def test_every_flag_of_torchrun_is_known() -> None:
     }
     theirs = {name for action in get_args_parser()._actions for name in action.option_strings} - {"-h", "--help"}
     assert not theirs - ours
+
+
+@pytest.mark.parametrize(
+    ("files", "keeps"),
+    [
+        ({"train.py": "import torch"}, False),
+        ({"train.py": "from rolemesh_launch import track"}, True),
+        ({"train.py": "def f():\n    import rolemesh_launch.transformers"}, True),
+        ({"train.py": "# import rolemesh_launch"}, False),
+        ({"train.py": "import own", "own.py": "from rolemesh_launch import track"}, True),
+        ({"train.py": "import a.b", "a/b.py": "import own", "own.py": "import train, rolemesh_launch"}, True),
+        ({"train.py": "import own", "own.py": "import train"}, False),
+        ({"train.py": "print 'no Python 3'"}, False),
+        ({}, False),
+    ],
+    ids=["plain", "track", "inside", "comment", "imported", "through two", "in circles", "no Python", "no file"],
+)
+def test_a_script_that_keeps_its_state_is_known_by_what_it_imports(
+    tmp_path: Path, files: dict[str, str], keeps: bool
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert keeps_state(tmp_path / "train.py", tmp_path) is keeps

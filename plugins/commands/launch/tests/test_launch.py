@@ -63,12 +63,25 @@ print(f"rank {rank} ends with {digest}", flush=True)
 dist.destroy_process_group()
 """
 ENDS = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 how, rank = sys.argv[1], int(os.environ["RANK"])
 if how == "raise" and rank == 1:
     raise ValueError("no such column")
 if how == "exit" and rank == 1:
+    open("lives", "a").write("x")
     sys.exit(7)
+if how == "past":
+    with open(f"lives-{rank}", "a") as file:
+        file.write("x")
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(3 if rank == 0 else 0)
+    if rank == 0:
+        threading.Thread(target=lambda: os._exit(0)).start()
+        time.sleep(60)
+    if not (child := os.fork()):
+        sys.exit(7)
+    print("the child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os.execlp("sh", "sh", "-c", "sleep 1; echo became another program as rank $RANK")
 if how == "wait":
     asked = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
@@ -178,12 +191,12 @@ def digests(text: str) -> set[str]:
     return set(re.findall(r"rank \d ends with ([0-9a-f]+)", text))
 
 
-@pytest.mark.scenario("rolemesh launch --nproc-per-node 2 train.py")
+@pytest.mark.scenario("rolemesh launch --nproc-per-node 2 --max-restarts 3 train.py")
 def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: Path) -> None:
     undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
     (digest,) = digests(undisturbed.stdout)
     (folder / "kept.pt").unlink()
-    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "train.py", "0.05")
+    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "3", "train.py", "0.05")
     deadline = time.monotonic() + 60
     while not (folder / "kept.pt").exists():
         assert time.monotonic() < deadline
@@ -203,11 +216,31 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
     [pytest.param("raise", "ValueError: no such column", marks=pytest.mark.soak), ("exit", "exit code 7")],
 )
 def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str) -> None:
-    done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "0", "ends.py", how)
+    done = run(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", how)
     assert done.returncode == 1
     assert why in done.stderr
+    assert "1 of 1 restarts used" in done.stderr
     assert "rolemesh_launch/" not in done.stderr, "its own frames only"
-    assert run(folder, "torchrun", "--nproc-per-node", "2", "ends.py", how).returncode == 1
+    if how == "exit":
+        assert (folder / "lives").read_text() == "xx"
+
+
+def test_a_worker_that_ends_past_python_with_exit_code_0_is_done_as_under_torchrun(folder: Path) -> None:
+    def lived(*command: str) -> tuple[int, list[str], list[str]]:
+        done = run(folder, *command, "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", "past")
+        lives = sorted(folder.glob("lives-*"))
+        counts = [path.read_text() for path in lives]
+        for path in lives:
+            path.unlink()
+        return (
+            done.returncode,
+            counts,
+            sorted(line for line in done.stdout.splitlines() if " ended " in line or " as " in line),
+        )
+
+    ours = lived("rolemesh", "launch")
+    assert ours == lived("torchrun")
+    assert ours == (0, ["xx", "xx"], ["became another program as rank 1", "the child ended with 7"])
 
 
 def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:

@@ -17,8 +17,20 @@ from rolemesh.errors import JobFileError
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.run import runs_folder
-from rolemesh_launch.flags import OWN_VARIABLES, Asked, ignored, job_name, node_range, processes, std
+from rolemesh_launch.flags import (
+    OWN_VARIABLES,
+    RESTARTS,
+    Asked,
+    ignored,
+    job_name,
+    keeps_state,
+    node_range,
+    processes,
+    script_file,
+    std,
+)
 from rolemesh_launch.job import job_of
+from rolemesh_launch.program import How
 from rolemesh_launch.watching import Printing, finish, say
 
 __all__ = ["Launch", "launch"]
@@ -53,8 +65,14 @@ def launch(
         str, _flag("nnodes", "Nodes: 2, or 1:4 for as many as there is room for, more or fewer later.")
     ] = "1",
     max_restarts: Annotated[
-        int, _flag("max-restarts", "How often the processes are started again before the job fails.", min=0)
-    ] = 3,
+        int | None,
+        _flag(
+            "max-restarts",
+            "How often the processes are started again, in all, before the job fails.",
+            min=0,
+            show_default=f"0, or {RESTARTS} if the script imports rolemesh_launch",
+        ),
+    ] = None,
     module: Annotated[bool, _flag("module", "SCRIPT is a module, as for python -m.", short=("-m",))] = False,
     no_python: Annotated[bool, _flag("no-python", "SCRIPT is an executable.")] = False,
     role: Annotated[str, _flag("role", "ROLE_NAME of the processes, and the prefix with --tee.")] = "default",
@@ -145,14 +163,19 @@ def launch(
     least, most = node_range("1" if standalone else nnodes)
     on_gpus = machine.gpu >= per_node and nproc_per_node != "cpu"
     one_thread = {"OMP_NUM_THREADS": "1"} if per_node > 1 else {}
+    how: How = "module" if module else "executable" if no_python and not run_path else "path"
+    keeps = how != "executable" and keeps_state(script_file(target, how), Path.cwd())
+    if max_restarts is None:
+        max_restarts = RESTARTS if keeps else 0
     asked = Asked(
         target=target,
-        how="module" if module else "executable" if no_python and not run_path else "path",
+        how=how,
         arguments=tuple(arguments),
         nodes=(least, most),
         per_node=per_node,
         gpus=1.0 if on_gpus else 0.0,
         max_restarts=max_restarts,
+        keeps_state=keeps,
         run_id=rdzv_id or (str(uuid.uuid4()) if standalone or not rdzv_backend else "none"),
         role_name=role,
         hang_after_s=hang_after or None,

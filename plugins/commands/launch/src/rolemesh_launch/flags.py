@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,11 @@ from pathlib import Path
 from rolemesh.errors import JobFileError
 from rolemesh_launch.program import How
 
-__all__ = ["OWN_VARIABLES", "Asked", "Std", "ignored", "job_name", "node_range", "processes", "std"]
+__all__ = ["OWN_VARIABLES", "RESTARTS", "Asked", "Std", "ignored", "imported", "job_name", "keeps_state", "node_range"]
+__all__ += ["processes", "script_file", "std"]
+
+RESTARTS = 3
+"""Default of ``--max-restarts`` for a script that keeps its state with `track`; for others 0, as torchrun's."""
 
 IGNORED = {
     "one command starts all nodes, and processes meet through rolemesh": (
@@ -50,6 +55,7 @@ class Asked:
     per_node: int = 1
     gpus: float = 0.0
     max_restarts: int = 0
+    keeps_state: bool = False
     run_id: str = "none"
     role_name: str = "default"
     hang_after_s: float | None = None
@@ -115,6 +121,42 @@ def std(text: str, flag: str) -> Std:
         raise JobFileError(f"{text!r} says nothing of streams", where=flag, remedy="write 3, or 0:1,1:2")
     pairs = [part.split(":") for part in text.split(",")]
     return Std(ranks=tuple((int(rank), int(what)) for rank, what in pairs))
+
+
+def imported(source: bytes) -> set[str]:
+    """The modules that a Python file imports, by their full names; none if it is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return set()
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return found | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+
+
+def script_file(target: str, how: How) -> Path:
+    """The file of a script, or of a module in the working directory; it may not be there."""
+    if how != "module":
+        return Path(target)
+    path = Path(*target.split("."))
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def keeps_state(script: Path, folder: Path) -> bool:
+    """Whether `script`, or a module of its own that it imports from beside it or from `folder`, uses `track`."""
+    seen: set[Path] = set()
+    left = [script]
+    while left:
+        path = left.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        names = imported(path.read_bytes())
+        if any(name.partition(".")[0] == "rolemesh_launch" for name in names):
+            return True
+        for base in (script.parent, folder):
+            inner = [base.joinpath(*name.split(".")) for name in names]
+            left += [file for at in inner for file in (at.with_suffix(".py"), at / "__init__.py")]
+    return False
 
 
 def job_name(target: str) -> str:

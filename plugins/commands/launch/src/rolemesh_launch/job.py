@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rolemesh import Job, flow
+from rolemesh import Budget, Job, flow
 from rolemesh_launch.flags import Asked
 
 __all__ = ["ROLE", "job_of", "script"]
@@ -36,9 +36,13 @@ def job_of(asked: Asked, folder: Path) -> Job:
     if asked.nodes[1] > 1:
         spread = {"spread": {ROLE: {"over": "node", "most": asked.per_node}}}
         more["placement"] = {"use": "separation", "options": spread}
+    if asked.keeps_state and not asked.max_restarts:
+        more["snapshots"] = {"enabled": True}  # for --resume
     if asked.grace_s != Asked.grace_s:
         more["stop_grace_s"] = asked.grace_s
-    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[], **more)
+    counted = {"use": "standard", "options": {"max_restarts": asked.max_restarts, "repeats": None}}
+    hang = {"after_s": asked.hang_after_s}
+    job = Job(asked.name, base=folder, steps=None, hang=hang, observers=[], diagnosers=[counted], **more)
     job.role(
         ROLE,
         use="script",
@@ -47,11 +51,15 @@ def job_of(asked: Asked, folder: Path) -> Job:
         resources={"cpu": 1, **({"gpu": asked.gpus} if asked.gpus else {})},
         options=options,
     )
+    # The diagnoser counts restarts over all levels. The levels' own budgets leave room for lost nodes and agents, which
+    # do not count.
+    attempts = asked.max_restarts + Budget().max_attempts
     if asked.max_restarts:
-        job.failover("process", max_attempts=asked.max_restarts)
-    if elastic:
+        job.failover("process", max_attempts=attempts)
+    if elastic or (asked.max_restarts and asked.nodes[1] > 1):
         job.failover("node", when_full="fail")
+    if elastic:
         job.failover("shrink")
     if asked.max_restarts:
-        job.failover("job", max_attempts=asked.max_restarts)
+        job.failover("job", max_attempts=attempts)
     return job.flow("rolemesh_launch.job:script")

@@ -12,10 +12,13 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from greenlet import getcurrent, greenlet
 
@@ -25,11 +28,15 @@ __all__ = ["How", "Program", "ProgramExit", "of_script"]
 
 How: TypeAlias = Literal["path", "module", "executable"]
 
+LEAVE = signal.SIGRTMAX - 7
+"""Interrupts the main thread when another thread of the script calls ``os._exit(0)``."""
+LEAVE_S = 5.0
+"""Seconds that a main thread in native code may take to be interrupted; then the process ends for good."""
 _NOT_THE_SCRIPT = (str(Path(__file__).parent), runpy.__file__, "<frozen runpy>")
 
 
 class ProgramExit(RolemeshError):
-    """The script has ended with an exit code other than 0."""
+    """The script ended with an exit code other than 0, or by a signal."""
 
 
 class Program:
@@ -43,11 +50,19 @@ class Program:
         self._target, self._arguments = target, list(arguments)
         self._greenlet = greenlet(self._run)
         self._signal: signal.Signals | None = None
+        self._pid, self._thread, self._code = os.getpid(), threading.get_ident(), 0
+        self._away = threading.Event()
         self.ended = False
+        self.left = False
+        """Whether the script left with ``os._exit`` or ``exec``: nothing of it runs any more, not even at exit."""
 
     def go(self) -> None:
         """Begin, or go on. Raises what the script raises, and `ProgramExit`."""
-        self._greenlet.switch()
+        if not self.ended:
+            self._greenlet.switch()
+        if self.left:
+            self._away.set()
+            _raise_for(self._code, "what it became by exec")
 
     @property
     def ending(self) -> bool:
@@ -57,7 +72,12 @@ class Program:
     @property
     def here(self) -> bool:
         """Whether the caller is the script, in the thread that may `pause`."""
-        return getcurrent() is self._greenlet and self._signal is None
+        return getcurrent() is self._greenlet and self._signal is None and not self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process that the script forked."""
+        return os.getpid() != self._pid
 
     def pause(self) -> None:
         """Of the script: leave it here, until the next `go`."""
@@ -72,18 +92,67 @@ class Program:
             self.go()
 
     def _run(self) -> None:
+        code = 1
+        self._stay()
         try:
             self._main()
+            code = 0
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            code = end.code & 0xFF if isinstance(end.code, int) else int(end.code is not None)
             if end.code is not None and not isinstance(end.code, int):
                 print(end.code, file=sys.stderr)
-            if code:
+            if code and not self.forked:
                 raise ProgramExit(f"the script has ended with exit code {code}") from None
+        except BaseException as error:
+            if not self.forked:
+                raise
+            traceback.print_exception(error.with_traceback(of_script(error.__traceback__)))
         finally:
             self.ended = True
             sys.stdout.flush()
             sys.stderr.flush()
+            if self.forked:  # a child that came to the script's end: the rank's connections are not its own
+                os._exit(code)
+
+    def _stay(self) -> None:
+        """Keep this process when the script leaves it with exit code 0: others of its group may still need it.
+
+        ``os._exit(0)`` ends the script, and ``os.exec*`` runs the program beside it and ends the script with its code.
+        Processes that the script forks, and other exit codes, really end.
+        """
+        leave, become = os._exit, os.execve
+
+        def stays() -> bool:
+            ours = threading.get_ident() == self._thread and getcurrent() is self._greenlet.parent
+            return not (self.forked or self.ended or ours)
+
+        def _exit(status: int) -> NoReturn:
+            if not stays() or not isinstance(status, int) or status & 0xFF:
+                leave(status)
+            self._leave(0, leave)
+
+        def execve(path: Any, argv: Any, env: Any) -> NoReturn:
+            if not stays() or isinstance(path, int):
+                become(path, argv, env)
+            found = os.fsdecode(path)
+            self._leave(_ended(list(argv), env, found if "/" in found else f"./{found}"), leave)
+
+        def execv(path: Any, argv: Any) -> NoReturn:
+            execve(path, argv, os.environ)
+
+        os._exit, os.execve, os.execv = _exit, execve, execv
+        signal.signal(LEAVE, lambda *_: self._greenlet.parent.switch())
+
+    def _leave(self, code: int, leave: Callable[[int], NoReturn]) -> NoReturn:
+        """Of the script, in any thread: nothing of it goes on."""
+        self._code, self.left, self.ended = code, True, True
+        if threading.get_ident() == self._thread:
+            self._greenlet.parent.switch()
+        signal.pthread_kill(self._thread, LEAVE)
+        if not self._away.wait(LEAVE_S):
+            leave(code & 0xFF)
+        while True:
+            time.sleep(LEAVE_S)
 
     def _path(self) -> None:
         path = self._target
@@ -101,17 +170,26 @@ class Program:
         runpy.run_module(self._target, run_name="__main__", alter_sys=True)
 
     def _executable(self) -> None:
-        process = subprocess.Popen([self._target, *self._arguments])
-        try:
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        if code < 0:
-            raise ProgramExit(f"{self._target} was killed by {signal.Signals(-code).name}")
-        if code:
-            raise ProgramExit(f"{self._target} has ended with exit code {code}")
+        _raise_for(_ended([self._target, *self._arguments]), self._target)
+
+
+def _ended(arguments: Sequence[str], env: Any = None, executable: str | None = None) -> int:
+    """The exit code of this program, negative if a signal ended it. Raises `OSError` if it cannot be run."""
+    process = subprocess.Popen(arguments, executable=executable, env=env, close_fds=executable is None)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _raise_for(code: int, who: str) -> None:
+    """Raise `ProgramExit` unless `code` is 0."""
+    if code < 0:
+        raise ProgramExit(f"{who} was killed by {signal.Signals(-code).name}")
+    if code:
+        raise ProgramExit(f"{who} has ended with exit code {code}")
 
 
 def of_script(trace: TracebackType | None) -> TracebackType | None:

@@ -48,7 +48,7 @@ class Printing(NamedTuple):
         return None if self.redirects.of(local) == 3 else ""
 
 
-TOLD = ("failure", "recovery_planned", "recovered", "hang", "resized", "drained")
+TOLD = ("failure", "recovery_planned", "recovered", "hang", "resized", "drained", "ladder_exhausted")
 """Kinds of events that a person should know of."""
 
 

@@ -83,7 +83,7 @@ class Script(Workload):
         self._ctx, self._steps, self._counted = ctx, 0, 0
         self._objects: Mapping[str, tracking.Stateful] | None = None
         self._left: State = Gathered()
-        self._done, self._blocks = 0, Blocks()
+        self._done, self._blocks, self._over = 0, Blocks(), False
         os.chdir(Path(ctx.base, options.folder or "."))
         address, port = ("127.0.0.1", 0) if at is None else (at.address, at.port)
         self._store = TCPStore(
@@ -128,7 +128,7 @@ class Script(Workload):
     def step(self) -> None:
         """Go on with the script, for some of its steps."""
         program, rounds, ctx = self._program, self._rounds, self._ctx
-        if not program.ended:
+        if not self._over:
             tracking.current = self
             try:
                 program.go()
@@ -136,10 +136,11 @@ class Script(Workload):
                 error.__traceback__ = None if isinstance(error, ProgramExit) else of_script(error.__traceback__)
                 raise
             if program.ended:
+                self._over = True
                 rounds.end()
         ctx.count(optimizer_steps=self._steps - self._counted)
         self._counted = self._steps
-        if program.ended:
+        if self._over:
             self._wait_for_others()
         rounds.next()
 
@@ -212,7 +213,9 @@ class Script(Workload):
             self._program.end(signal.SIGTERM)
 
     def _stepped(self, *_: object) -> None:
-        """An optimizer has made a step."""
+        """An optimizer made a step."""
+        if self._program.forked:
+            return
         self._steps += 1
         self._ctx.progress(self._steps)
         if self._objects is None and self._program.here and self._rounds.may_end():

@@ -91,7 +91,8 @@ def sentence(event: Event) -> str | None:
         case "master_recovered":
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":
-            return "no failover level is left:\n" + "\n".join(f"  {line}" for line in data["trail"])
+            why = "no failover level is left" if len(data["trail"]) > 1 else "the job gives up"
+            return f"{why}:\n" + "\n".join(f"  {line}" for line in data["trail"])
         case "job_stopping" if data.get("status") == "interrupted":
             return f"stopping: {data.get('message', '')}"
     return None

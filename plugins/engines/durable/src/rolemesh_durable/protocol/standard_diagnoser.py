@@ -12,6 +12,7 @@ from rolemesh.api.diagnoser import Diagnoser
 from rolemesh.api.failures import Failure, JobView, Verdict
 from rolemesh.hookspecs import hookimpl
 from rolemesh_durable.protocol.error_texts import Rule, known, raised_lines
+from rolemesh_durable.protocol.failures import is_echo
 
 __all__ = ["StandardDiagnoser", "StandardOptions"]
 
@@ -21,14 +22,24 @@ _SIGNALS: dict[int, str] = {
     signals.SIGBUS: "a crash in native code: /dev/shm is full, or a mapped file has become shorter",
     signals.SIGABRT: "native code gave up (abort): its own check failed, or the watchdog of NCCL",
 }
+_NOT_ITS_OWN = ("node_lost", "agent_lost", "log_lost", "check", "start", "environment")
+"""Causes of failures that a rank's process has no part in."""
 _CRASHES = (signals.SIGSEGV, signals.SIGILL, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS)
 
 
 class StandardOptions(BaseModel, extra="forbid"):
     """What counts as hopeless, and what is done about ranks that are merely slow."""
 
-    repeats: int = Field(
-        default=2, ge=1, description="The same exception of user code, at the same step, so many times is fatal."
+    repeats: int | None = Field(
+        default=2,
+        ge=1,
+        description="The same exception of user code, at the same step, so many times is fatal; null: never.",
+    )
+    max_restarts: int | None = Field(
+        default=None,
+        ge=0,
+        description="Restarts of a rank or group in all, over all levels and the whole job, after which its next "
+        "failure is fatal; lost nodes and agents do not count. null: the levels' own budgets are the only limit.",
     )
     stragglers: Literal["report", "move"] = Field(
         default="report",
@@ -51,6 +62,20 @@ class StandardDiagnoser(Diagnoser):
     @hookimpl
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
         """Pure; the same failure and history give the same verdict."""
+        verdict, limit = self._judged(failure, view), self.options.max_restarts
+        if verdict is None or limit is None or failure.cause in _NOT_ITS_OWN:
+            return verdict
+        if failure in view.failures:  # its restart is granted, and did not work: the next level's turn
+            return verdict
+        if is_echo(failure) and len({rank.node for rank in view.ranks}) > 1:  # the loss of a node may be behind it
+            return verdict
+        used = _restarts(view.lost_with(failure), view)
+        if used < limit:
+            return verdict
+        spent = f"{used} of {limit} restarts used" if limit else "no restarts are allowed (max_restarts: 0)"
+        return Verdict(verdict.kind, f"{verdict.reason}; {spent}", fatal=True)
+
+    def _judged(self, failure: Failure, view: JobView) -> Verdict | None:
         match failure.cause:
             case "node_lost":
                 return Verdict("hardware", "the node is lost, and what was in its memory")
@@ -78,12 +103,22 @@ class StandardDiagnoser(Diagnoser):
 
     def _user(self, failure: Failure, view: JobView, reason: str) -> Verdict:
         times = 1 + len({earlier.generation for earlier in view.failures if _again(failure, earlier)})
-        if times < self.options.repeats:
+        if self.options.repeats is None or times < self.options.repeats:
             return Verdict("user", reason)
         at = f"at step {failure.step}" if failure.step >= 0 else "before the first step"
         if times > 1:
             reason = f"{reason}, for the {_nth(times)} time {at}: it would again"
         return Verdict("user", reason, fatal=True)
+
+
+def _restarts(lost: tuple[tuple[str, int], ...], view: JobView) -> int:
+    """How often these ranks were started again because one of their processes had failed."""
+    return sum(
+        bool(attempt.causes)
+        and not any(cause in _NOT_ITS_OWN for cause in attempt.causes)
+        and any(key in lost for key in attempt.restart)
+        for attempt in view.attempts
+    )
 
 
 def _meaning(failure: Failure) -> Rule | None:
@@ -130,6 +165,8 @@ def _killed(signal: int | None) -> str:
 
 def _ended(code: int | None) -> str:
     """A shell, or a container's first process, makes 128 + n of signal n."""
+    if code == 0:
+        return "the code ended its process past Python: os._exit(0), an exec, or exit() in a library"
     if code is not None and code > 128:
         return f"exit code {code} stands for signal {code - 128}: {_killed(code - 128)}"
     return "its process ended by itself, without an exception"

@@ -223,8 +223,10 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     for role, rank, step in happened.were:
         state.reached[role, rank] = max(step, state.reached.get((role, rank), -1))
     if happened.attempt:
+        causes = tuple(dict.fromkeys(failure.cause for failure in taken))
+        at, were = happened.at, happened.were
         state.attempts.append(
-            Attempt(plan.level, happened.at, plan.restart, plan.reason, reached=happened.were, avoid=plan.avoid)
+            Attempt(plan.level, at, plan.restart, plan.reason, reached=were, avoid=plan.avoid, causes=causes)
         )
         del state.attempts[: -st.MOST_ATTEMPTS]
 

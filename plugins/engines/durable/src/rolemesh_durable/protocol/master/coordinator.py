@@ -106,7 +106,7 @@ class Coordinator:
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             what = describe(primary(found))
-            if context.ladder:
+            if context.ladder or any(verdict.fatal for verdict in proposal.verdicts):
                 context.tell(t.LadderExhausted(trail))
                 what += "\n" + "\n".join(f"  {line}" for line in trail[1:])
             context.stop("failed", what, 0.0)
