@@ -205,6 +205,7 @@ class RankContext(Generic[O]):
         self._means: dict[str, list[float]] = {}
         self._sums: dict[str, float] = {}
         self._records: dict[str, Any] = {}
+        self._warnings = 0
         self._finishing = ""
         self._on_progress: Callable[[int, int], bool] = lambda done, total: False
         self._calls: Caller | None = None
@@ -250,6 +251,14 @@ class RankContext(Generic[O]):
             except (TypeError, OverflowError, RecursionError) as error:
                 raise TypeError(f"record {name!r} is no JSON value: {error}") from None
             self._records[name] = value
+
+    def warn(self, text: str) -> None:
+        """Tell the user of something that is probably not meant; observers show it, and the job goes on.
+
+        It is a record of the step: ``warning <role>/<rank> #<number>``. Say it once, not in every step.
+        """
+        self._warnings += 1
+        self.record(**{f"warning {self.role}/{self.rank} #{self._warnings}": text})
 
     def finish(self, reason: str = "it has said so") -> None:
         """Let the job end in good order: all ranks go on to one step that none has passed yet, and end after it.
@@ -421,6 +430,13 @@ class Workload:
 
     def onload(self) -> None:
         """Take device memory again, so that operators find everything as it was before `offload`."""
+
+    def verdict(self) -> str:
+        """Why the job has failed although every step is finished; "" if it has not.
+
+        Called once in each rank's life, after its last step. The state after that step is kept as of any job.
+        """
+        return ""
 
     def teardown(self) -> None:
         """Release what the end of the process would not: child processes, files, remote sessions."""

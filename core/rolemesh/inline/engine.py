@@ -81,7 +81,7 @@ class InlineRun(RunHandle):
         self._observers = instances(job.selection.observers)
         self._stopped = False
         self._started, self._finished, self._seq = 0.0, -1, 0
-        self._where = ("", -1, "setup")
+        self._where, self._verdict = ("", -1, "setup"), ""
         self._produced: dict[str, int] = {}
         self._steps: InlineSteps | None = None
         self._workloads: dict[tuple[str, int], Workload] = {}
@@ -135,6 +135,8 @@ class InlineRun(RunHandle):
             self._steps, self._produced = steps, steps.produced
             steps.run(finished=self._step_done)
             digests = self._digests()
+            verdicts = [f"role {k[0]}, rank {k[1]}: {why}" for k, w in self._workloads.items() if (why := w.verdict())]
+            status, self._verdict = "failed" if verdicts else "done", "\n".join(verdicts[:1])
         except (KeyboardInterrupt, _Stopped):
             status = "interrupted"
         except OperatorFailed as failed:
@@ -209,7 +211,7 @@ class InlineRun(RunHandle):
         return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
 
     def _end(self, status: str, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
-        message = describe(failure) if failure else ""
+        message = describe(failure) if failure else self._verdict
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
         result: dict[str, Any] = {
             "name": self._spec.name,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from rolemesh import Ragged
 from rolemesh.api.workload import RankContext
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
@@ -55,6 +57,44 @@ def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
         workload.train(texts(step))
         rates.append(context._means["lr"][0])
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+
+
+def test_updates_that_teach_nothing_are_told_once_and_fail_a_job_that_learns_nothing(tiny_model, texts):
+    def started(**options):
+        workload, context = FSDPWorkload(), RankContext(options=FSDPOptions(model=str(tiny_model), **options))
+        workload.setup(context)
+        return workload, context
+
+    rows = texts(0)
+    nothing = Ragged.from_rows([np.zeros(len(row), np.int8) for row in rows["input_ids"]], np.int8)
+    workload, context = started(weight_decay=0.1)
+    assert workload.verdict() == "", "a job that only evaluates must not fail"
+    workload.train(rows | {"loss_mask": nothing})
+    workload.train(rows | {"loss_mask": nothing})
+    assert [text for name, text in context._records.items() if name.startswith("warning")] == [
+        "update 1 taught nothing: `loss_mask` is 0 for every token that could be predicted"
+    ]
+    assert context._sums["useless_updates"] == 2
+    assert "none of 2 updates changed a weight" in workload.verdict()
+    assert started(if_nothing_learned="done")[0].verdict() == ""
+    again, _ = started()
+    again.restore(workload.snapshot())
+    assert again.verdict() == workload.verdict(), "a resumed job with nothing left to do ends as before"
+    again.train(rows)
+    assert again.verdict() == ""
+
+
+def test_a_learning_rate_of_zero_is_told(tiny_model, texts):
+    options = FSDPOptions(model=str(tiny_model), schedule="linear", schedule_updates=1)
+    workload, context = FSDPWorkload(), RankContext(options=options)
+    workload.setup(context)
+    for step in range(3):
+        workload.train(texts(step))
+    assert [text for name, text in context._records.items() if name.startswith("warning")] == [
+        "update 2 taught nothing: the learning rate is 0 after update 1, the end of the schedule linear; set "
+        "schedule_updates or min_lr_ratio higher if updates 2 and later are to count"
+    ]
+    assert workload.verdict() == ""
 
 
 def test_the_loss_in_the_readme_trains(tiny_model, tmp_path, texts):

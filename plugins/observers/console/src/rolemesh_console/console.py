@@ -25,6 +25,8 @@ __all__ = ["ConsoleObserver", "ConsoleOptions"]
 
 PLAIN_WIDTH = 120
 PLAIN_INTERVAL_S = 1.0
+_WARNING = re.compile(r"warning (\S+) #\d+")
+"""The name of a record that `RankContext.warn` has made."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -93,6 +95,10 @@ class ConsoleObserver(Observer):
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
         """Take the metrics in and show them."""
         self._stats.steps(metrics)
+        for line in metrics:
+            for name, text in line.records.items():
+                if (found := _WARNING.fullmatch(name)) is not None:
+                    self._say(f"warning: {found[1]}, step {line.step}: {text}")
         if self._live is not None:
             self._draw()
         elif self._now() >= self._step_printed + PLAIN_INTERVAL_S:

@@ -71,11 +71,8 @@ class StageEngine(Engine):
         if weight is None:
             weight = self.group.sum(sums.get("loss", [0.0, 0.0])[1])
             self._update(sums)
-        elif weight > 0:
-            norm, lr = self.update(weight)
-            self.ctx.metric(grad_norm=norm, lr=lr)
         else:
-            self.discard()
+            self._step(weight)
         self.version += 1
         return weight
 

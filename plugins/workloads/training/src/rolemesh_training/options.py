@@ -159,6 +159,9 @@ class TrainerOptions(BaseModel, extra="forbid"):
     frozen: bool = Field(
         False, description="never trained (a reference): it keeps no optimizer state and gives no snapshots"
     )
+    if_nothing_learned: Literal["fail", "done"] = Field(
+        "fail", description="how a job ends in which updates were made and none of them changed a weight"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
 

@@ -23,6 +23,7 @@ from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.group import join
+from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 
@@ -41,6 +42,7 @@ class Trainer(ABC):
         self.ctx = ctx
         self.options = ctx.options
         self.version = 0
+        self.learning = Learning()
         self.device = _device(ctx)
         torch.set_num_threads(max(1, int(ctx.cpus)))
         torch.use_deterministic_algorithms(True, warn_only=self.device.type == "cuda")
@@ -127,11 +129,11 @@ class Trainer(ABC):
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
         for _ in range(self.options.epochs):
             for start, end in pairwise(cuts):
-                self._learn(batch[start:end] if len(cuts) > 2 else batch)
+                self._learn(batch[start:end] if len(cuts) > 2 else batch, batch)
         self.version += 1
 
-    def _learn(self, batch: Batch) -> None:
-        """One update from the rows of all ranks."""
+    def _learn(self, batch: Batch, whole: Batch) -> None:
+        """One update from the rows of all ranks; `batch` is a part of the step's rows, `whole`."""
         sums: dict[str, list[float]] = {}
         parts = self._micro_batches(batch)
         try:
@@ -150,23 +152,43 @@ class Trainer(ABC):
             versions = np.asarray(batch["weight_version"], dtype=np.float64)
             _add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
         self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
-        self._update(sums)
+        self._update(sums, batch, whole)
 
-    def _update(self, sums: dict[str, list[float]]) -> None:
+    def _update(self, sums: dict[str, list[float]], batch: Batch | None = None, whole: Batch | None = None) -> None:
         """Step the optimizer on the mean over all ranks, and report that mean, equal on every rank."""
         merged: dict[str, list[float]] = {}
         for part in self.group.gather(sums):
             for name, (total, weight) in part.items():
                 _add(merged, name, total, weight)
         weight = merged.get("loss", [0.0, 0.0])[1]
+        self._step(weight, batch, whole)
+        self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
+
+    def _step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
+        """Step the optimizer unless there is nothing to learn, and count what becomes of it, alike on every rank."""
         if weight > 0:
             done = self.update(weight)
-            if done is not None:
-                norm, lr = done
-                self.ctx.metric(grad_norm=norm, lr=lr)
+            if done is None:
+                self.learning.taught_nothing(OVERFLOW)
+                return
+            norm, lr = done
+            self.ctx.metric(grad_norm=norm, lr=lr)
+            if norm > 0 and lr > 0:
+                self.learning.useful += 1
+                return
+            otherwise = ZERO if norm == 0 else no_rate(self.options, self.updates)
         else:
             self.discard()
-        self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
+            otherwise = WEIGHTLESS
+        why = cause(self.group.gather(facts(batch, whole)), otherwise) if otherwise in (ZERO, WEIGHTLESS) else otherwise
+        self.ctx.count(useless_updates=1.0 / self.group.size)
+        if self.learning.taught_nothing(why) and self.ctx.rank == 0:
+            self.ctx.warn(f"update {sum(self.learning.useless.values()) + self.learning.useful} taught nothing: {why}")
+
+    def verdict(self) -> str:
+        """See `TrainerWorkload.verdict`."""
+        why = self.learning.verdict() if self.options.if_nothing_learned == "fail" else ""
+        return f"{why}; if that is meant, set if_nothing_learned to done" if why else ""
 
     def logprobs(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.logprobs`."""
@@ -242,13 +264,15 @@ class Trainer(ABC):
         rng = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self.device)
-        return {"version": self.version, "updates": self.updates, "rng": rng, **self.progress(), **self.shards()}
+        told = {"version": self.version, "updates": self.updates, "learning": self.learning.state(), "rng": rng}
+        return {**told, **self.progress(), **self.shards()}
 
     def restore(self, state: State) -> None:
         """Raises `ValueError` if the snapshot was taken of another model, or is not this rank's part of it."""
         for name, own in self.shards().items():
             self._fill(own, state.get(name, {}), name)
         self.version = int(state["version"])
+        self.learning.restore(state.get("learning"), int(state["updates"]))
         self.restored(state)
         rng = state.get("rng", {})
         if "cpu" in rng:

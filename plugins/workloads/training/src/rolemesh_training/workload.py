@@ -188,6 +188,10 @@ class TrainerWorkload(Workload):
     def restore(self, state: State) -> None:
         self.engine.restore(state)
 
+    def verdict(self) -> str:
+        """Not "" if updates were made, and none changed a weight: the option `if_nothing_learned` allows it."""
+        return self.engine.verdict()
+
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.engine.close()

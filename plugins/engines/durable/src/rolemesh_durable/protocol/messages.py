@@ -127,6 +127,7 @@ class RankReport(RankProgress, frozen=True):
     sha256: str = ""
     failure: Failure | None = None
     finish: str = ""
+    verdict: str = ""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -374,10 +375,14 @@ class RankFinish(OfRank, frozen=True, tag=True):
 
 
 class RankDone(OfRank, frozen=True, tag=True):
-    """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one."""
+    """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one.
+
+    `verdict`: why the job has failed all the same, as its workload says; "" if it has not.
+    """
 
     finished: int
     sha256: str
+    verdict: str = ""
 
 
 class RankFailed(msgspec.Struct, frozen=True, tag=True):

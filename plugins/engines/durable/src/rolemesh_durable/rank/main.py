@@ -154,7 +154,7 @@ class _Rank:
             self.operator = "snapshot"
             sha256 = life.digest()
             self.operator = ""
-            self._say(m.RankDone(launch.role, launch.rank, launch.generation, last, sha256))
+            self._say(m.RankDone(launch.role, launch.rank, launch.generation, last, sha256, workload.verdict()))
             life.wait()
         except Stopping:
             pass

@@ -30,6 +30,7 @@ class AgentRank(msgspec.Struct):
     hello: m.RankHello | None = None
     setup_s: float = 0.0
     sha256: str = ""
+    verdict: str = ""
     failure: Failure | None = None
     finish: str = ""
     finished: int = -1
@@ -49,6 +50,7 @@ class AgentRank(msgspec.Struct):
             self.finish = self.finish or said.reason
         elif self.state != "failed":
             self.state, self.sha256, self.finished = "done", said.sha256, said.finished
+            self.verdict = said.verdict
 
     def injected(self, kind: m.FaultKind) -> list[e.Effect]:
         """A rehearsal wants it to fail: how, if it lives."""
@@ -88,6 +90,7 @@ class AgentRank(msgspec.Struct):
             sha256=self.sha256,
             failure=self.failure,
             finish=self.finish,
+            verdict=self.verdict,
             **progress,
         )
 

@@ -192,8 +192,9 @@ def _rank(state: st.JobState, record: st.RankRecord, happened: t.RankUp | t.Rank
             record.state, record.pid = "up", pid
         case t.RankReady():
             record.state = "running" if state.phase == "running" else "ready"
-        case t.RankDone(finished=finished, sha256=sha256):
+        case t.RankDone(finished=finished, sha256=sha256, verdict=verdict):
             record.state, record.sha256, record.finished = "done", sha256, max(record.finished, finished)
+            record.verdict = verdict
             record.durable = record.durable if state.snapshots else max(record.durable, state.end)
 
 
@@ -204,7 +205,7 @@ def _launched(state: st.JobState, started: t.Started) -> None:
         record.launch, generation=started.generation, resume=started.resume, restore=started.restore,
         replica=started.replica, origin=origin.folder, origin_step=origin.step, layout=state.layout,
     )  # fmt: skip
-    record.state, record.report, record.pid, record.sha256 = "starting", None, 0, ""
+    record.state, record.report, record.pid, record.sha256, record.verdict = "starting", None, 0, "", ""
     record.finished = started.resume
     record.durable = min(record.durable, started.resume)  # what it is restored from may have no replica yet
 

@@ -31,6 +31,7 @@ class KeptRank(msgspec.Struct, frozen=True):
     finished: int
     durable: int
     sha256: str
+    verdict: str
     generation: int
     resume: int
     restore: Literal["none", "memory", "disk"]
@@ -62,7 +63,7 @@ class KeptRank(msgspec.Struct, frozen=True):
         rank.launch = msgspec.structs.replace(rank.launch, **{name: getattr(self, name) for name in _OF_LAUNCH})
 
 
-_OF_RECORD = ("agent", "state", "pid", "finished", "durable", "sha256")
+_OF_RECORD = ("agent", "state", "pid", "finished", "durable", "sha256", "verdict")
 _OF_LAUNCH = tuple(name for name in KeptRank.__struct_fields__ if name not in ("role", "rank", *_OF_RECORD))
 
 

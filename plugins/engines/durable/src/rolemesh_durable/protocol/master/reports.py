@@ -118,7 +118,7 @@ class Reports:
         if record.state == "up" and seen.state in ("ready", "done"):
             context.tell(t.RankReady(*key, generation, round(seen.setup_s, 3)))
         if record.state in ("ready", "running") and seen.state == "done":
-            context.tell(t.RankDone(*key, generation, seen.finished, seen.sha256))
+            context.tell(t.RankDone(*key, generation, seen.finished, seen.sha256, seen.verdict))
         if seen.state in ("failed", "gone") and record.state not in ("failed", "halting"):
             unknown = "it is gone, and its agent knows of no reason"
             gone = Failure("exit", *key, context.node(key), message=unknown, generation=generation)

@@ -102,6 +102,7 @@ class RankRecord(msgspec.Struct):
     finished: int = -1
     durable: int = -1
     sha256: str = ""
+    verdict: str = ""
 
     @property
     def alive(self) -> bool:

@@ -206,10 +206,11 @@ class RankReady(OfRank, frozen=True, tag="rank_ready"):
 
 
 class RankDone(OfRank, frozen=True, tag="rank_done"):
-    """It has finished the last step; `sha256` is of its state."""
+    """It has finished the last step; `sha256` is of its state, `verdict` why the job has failed all the same."""
 
     finished: int
     sha256: str
+    verdict: str = ""
 
 
 class NodeChecked(OfAgent, frozen=True, tag="node_checked"):

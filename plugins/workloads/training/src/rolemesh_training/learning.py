@@ -1,0 +1,118 @@
+"""Which updates taught a trainer nothing, and why; numpy only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rolemesh.api.batch import Batch
+from rolemesh_training.options import TrainerOptions
+
+__all__ = ["Facts", "Learning", "cause", "facts"]
+
+ADVANTAGE = "every advantage is 0"
+OVERFLOW = "its gradients overflowed in float16"
+ZERO = "every gradient is 0; look for a loss that does not depend on the weights, or for weights that need no gradient"
+WEIGHTLESS = "the loss counted nothing in any row (its weight is 0)"
+
+
+class Facts(NamedTuple):
+    """What one rank's rows say about an update that taught nothing."""
+
+    rows: int
+    cause: str
+    """"" if the rows show none."""
+    groups: dict[int, int]
+    """Number of samples by group; empty without the column `group`."""
+
+
+def facts(batch: Batch | None, whole: Batch | None) -> Facts:
+    """Look at the rows of an update, `batch`, which are a part of those of the step, `whole`; None if there are none
+    to look at."""
+    if batch is None or whole is None:
+        return Facts(1, "", {})
+    names, counts = np.unique(np.asarray(whole["group"]), return_counts=True) if "group" in whole else ((), ())
+    groups = {int(name): int(count) for name, count in zip(names, counts, strict=True)}
+    if not batch.rows:
+        return Facts(0, "the batch has no rows", groups)
+    if any(name in batch and not _any(batch[name]) for name in ("advantage", "advantages")):
+        return Facts(batch.rows, ADVANTAGE, groups)
+    if "completion_ids" in batch and not any(len(row) for row in batch["completion_ids"]):
+        return Facts(batch.rows, "every completion is empty", groups)
+    if "input_ids" in batch:
+        if all(len(row) < 2 for row in batch["input_ids"]):
+            return Facts(batch.rows, "no row has a second token, which would be the first to predict", groups)
+        if "loss_mask" in batch and not any(np.any(np.asarray(row)[1:]) for row in batch["loss_mask"]):
+            return Facts(batch.rows, "`loss_mask` is 0 for every token that could be predicted", groups)
+        if "labels" in batch and not any(np.any(np.asarray(row)[1:] != -100) for row in batch["labels"]):
+            return Facts(batch.rows, "`labels` is -100 for every token that could be predicted", groups)
+    return Facts(batch.rows, "", groups)
+
+
+def _any(column: Any) -> bool:
+    return bool(np.any(column.values)) if hasattr(column, "offsets") else bool(np.any(np.asarray(column)))
+
+
+def cause(found: Sequence[Facts], otherwise: str) -> str:
+    """Why an update taught nothing, in words, from what all ranks have found; `otherwise` if no rows show it."""
+    told = list(dict.fromkeys(each.cause for each in found if each.rows)) or [f.cause for f in found[:1]]
+    if len(told) != 1 or not told[0]:
+        return otherwise
+    groups: dict[int, int] = {}
+    for each in found:
+        for name, count in each.groups.items():
+            groups[name] = groups.get(name, 0) + count
+    if told[0] != ADVANTAGE or not groups:
+        return told[0]
+    number = len(groups)
+    if max(groups.values()) == 1:
+        who = f"all {number} groups have" if number > 1 else "the only group has"
+        return f"{who} one sample, so every advantage is 0; set samples to 2 or more"
+    return (
+        f"every advantage is 0 in all {number} groups, as if the rewards of each were equal; look at the reward "
+        "function, or ask questions that are neither too easy nor too hard"
+    )
+
+
+def no_rate(options: TrainerOptions, updates: int) -> str:
+    """Why the learning rate was 0 in the last of `updates` updates."""
+    end = options.schedule_updates
+    if options.schedule == "constant" or end is None:
+        return "the learning rate is 0; look at the scheduler"
+    return (
+        f"the learning rate is 0 after update {end}, the end of the schedule {options.schedule}; set schedule_updates "
+        f"or min_lr_ratio higher if updates {updates} and later are to count"
+    )
+
+
+class Learning:
+    """How many updates have changed weights, and how many have not, by cause. Part of the trainer's state."""
+
+    def __init__(self) -> None:
+        self.useful = 0
+        self.useless: dict[str, int] = {}
+
+    def taught_nothing(self, why: str) -> bool:
+        """Count an update that has changed nothing; True if it is the first with this cause."""
+        kind = re.sub(r"\d+ ", "", why.partition(";")[0])
+        self.useless[kind] = self.useless.get(kind, 0) + 1
+        return self.useless[kind] == 1
+
+    def verdict(self) -> str:
+        """Why a job must not end as done after these updates; "" if it may: one was useful, or there were none."""
+        if self.useful or not self.useless:
+            return ""
+        most = max(self.useless, key=self.useless.__getitem__)
+        return f"none of {sum(self.useless.values())} updates changed a weight, most often because {most}"
+
+    def state(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {"useful": self.useful, "useless": dict(sorted(self.useless.items()))}
+
+    def restore(self, state: Mapping[str, Any] | None, updates: int) -> None:
+        """Take `state` back; a snapshot without one, of an older version, may have had useful updates."""
+        self.useful = int(state["useful"]) if state is not None else updates
+        self.useless = {str(why): int(count) for why, count in state["useless"].items()} if state is not None else {}
