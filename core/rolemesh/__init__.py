@@ -73,7 +73,7 @@ _HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from rolemesh.kinds.installed import version
 
         value: Any = version("rolemesh")
     elif name in _HOME:

@@ -12,7 +12,7 @@ from typing import Any
 from rolemesh.api.import_ref import import_paths
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.plugins.discovery import discover, find, own_class
+from rolemesh.plugins.discovery import discover, resolve
 from rolemesh.plugins.drivers import load as load_plugin
 from rolemesh.plugins.select import validate_options
 from rolemesh.spec import load
@@ -33,7 +33,7 @@ def picture(example: str, overrides: tuple[str, ...] = ()) -> str:
     roles = {}
     for name, role in job.spec.roles.items():
         workload = _own_workload(EXAMPLES / example, role.use) or load_plugin(
-            own_class("workloads", role.use, job.base) or find("workloads", role.use, discover(environ={}))
+            resolve("workloads", role.use, discover(environ={}), job.base)
         )
         options = validate_options(job, workload, role.options, ("roles", name, "options"))
         roles[name] = SimpleNamespace(cls=workload, options=options)

@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         typer.main.get_command(_app(given)).main(given, prog_name="rolemesh")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code == EXIT_NOT_STARTED and _alone():
+        # With no engine but the kernel's own, most verbs are missing.
+        if code == EXIT_NOT_STARTED and {record.distribution for record in discover(("engines",))} <= {"rolemesh"}:
             text = "Here is the kernel alone; pip install 'rolemesh[local]' brings more verbs and options."
             print(text, file=sys.stderr)
         return code
@@ -38,11 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
-
-
-def _alone() -> bool:
-    """Whether the kernel's own engine is the only one here."""
-    return {record.distribution for record in discover(("engines",))} <= {"rolemesh"}
 
 
 def _app(given: Sequence[str]) -> typer.Typer:

@@ -11,7 +11,8 @@ import typer
 from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag
 from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
-from rolemesh.kinds import kind_named, kind_names
+from rolemesh.kinds import kind_names
+from rolemesh.kinds.installed import leftovers
 from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh.plugins.static import looked_at
 
@@ -27,11 +28,13 @@ def list_plugins(
     check: Annotated[bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")] = False,
 ) -> None:
     """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
-    records = [looked_at(record) for record in discover(_only(kind))]
+    records = [looked_at(record) for record in discover((kind,) if kind is not None else None)]
     if check:
         from rolemesh.plugins.describe import checked
 
         records = [checked(record) for record in records]
+    for left in leftovers():
+        typer.echo(f"warning: {left}", err=True)
     if as_json:
         print_json([msgspec.to_builtins(record) for record in records])
         return
@@ -60,22 +63,17 @@ def show_plugin(
 
 def named(name: str, kind: str | None) -> list[PluginRecord]:
     """The installed plugins that ``name`` or ``distribution:name`` means."""
-    records = discover(_only(kind))
+    records = discover((kind,) if kind is not None else None)
     if found := [record for record in records if record.is_called(name)]:
         return found
-    known = {record.name for record in records}
-    raise PluginError(f"there is no plugin {name!r}", remedy=nearest(name.rpartition(":")[2], known))
-
-
-def _only(kind: str | None) -> tuple[str, ...] | None:
-    return None if kind is None else (kind_named(kind).name,)
+    hint = nearest(name.rpartition(":")[2], {record.name for record in records})
+    raise PluginError(f"there is no plugin {name!r}", remedy="; ".join([hint, *map(str, leftovers())]))
 
 
 def _text(plugin: dict[str, Any]) -> str:
     lines = [f"{plugin['name']}  ({plugin['kind']})", f"  {plugin['distribution']} {plugin['version']}"]
     lines.append(f"  {plugin['target']}, {plugin['status']}")
-    if plugin["error"]:
-        lines += [f"  {line}" for line in plugin["error"].splitlines()]
+    lines += [f"  {line}" for line in plugin["error"].splitlines()]
     if doc := plugin.get("doc"):
         lines += ["", *(f"  {line}" for line in doc.splitlines())]
     if "options" in plugin:

@@ -9,16 +9,8 @@ from typing import Any, NamedTuple
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
-from rolemesh.graph.checks import (
-    RoleShape,
-    check_cycles,
-    check_first,
-    check_initial,
-    check_runs,
-    check_shared,
-    constant,
-    count,
-)
+from rolemesh.graph import checks
+from rolemesh.graph.checks import RoleShape, constant, count
 from rolemesh.graph.flow import Feedback, Flow, JobHandle, OperatorHandle, RoleHandle, Value, place_of
 from rolemesh.graph.logical import AtMost, Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import RouteError, route
@@ -111,7 +103,7 @@ class GraphTracer:
         lags = self._lags(name, edges, settings["lag"], where)
         initial = self._initial(name, lags, settings["initial"], where)
         newest = [param for param, (_, newest) in lags.items() if newest]
-        self.errors += check_shared(name, spec, self.roles[role], edges, newest, where)
+        self.errors += checks.check_shared(name, spec, self.roles[role], edges, newest, where)
         self.pending += [
             _Pending(value, op, param, *lags[param], initial.get(param, ()), credits, where)
             for param, value in edges.items()
@@ -249,7 +241,7 @@ class GraphTracer:
             assert returns is not None
             ends = source._op, pending.dst, pending.param, returns, wants
             edge = Edge(len(edges), *ends, pending.lag, pending.credits, pending.initial, pending.newest)
-            self.errors += check_first(edge, self.ops[edge.src], self.ops[edge.dst], self.roles, pending.where)
+            self.errors += checks.check_first(edge, self.ops[edge.src], self.ops[edge.dst], self.roles, pending.where)
             self._check_route(edge, pending.where)
             edges.append(edge)
         callees = {other: dict(self.roles[other].services) for call in self.ops for other in call.calls}
@@ -259,7 +251,7 @@ class GraphTracer:
                 remedy = f"call one of its operators ({', '.join(self.roles[role].operators)}), or remove the role"
                 self.error(f"nobody calls role {role!r}", target.where, remedy)
         if not self.errors:
-            self.errors += check_cycles(graph) or check_runs(graph) or check_initial(graph)
+            self.errors += checks.check_cycles(graph) or checks.check_runs(graph) or checks.check_initial(graph)
         raise_all(list({str(error): error for error in self.errors}.values()))
         return graph
 

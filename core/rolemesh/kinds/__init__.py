@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from rolemesh.errors import PluginError, nearest
+from rolemesh.kinds.installed import entry_points, how_to_install
 
 DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
@@ -64,14 +64,14 @@ class Kind(msgspec.Struct, frozen=True):
 _DURABLE = "rolemesh-durable"
 OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE)
 """Kinds that need not be installed, and the distributions that declare them: for messages."""
-_GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym")
+_GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym") | {"function": "rolemesh"}
 _KNOWN = {
     "workloads": {n: f"rolemesh-{n}" for n in ("ddp", "deepspeed", "fsdp", "vllm")} | {"source": _DURABLE} | _GYM,
-    "schedulers": {"collocation": "rolemesh-collocation"},
+    "schedulers": {"collocation": "rolemesh-collocation", "pack": "rolemesh"},
     "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
     "diagnosers": {"standard": _DURABLE},
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
-    "engines": {"durable": _DURABLE},
+    "engines": {"durable": _DURABLE, "inline": "rolemesh"},
 }
 """By kind: see `Kind.known`."""
 
@@ -102,14 +102,14 @@ KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 
 def kind_names() -> tuple[str, ...]:
     """The names of all kinds, the kernel's first; nothing that declares one is imported for them."""
-    return (*KERNEL, *sorted({point.name for point in entry_points(group=DECLARED)} - KERNEL.keys()))
+    return (*KERNEL, *sorted({point.name for point in entry_points() if point.group == DECLARED} - KERNEL.keys()))
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
     """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and left out."""
     found = dict(KERNEL)
-    for point in sorted(entry_points(group=DECLARED)):
+    for point in sorted(point for point in entry_points() if point.group == DECLARED):
         try:
             kind = point.load()
         except Exception as error:
@@ -131,7 +131,7 @@ def kind_named(name: str, where: str | None = None) -> Kind:
         what, remedy = f"there is no kind {name!r} of plugins", nearest(name, kinds())
         if owner := OFFERED.get(name):
             what += f": {owner}, which declares it, is not installed, or an older one is, whatever its code says"
-            remedy = f"pip install --force-reinstall {owner}; of a checkout, once more with --editable"
+            remedy = how_to_install(owner, f"--force-reinstall {owner}") + "; of a checkout, once more with --editable"
         raise PluginError(what, where=where, remedy=remedy)
     return found
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from rolemesh.api.import_ref import find_module, import_paths
 from rolemesh.errors import PluginError, nearest
 from rolemesh.kinds import kind_named, kind_names
+from rolemesh.kinds.installed import entry_points, how_to_install, leftovers, normalized
 
 DISABLED = "ROLEMESH_DISABLED_PLUGINS"
 ALLOWED = "ROLEMESH_PLUGINS"
@@ -26,7 +27,7 @@ class PluginRecord(msgspec.Struct, frozen=True):
     `sha256` is what its content must be, in every process that imports it; "" if nobody says.
 
     It is plain data: the driver resolves a name to it once, and every other process imports exactly this. A class of
-    the job's own has no distribution, and `target` is its file and name (see `own_class`).
+    the job's own has no distribution, and `target` is its file or module and its name (see `resolve`).
     """
 
     kind: str
@@ -62,24 +63,27 @@ class PluginRecord(msgspec.Struct, frozen=True):
         return f"{self.name!r} ({self.distribution} {self.version})" if self.distribution else repr(self.name)
 
 
-def own_class(kind: str, reference: str, base: str | Path) -> PluginRecord | None:
-    """``file.py:Class`` as a plugin, the file relative to the folder `base`; None if `reference` is no such thing."""
-    file, _, name = reference.partition(":")
-    if not file.endswith(".py") or not name:
-        return None
-    return PluginRecord(kind, reference, "", "", f"{Path(base, file).resolve()}:{name}")
+def resolve(
+    kind: str, reference: str, records: Sequence[PluginRecord], base: str | Path, where: str | None = None
+) -> PluginRecord:
+    """What a job file in the folder `base` means: an installed plugin (see `find`), or a class of the job's own.
 
-
-def normalized(distribution: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
+    That is ``file.py:Class``, relative to `base`, or ``package.module:Class``, which can be imported.
+    """
+    module, _, name = reference.partition(":")
+    if name and module.endswith(".py"):
+        return PluginRecord(kind, reference, "", "", f"{Path(base, module).resolve()}:{name}")
+    import_paths(base)
+    if name and not any(record.is_called(reference) for record in records) and find_module(module):
+        return PluginRecord(kind, reference, "", "", reference)
+    return find(kind, reference, records, where)
 
 
 def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> tuple[PluginRecord, ...]:
     """All plugins, or those of the kinds `only`, sorted by kind, name and distribution.
 
     A name that is switched off has the status ``disabled``; one that two distributions offer is ``duplicate`` in both.
-    A distribution that appears twice on ``sys.path`` counts once: the first, which is the one that would be imported.
+    A distribution that appears twice on ``sys.path`` counts once: the first whose metadata are complete.
     """
     environ = os.environ if environ is None else environ
     order = kind_names()
@@ -93,20 +97,18 @@ def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | Non
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            error = "offered by " + " and ".join(
-                f"{each.distribution} {each.version}" for each in sorted(same, key=str)
-            )
+            error = "offered by " + " and ".join(sorted(f"{each.distribution} {each.version}" for each in same))
             for record in same:
                 records[records.index(record)] = msgspec.structs.replace(record, status="duplicate", error=error)
     return tuple(sorted(records, key=lambda record: (order.index(record.kind), record.name, record.distribution)))
 
 
 def _installed(only: Iterable[str]) -> Iterator[PluginRecord]:
-    installed = entry_points()
+    installed = [*entry_points()]
     for kind in only:
-        for point in installed.select(group=f"rolemesh.{kind}"):
-            if not (metadata := point.dist and point.dist.metadata) or "Name" not in metadata:
-                continue  # what is left of an interrupted installation
+        for point in (point for point in installed if point.group == f"rolemesh.{kind}"):
+            assert point.dist is not None  # of what `entry_points` finds it never is
+            metadata = point.dist.metadata
             target = point.value.partition("[")[0].strip()  # what follows are extras that it needs
             record = PluginRecord(kind, point.name, metadata["Name"], metadata["Version"], target)
             if target.count(":") != 1 or not all(target.split(":")):
@@ -148,8 +150,8 @@ def find(kind: str, reference: str, records: Sequence[PluginRecord], where: str 
         remedy = f"remove {name!r} from {DISABLED}" if DISABLED in record.error else f"add {name!r} to {ALLOWED}"
         raise PluginError(f"{record.what} is disabled: {record.error}", where=where, remedy=remedy)
     if len(usable) > 1:
-        offered = record.error.removeprefix("offered by ")
-        what = f"two distributions offer the {kind_named(kind).singular} {name!r}: {offered}"
+        singular = kind_named(kind).singular
+        what = f"two distributions offer the {singular} {name!r}: {record.error.removeprefix('offered by ')}"
         choices = " or ".join(repr(f"{each.distribution}:{name}") for each in usable)
         raise PluginError(what, where=where, remedy=f"write {choices}, or uninstall one of them")
     raise PluginError(f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}")
@@ -160,11 +162,11 @@ def _unknown(kind: str, reference: str, records: Sequence[PluginRecord], where: 
     installed = sorted({record.name for record in records if record.kind == kind and record.status != "disabled"})
     if other := next((record for record in records if record.name == name and record.kind != kind), None):
         hint = f"{name!r} is a {kind_named(other.kind).singular}"
-    elif distribution := said.known.get(name):
-        hint = f"pip install {distribution}"
     elif offering := [each.distribution for each in records if (each.kind, each.name) == (kind, name)]:
         hint = f"{name!r} is offered by {', '.join(offering)}"
+    elif distribution := said.known.get(name):
+        hint = how_to_install(distribution)
     elif not (hint := nearest(name, {*installed, *said.known})).startswith("did"):
-        hint = "pip install the distribution that offers it"
+        hint = "; ".join(["pip install the distribution that offers it", *map(str, leftovers())])
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
     return PluginError(f"there is no {said.singular} {reference!r}", where=where, remedy=remedy)

@@ -11,6 +11,7 @@ from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import PluginError
 from rolemesh.graph.flow import place_of_error
 from rolemesh.kinds import kind_named
+from rolemesh.kinds.installed import how_to_install
 from rolemesh.plugins.contract import breaches
 from rolemesh.plugins.discovery import PluginRecord
 
@@ -58,10 +59,12 @@ def _import_failed(record: PluginRecord, error: BaseException, where: str | None
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     at = f" ({place})" if (place := place_of_error(error)) else ""
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    remedy = f"pip install --force-reinstall {record.distribution}, or use another {kind_named(record.kind).singular}"
     if not record.distribution:
-        remedy = "correct the file; its path is relative to the job file"
+        remedy = "correct it; the path of a file is relative to the job file"
     elif missing and missing.partition(".")[0] != module.partition(".")[0]:
         remedy = f"install what provides {missing!r}, or reinstall {record.distribution} with its dependencies"
+    else:
+        again = how_to_install(record.distribution, f"--force-reinstall {record.distribution}")
+        remedy = f"{again}, or use another {kind_named(record.kind).singular}"
     what = f"{record.what} cannot be imported from {record.target}: {cause}{at}"
     return PluginError(what, where=where, remedy=remedy)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, nearest, raise_all
 from rolemesh.kinds import KERNEL, job_keys, kinds
-from rolemesh.plugins.discovery import PluginRecord, discover, find, own_class
+from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Use
@@ -142,7 +142,7 @@ class _Chooser:
         if (kind, reference) in self._failed:
             return None
         try:
-            record = own_class(kind, reference, self.job.base) or find(kind, reference, self.records, where)
+            record = resolve(kind, reference, self.records, self.job.base, where)
             record = self.admit.look(record, where) if self.admit is not None else record
             cls = load(record, where)
             return Selected(record, cls, validate_options(self.job, cls, options, (*path, "options")), where)

@@ -8,7 +8,7 @@ import pytest
 
 from rolemesh.errors import PluginError
 from rolemesh.kinds import OFFERED
-from rolemesh.plugins.discovery import PluginRecord, discover, find
+from rolemesh.plugins.discovery import PluginRecord, discover, find, resolve
 
 Install = Callable[..., Path]
 
@@ -128,3 +128,23 @@ def test_what_is_left_of_an_interrupted_installation_is_passed_over(toy: object,
     (broken / "entry_points.txt").write_text("[rolemesh.workloads]\nhalf = a:B\n")
     assert named("half") == []
     assert named("toy")
+
+
+def test_a_class_of_the_jobs_own_is_a_file_or_a_module_and_has_no_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_parts").mkdir()
+    (tmp_path / "own_parts/one.py").touch()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    in_file = resolve("workloads", "one.py:One", (), tmp_path / "own_parts")
+    assert (in_file.distribution, in_file.target) == ("", f"{tmp_path}/own_parts/one.py:One")
+    in_module = resolve("workloads", "own_parts.one:One", (), tmp_path)
+    assert (in_module.distribution, in_module.target) == ("", "own_parts.one:One")
+    with pytest.raises(PluginError, match=r"there is no workload 'own_parts\.two:One'"):
+        resolve("workloads", "own_parts.two:One", (), tmp_path)
+
+
+def test_a_distribution_comes_before_a_module_of_its_name(install: Install, tmp_path: Path) -> None:
+    install("same", "1.0", {"workloads": {"One": "same:Other"}}, same="Other = One = None")
+    record = resolve("workloads", "same:One", discover(), tmp_path)
+    assert (record.distribution, record.target) == ("same", "same:Other")

@@ -105,7 +105,7 @@ def test_a_rank_refuses_another_version_than_the_driver_resolved(install: Instal
     install("toy-dist", "1.3", {"workloads": {"toy": "toy_plugin:Toy"}}, site=site)
     with pytest.raises(PluginError, match=r"was resolved to toy-dist 1\.2, but 1\.3 is installed here") as caught:
         load_exact(resolved)
-    assert caught.value.remedy == "pip install toy-dist==1.2 on every node"
+    assert caught.value.remedy == "on every node: pip install toy-dist==1.2"
 
 
 def test_a_rank_refuses_a_target_that_the_distribution_no_longer_declares(toy: object) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
+from rolemesh.kinds.installed import how_to_install
 from rolemesh.placement.nodes import this_machine
 from rolemesh_durable.backends import Backend
 
@@ -42,7 +43,7 @@ class RayBackend(Backend):
         except ModuleNotFoundError as error:
             if error.name != "ray":
                 raise
-            remedy = "pip install 'rolemesh[ray]', or run with --backend local"
+            remedy = f"{how_to_install('ray', repr('rolemesh[ray]'))}, or run with --backend local"
             raise BackendError("Ray is not installed", remedy=remedy) from error
         self._ray = RayConnection(options.address)
 

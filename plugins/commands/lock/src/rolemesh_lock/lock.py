@@ -7,13 +7,13 @@ is written there, in every process that imports them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import yaml
 
 from rolemesh.errors import PluginError
+from rolemesh.kinds.installed import how_to_install, version
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.content import check_content, content_hash
 
@@ -44,7 +44,8 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (entry := next(same, None)) is None:
             raise PluginError(f"{record.what} is not in the lock", where=where, remedy=_AGAIN)
         if (entry.distribution, entry.version) != (record.distribution, record.version):
-            remedy = f"pip install {entry.distribution}=={entry.version}, or {_AGAIN}"
+            exactly = f"{entry.distribution}=={entry.version}"
+            remedy = f"{how_to_install(entry.distribution, exactly)}, or {_AGAIN}"
             what = f"{record.what} is locked to {entry.distribution} {entry.version}"
             raise PluginError(what, where=where, remedy=remedy)
         check_content(found := msgspec.structs.replace(record, sha256=entry.sha256), where)
@@ -54,7 +55,9 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raise `PluginError` if this is another kernel."""
         if self.rolemesh != (here := version("rolemesh")):
             what = f"the job is locked to rolemesh {self.rolemesh}, and this is {here}"
-            raise PluginError(what, where=where, remedy=f"pip install rolemesh=={self.rolemesh}, or {_AGAIN}")
+            raise PluginError(
+                what, where=where, remedy=f"{how_to_install('rolemesh', 'rolemesh==' + self.rolemesh)}, or {_AGAIN}"
+            )
 
 
 def lock_file(job: Path) -> Path:

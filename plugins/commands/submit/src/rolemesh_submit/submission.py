@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
 from rolemesh.api.cluster import NodeView
 from rolemesh.errors import JobFileError, PluginError
 from rolemesh.job.prepared import Prepared
+from rolemesh.kinds.installed import distribution, version
 from rolemesh.spec import JobFile
 from rolemesh.spec.environment import Expansion
 from rolemesh_submit.groups import GB_PER_CPU, Group
@@ -123,13 +123,15 @@ def memory_gb(node: NodeView) -> float:
 def ray_version() -> str:
     """The Ray that rolemesh-ray asks for. Raises `PluginError` if that is not installed."""
     _version("rolemesh-ray")
-    found = (re.fullmatch(r"ray==([\w.]+)", each.replace(" ", "")) for each in requires("rolemesh-ray") or ())
+    found = (
+        re.fullmatch(r"ray==([\w.]+)", each.replace(" ", "")) for each in distribution("rolemesh-ray").requires or ()
+    )
     return next(match[1] for match in found if match)
 
 
-def _version(distribution: str) -> str:
+def _version(name: str) -> str:
     try:
-        return version(distribution)
-    except PackageNotFoundError:
-        what = f"{distribution} is not installed here, so nobody knows which version the nodes need"
-        raise PluginError(what, remedy=f"pip install {distribution}") from None
+        return version(name)
+    except PluginError as error:
+        what = f"{name} is not installed here, so the version that the nodes need is unknown"
+        raise PluginError(what, remedy=error.remedy) from None

@@ -14,6 +14,7 @@ from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
+from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.protocol.fitness import Limits
@@ -169,7 +170,7 @@ def bundle_job(
         strategies=_strategies(selection),
         request=request,
         plan=plan,
-        plugins=selection.versions(),
+        plugins=_versions(selection),
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
         until=spec.until.model_dump(),
@@ -180,6 +181,15 @@ def bundle_job(
         checks=tuple(use for use, _ in checks),
         scalers=tuple(use for use, _ in scalers),
     )
+
+
+def _versions(selection: Selection) -> dict[str, dict[str, str]]:
+    """Kind, distribution and version of each plugin; of a class of the job's own, a hash stands for its version."""
+    found = selection.versions()
+    for record in selection.records:
+        if not record.distribution:
+            found[record.name]["version"] = own_version(record)
+    return found
 
 
 def _declared(selection: Selection, kind: str) -> Iterator[tuple[str, Selected]]:

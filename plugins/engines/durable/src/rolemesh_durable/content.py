@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from rolemesh.errors import PluginError
+from rolemesh.kinds.installed import how_to_install
 from rolemesh.plugins.discovery import PluginRecord
 
 _AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
@@ -16,7 +17,7 @@ def check_content(record: PluginRecord, where: str | None = None) -> None:
     """Raise `PluginError` if the record has a hash and the plugin's content here has another."""
     if record.sha256 and content_hash(record) != record.sha256:
         what = f"{record.what} has another content here than the lock says"
-        raise PluginError(what, where=where, remedy=f"pip install --force-reinstall {record.distribution}, or {_AGAIN}")
+        raise PluginError(what, where=where, remedy=f"{_reinstall(record)}, or {_AGAIN}")
 
 
 def content_hash(record: PluginRecord) -> str:
@@ -27,20 +28,28 @@ def content_hash(record: PluginRecord) -> str:
     """
     file, _, _ = record.target.rpartition(":")
     name = file.partition(".")[0]
-    spec = importlib.util.find_spec(name) if record.distribution else None
+    spec = None if file.endswith(".py") else importlib.util.find_spec(name)
     single = Path((spec.origin or "") if spec is not None else file)
     files: list[tuple[Path, Path]] = []
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
         files += [(path.relative_to(folder), path) for path in found]
-    if not files and single.is_file() and (spec is not None or not record.distribution):
+    if not files and single.is_file():
         files = [(Path(single.name), single)]
     if not files:
-        remedy = f"pip install --force-reinstall {record.distribution}"
-        raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=remedy)
+        raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=_reinstall(record))
     digest = hashlib.sha256()
     for inside, path in files:
         name, content = inside.as_posix(), path.read_bytes()
         digest.update(f"{len(name)} {name} {len(content)} ".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def own_version(record: PluginRecord) -> str:
+    """What tells the content of a class of the job's own from another."""
+    return f"sha256:{content_hash(record)[:16]}"
+
+
+def _reinstall(record: PluginRecord) -> str:
+    return how_to_install(record.distribution, f"--force-reinstall {record.distribution}")

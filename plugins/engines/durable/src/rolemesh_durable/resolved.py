@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from typing import Any
 
 from rolemesh.errors import PluginError
 from rolemesh.kinds import kind_named
+from rolemesh.kinds.installed import distribution, how_to_install
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.drivers import imported
 from rolemesh_durable.content import check_content
@@ -37,24 +38,27 @@ def check_before_forks(record: PluginRecord) -> None:
 
 
 def _check_installed(record: PluginRecord, where: str | None) -> None:
-    point, remedy = record.entry_point, f"pip install {record.distribution}=={record.version} on every node"
     if not record.distribution:
         check_content(record, where)
         return
+    resolved, exactly = f"{record.distribution} {record.version}", f"{record.distribution}=={record.version}"
     try:
         installed = distribution(record.distribution)
-    except PackageNotFoundError:
+    except PluginError:
+        remedy = f"on every node: {how_to_install(record.distribution, exactly)}"
         raise PluginError(f"{record.what} is not installed here", where=where, remedy=remedy) from None
-    resolved = f"{record.distribution} {record.version}"
     if (version := _version(installed)) != record.version:
         who = f"the {kind_named(record.kind).singular} {record.name!r}"
         what = f"{who} was resolved to {resolved}, but {version} is installed here"
-        raise PluginError(what, where=where, remedy=remedy)
+        raise PluginError(what, where=where, remedy=f"on every node: {how_to_install(record.distribution, exactly)}")
     check_content(record, where)
+    point = record.entry_point
     declared = {(each.group, each.name, each.value.partition("[")[0].strip()) for each in installed.entry_points}
     if (point.group, record.name, record.target) not in declared:
         what = f"{resolved} does not declare {record.name} = {record.target} in {point.group} any more"
-        raise PluginError(what, where=where, remedy=f"pip install --force-reinstall {record.distribution}")
+        raise PluginError(
+            what, where=where, remedy=how_to_install(record.distribution, f"--force-reinstall {record.distribution}")
+        )
 
 
 def _version(installed: Distribution) -> str:

