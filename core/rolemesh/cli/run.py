@@ -89,7 +89,8 @@ def _run(engine: type[Engine], options: type[BaseModel], extra: Sequence[RunOpti
     folder = runs_folder(values["runs_dir"])
     run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
     with ExitStack() as after:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # they end a job as Ctrl-C does
+        # They end a job as Ctrl-C does, unless this process ignores them.
+        for number in [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]:
             after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
         wanted = next((option for option in extra if option.wanted()), None)
         return run.run() if wanted is None else wanted.run(run)
@@ -129,6 +130,4 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
         of = f" of {result['steps']}" if result["steps"] else ""
         why = f" ({result['reason']})" if result.get("reason") else ""
         print(f"{name} {result['status']}: {result['committed_steps']}{of} steps{why}, in {run.run_dir}")
-    if asked and result["status"] != "done":
-        return EXIT_INTERRUPTED
-    return int(result["exit_code"])
+    return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])

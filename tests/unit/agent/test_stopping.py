@@ -43,6 +43,9 @@ HAS_A_HANDLER = """signal.signal(signal.SIGTERM, lambda *_: (self.say("its own h
         time.sleep(600)"""
 HAS_A_CHILD = """subprocess.run([sys.executable, "-c", CHILD])
         time.sleep(600)"""
+LEAVES_A_THREAD = """import atexit, threading
+        atexit.register(self.say, "handler")
+        threading.Thread(target=lambda: (time.sleep(1.0), self.say("thread"))).start()"""
 CHILD = """
 import signal
 import time
@@ -71,8 +74,9 @@ def lines(node: Node) -> list[str]:
         (TAKES_LONG, 4.0, ["begins", "cleans up", "teardown"]),
         (HAS_A_HANDLER, 4.0, ["begins", "its own handler"]),
         (HAS_A_CHILD, 4.0, ["begins", "child is up", "child ends", "teardown"]),
+        (LEAVES_A_THREAD, 60.0, ["begins", "ends", "teardown", "thread", "handler"]),
     ],
-    ids=["finishes", "takes long", "has a handler", "has a child"],
+    ids=["finishes", "takes long", "has a handler", "has a child", "leaves a thread"],
 )
 def test_an_operator_may_finish_and_one_that_takes_long_gets_a_sigterm(
     node: Callable[..., Node], body: str, grace_s: float, says: list[str]

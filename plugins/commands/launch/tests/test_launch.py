@@ -63,8 +63,9 @@ print(f"rank {rank} ends with {digest}", flush=True)
 dist.destroy_process_group()
 """
 ENDS = """
-import os, signal, sys, threading, time
+import atexit, os, signal, sys, threading, time
 how, rank = sys.argv[1], int(os.environ["RANK"])
+atexit.register(print, "rank", rank, "has ended")
 if how == "raise" and rank == 1:
     raise ValueError("no such column")
 if how == "exit" and rank == 1:
@@ -90,6 +91,50 @@ if how == "wait":
         time.sleep(0.05)
     print(f"rank {rank} has saved", flush=True)
 """
+LEAVES = """
+import atexit, concurrent.futures, multiprocessing, os, signal, subprocess, sys, tempfile, threading, time, weakref
+rank = os.environ["RANK"]
+
+
+def put(name):
+    with open(f"{sys.argv[1]}/{name}-{rank}", "w") as file:
+        file.write(name)
+
+
+def late(name):
+    time.sleep(0.3)
+    put(name)
+
+
+class Last:
+    def __del__(self, touch=os.mknod, path=f"{sys.argv[1]}/object-{rank}"):
+        touch(path)
+
+
+if os.fork() == 0:
+    sys.exit(3)
+put(f"child-{os.waitstatus_to_exitcode(os.wait()[1])}")
+held, rows = Last(), open(f"{sys.argv[1]}/rows-{rank}", "w")
+rows.write("1,2")
+folder = tempfile.TemporaryDirectory(dir=sys.argv[1])
+atexit.register(put, "handler")
+weakref.finalize(rows, put, "finalizer")
+threading.Thread(target=late, args=("thread",)).start()
+concurrent.futures.ThreadPoolExecutor(1).submit(late, "pool")
+concurrent.futures.ProcessPoolExecutor(1).submit(late, "processes")
+multiprocessing.Process(target=late, args=("process",)).start()
+numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGUSR1)
+put("-".join(str(int(signal.getsignal(number) is signal.SIG_IGN)) for number in numbers))
+sleeps = subprocess.Popen(["sleep", "60"])
+sleeps.send_signal(signal.SIGINT)
+put(f"interrupted-{sleeps.wait()}")
+"""
+LASTS = """
+import os, signal, time
+print([signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGHUP, signal.SIGINT)], flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
 TORCHRUN_ONLY = {"LC_CTYPE"}
 ROLEMESH_ONLY = {"ROLEMESH_JOB", "CUDA_VISIBLE_DEVICES"}
 DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
@@ -103,7 +148,7 @@ def plain() -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in (("tell.py", TELL), ("train.py", TRAIN), ("ends.py", ENDS)):
+    for name, text in (("tell.py", TELL), ("train.py", TRAIN), ("ends.py", ENDS), ("leaves.py", LEAVES)):
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -220,6 +265,7 @@ def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str)
     assert done.returncode == 1
     assert why in done.stderr
     assert "1 of 1 restarts used" in done.stderr
+    assert "rank 1 has ended" in done.stdout
     assert "rolemesh_launch/" not in done.stderr, "its own frames only"
     if how == "exit":
         assert (folder / "lives").read_text() == "xx"
@@ -252,6 +298,31 @@ def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
     out, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
+
+
+def test_a_worker_ends_as_an_interpreter_does(folder: Path) -> None:
+    for command in (("torchrun",), ("rolemesh", "launch", "--max-restarts", "0")):
+        (folder / command[0]).mkdir()
+        done = run(folder, *command, "--nproc-per-node", "2", "leaves.py", command[0])
+        assert done.returncode == 0, done.stderr
+    theirs, ours = (
+        {path.name: path.read_text() for path in (folder / command).iterdir()} for command in ("torchrun", "rolemesh")
+    )
+    assert len(theirs) == 22
+    assert ours == theirs
+
+
+def test_signals_that_are_ignored_where_the_command_is_given_stay_ignored(folder: Path) -> None:
+    (folder / "lasts.py").write_text(LASTS)
+    command = (str(BIN / "rolemesh"), "launch", "--max-restarts", "0", "lasts.py")
+    trap = f"trap '' HUP TERM INT; exec {' '.join(command)}"
+    process = subprocess.Popen(["sh", "-c", trap], cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[True, True]\n"
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+    (folder / "go").touch()
+    assert process.wait(60) == 0
 
 
 def test_a_script_that_is_not_there_starts_nothing(folder: Path) -> None:

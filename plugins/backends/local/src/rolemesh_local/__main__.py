@@ -13,6 +13,7 @@ import msgspec
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.limits import raise_limits
 from rolemesh_durable.agent.resource_guard import ResourceGuard, remove_job
+from rolemesh_durable.dispositions import pass_over
 from rolemesh_durable.hosting.giving_up import give_up
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.title import entitle
@@ -30,7 +31,7 @@ def main() -> int:
     bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
     entitle(bundle.config.name, f"supervisor {bundle.job_id}")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pass_over(signal.SIGINT)
     for module in PRELOAD:
         importlib.import_module(module)
     logs = Path(bundle.config.run_dir, LOGS_DIR)

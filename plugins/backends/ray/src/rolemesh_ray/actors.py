@@ -24,6 +24,7 @@ from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.limits import raise_limits
 from rolemesh_durable.agent.resource_guard import ResourceGuard
 from rolemesh_durable.control.lock import hold
+from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.hosting.restarts import Restarts
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle, agent_start
 from rolemesh_ray.launcher import RayLauncher
@@ -162,7 +163,7 @@ class AgentActor:
         masters = MasterWatch(self._job, COME_UP_S, new=decoded.incarnation == 1)
         self._agent = Agent(decoded, send, masters.revive)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: self._agent.leave())
+            handle_unless_ignored(signal.SIGTERM, lambda *_: self._agent.leave())
         threading.Thread(target=self._run, name="agent", daemon=True).start()
 
     def _run(self) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import signal
 import sys
+import threading
+from types import ModuleType
 
-__all__ = ["as_python_starts"]
+from rolemesh_durable.ending import awaited, end_program, flush_files
+
+__all__ = ["as_python_ends", "as_python_starts"]
+
+FAILED_END_S = 30.0
+"""How long the end of a script that has failed may take, in seconds: as long as torchrun gives its workers."""
 
 
 def as_python_starts(folder: str | os.PathLike[str]) -> None:
@@ -15,7 +24,8 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     `folder` is the job file's. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them: a
     folder ``datasets`` beside the data is not the package. What rolemesh logs leaves the root logger, where it would
     make the script's ``logging.basicConfig`` change nothing. Generators get a seed of their own: all ranks are forked
-    from one process, with the same state.
+    from one process, with the same state. SIGINT raises `KeyboardInterrupt`, unless the process inherited it as
+    ignored.
     """
     import numpy as np
     import torch
@@ -30,5 +40,32 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
         own.setLevel(root.level)
     root.handlers.clear()
     root.setLevel(logging.WARNING)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.seed()
     np.random.seed()
+
+
+def as_python_ends(failed: str = "") -> None:
+    """Do what the interpreter does when its program has ended, in its order; see `rolemesh_durable.ending`.
+
+    Modules stay until the process ends, because it may have to wait for other ranks. All that may take any time, except
+    after an error, whose text is `failed`: other ranks may wait for this one.
+    """
+    ended = threading.Event()
+    if failed:
+        threading.Thread(target=_give_up, args=(ended, failed), name="end", daemon=True).start()
+    try:
+        end_program()
+        sys.modules["__main__"] = ModuleType("__main__")
+        gc.collect()
+        flush_files()
+    finally:
+        ended.set()
+
+
+def _give_up(ended: threading.Event, failed: str) -> None:
+    if not ended.wait(FAILED_END_S):
+        text = f"{failed}rolemesh: {awaited()} has not ended within {FAILED_END_S:g} s, so the process is ended"
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)

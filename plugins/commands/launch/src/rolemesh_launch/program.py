@@ -23,6 +23,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from greenlet import getcurrent, greenlet
 
 from rolemesh.errors import RolemeshError
+from rolemesh_launch.process import as_python_ends
 
 __all__ = ["How", "Program", "ProgramExit", "of_script"]
 
@@ -47,7 +48,7 @@ class Program:
         self._main: Callable[[], None] = {"path": self._path, "module": self._module, "executable": self._executable}[
             how
         ]
-        self._target, self._arguments = target, list(arguments)
+        self._target, self._how, self._arguments = target, how, list(arguments)
         self._greenlet = greenlet(self._run)
         self._signal: signal.Signals | None = None
         self._pid, self._thread, self._code = os.getpid(), threading.get_ident(), 0
@@ -92,27 +93,33 @@ class Program:
             self.go()
 
     def _run(self) -> None:
-        code = 1
         self._stay()
+        code, failure = self._result()
+        if self._how != "executable":
+            as_python_ends("" if failure is None else "".join(traceback.format_exception(failure)))
+        if self.forked:  # a child that came to the script's end: the rank's connections are not its own
+            os._exit(code)
+        self.ended = True
+        if failure is not None:
+            raise failure
+
+    def _result(self) -> tuple[int, BaseException | None]:
+        """Run the script to its end; its exit code, and what the rank is to raise for it."""
         try:
             self._main()
-            code = 0
         except SystemExit as end:
             code = end.code & 0xFF if isinstance(end.code, int) else int(end.code is not None)
             if end.code is not None and not isinstance(end.code, int):
                 print(end.code, file=sys.stderr)
-            if code and not self.forked:
-                raise ProgramExit(f"the script has ended with exit code {code}") from None
+            return code, ProgramExit(f"the script has ended with exit code {code}") if code else None
         except BaseException as error:
-            if not self.forked:
-                raise
-            traceback.print_exception(error.with_traceback(of_script(error.__traceback__)))
-        finally:
-            self.ended = True
-            sys.stdout.flush()
-            sys.stderr.flush()
-            if self.forked:  # a child that came to the script's end: the rank's connections are not its own
-                os._exit(code)
+            if not isinstance(error, Exception | KeyboardInterrupt) and not self.forked:
+                raise  # the rank is being stopped
+            error.__traceback__ = of_script(error.__traceback__)
+            if self.forked or sys.excepthook is not sys.__excepthook__:
+                sys.excepthook(type(error), error, error.__traceback__)
+            return 1, error
+        return 0, None
 
     def _stay(self) -> None:
         """Keep this process when the script leaves it with exit code 0: others of its group may still need it.
@@ -167,7 +174,9 @@ class Program:
     def _module(self) -> None:
         sys.argv = [self._target, *self._arguments]
         sys.path.insert(0, os.getcwd())
-        runpy.run_module(self._target, run_name="__main__", alter_sys=True)
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        main.__dict__.update(__builtins__=__builtins__)
+        runpy._run_module_as_main(self._target)  # type: ignore[attr-defined]
 
     def _executable(self) -> None:
         _raise_for(_ended([self._target, *self._arguments]), self._target)

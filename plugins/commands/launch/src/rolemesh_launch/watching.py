@@ -21,6 +21,7 @@ from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_durable.cli.logs import Tail, log_files
 from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.living import LivingRun
+from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_launch.flags import Std
 from rolemesh_launch.job import ROLE
 
@@ -118,7 +119,8 @@ def finish(printing: Printing) -> Callable[[JobRun, RunHandle], int]:
         try:
             with ExitStack() as after:
                 for number in (signal.SIGTERM, signal.SIGHUP):
-                    after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
+                    after.callback(signal.signal, number, signal.getsignal(number))
+                    handle_unless_ignored(number, signal.default_int_handler)
                 result = handle.wait(interrupted)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED

@@ -24,6 +24,8 @@ from rolemesh_launch.states import Blocks, generators, set_generators
 
 __all__ = ["Script", "ScriptOptions"]
 
+MARKER = "ROLEMESH_JOB"
+"""Environment variable of every process that is a rank's own."""
 MEET_S = 300.0
 POLL_S = 0.05
 
@@ -113,6 +115,7 @@ class Script(Workload):
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
         self._program = Program(options.target, options.how, options.arguments)
         self._sigterm = signal.getsignal(signal.SIGTERM)
+        self._own_process = MARKER in os.environ
         register_optimizer_step_post_hook(self._stepped)
 
     def _see_devices(self) -> None:
@@ -208,9 +211,17 @@ class Script(Workload):
         self._left = state
 
     def teardown(self) -> None:
-        """See `Workload.teardown`: a script that handles SIGTERM hears of the end, and comes to its own."""
-        if not self._program.ended and signal.getsignal(signal.SIGTERM) is not self._sigterm:
-            self._program.end(signal.SIGTERM)
+        """See `Workload.teardown`: a script that handles SIGTERM gets it and comes to its end. SIGTERM kills any other
+        script, without exit handlers, as under torchrun."""
+        program = self._program
+        if program.ended:
+            if program.left and self._own_process:
+                os._exit(0)
+        elif signal.getsignal(signal.SIGTERM) is not self._sigterm:
+            program.end(signal.SIGTERM)
+        elif self._own_process:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _stepped(self, *_: object) -> None:
         """An optimizer made a step."""

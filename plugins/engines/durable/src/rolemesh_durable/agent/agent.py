@@ -38,6 +38,7 @@ from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool, parsed, rank_key
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
@@ -136,7 +137,7 @@ class Agent:
         them. SIGTERM is heard in the main thread only.
         """
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: self.leave())
+            handle_unless_ignored(signal.SIGTERM, lambda *_: self.leave())
         self._poller.register(self._channels.reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()

@@ -30,6 +30,7 @@ import msgspec
 from rolemesh.errors import BackendError, PluginError
 from rolemesh.kinds.installed import version
 from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.dispositions import pass_over
 from rolemesh_durable.protocol.job import Environment
 
 __all__ = ["cache_folder", "interpreter"]
@@ -179,7 +180,7 @@ def _enter(folder: str) -> None:
 
 def main() -> None:
     zygote.die_with_parent(int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pass_over(signal.SIGINT)
     control = socket.socket(fileno=int(sys.argv[1]))
     parcel = parcels.receive(control)
     if parcel is None or parcel[1] is None:

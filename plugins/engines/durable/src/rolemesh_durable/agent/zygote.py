@@ -25,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import ModuleType
 from typing import Literal, TypeAlias
 
@@ -35,6 +34,9 @@ from rolemesh.kinds.installed import distribution
 from rolemesh_durable.agent import openmp, parcels
 from rolemesh_durable.agent.output import write_to
 from rolemesh_durable.agent.refusals import refused
+from rolemesh_durable.dispositions import pass_over
+from rolemesh_durable.ending import disown_finalizers, end_program, flush_files, release_modules
+from rolemesh_durable.protocol.job import RankStart
 
 __all__ = [
     "ADOPT",
@@ -68,6 +70,8 @@ ADOPT = "adopt/"
 """With this, and its incarnation, an agent begins."""
 ADOPT_S = 2.0
 """How long whoever connects may take to say so."""
+BROKEN_EXIT_CODE = 70
+"""Exit code of a rank that fails outside of its life."""
 MAX_CHARS = 20_000
 """Of what went wrong: a message on FD is bounded."""
 
@@ -146,7 +150,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[2]))
     control = socket.socket(fileno=int(sys.argv[1]))
     folder, alone_s = sys.argv[3], float(sys.argv[4])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pass_over(signal.SIGINT)
     gc.disable()  # nothing of what is imported goes again: looking it through takes a fifth of the time
     for module in sys.argv[5:]:
         try:
@@ -162,7 +166,14 @@ def main() -> None:
     openmp.end_threads()
     if os.fork():
         os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
-    _Zygote(control, folder, alone_s, importlib.import_module("rolemesh_durable.rank.main")).serve()
+    rank = importlib.import_module("rolemesh_durable.rank.main")
+    zygote = _Zygote(control, folder, alone_s, rank)
+    try:
+        zygote.serve()
+    except _IsRankError as forked:
+        request, start = forked.request, forked.start
+    zygote.forget()
+    os._exit(_run_rank(request, lambda: rank.main(start)))
 
 
 def _send(control: socket.socket | None, message: ZygoteMessage) -> None:
@@ -171,6 +182,14 @@ def _send(control: socket.socket | None, message: ZygoteMessage) -> None:
     if control is not None:
         with suppress(OSError):  # an agent that is gone: its next incarnation is told by the rows
             control.send(msgspec.msgpack.encode(message))
+
+
+class _IsRankError(BaseException):
+    """Leaves the zygote's frames in the process of a new rank."""
+
+    def __init__(self, request: Fork, start: RankStart) -> None:
+        super().__init__(request.key)
+        self.request, self.start = request, start
 
 
 class _Zygote:
@@ -198,7 +217,10 @@ class _Zygote:
             self._listener = None
 
     def serve(self) -> None:
-        """Do what is asked for, until nobody can ask any more."""
+        """Fork ranks until nobody can ask for them any more, then end the process.
+
+        Raises `_IsRankError` in the process of each rank.
+        """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         _send(self._control, Ready(os.getpid()))
@@ -285,11 +307,20 @@ class _Zygote:
             _send(self._control, Broken(key, refused(error)))
             return
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            _become_rank(request, partial(self._rank.main, start), [self._control, self._listener], self._wake)
+            raise _IsRankError(request, start)
         self._living[pid] = key
         self._rows[_name(key)] = Row(key, pid, request.start)
         _send(self._control, Forked(key, pid))
+
+    def forget(self) -> None:
+        """Release in a rank's process what belongs to the zygote."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self._control, self._listener):
+            if end is not None:
+                end.close()
+        for fd in self._wake:
+            os.close(fd)
 
 
 def _name(key: str) -> str:
@@ -297,31 +328,28 @@ def _name(key: str) -> str:
     return key.rpartition("/")[0]
 
 
-def _become_rank(
-    request: Fork, run: Callable[[], int], sockets: list[socket.socket | None], wake: tuple[int, int]
-) -> None:
-    code = 70
+def _run_rank(request: Fork, run: Callable[[], int]) -> int:
+    """Make this process a rank's, run it, and end it as the interpreter would; its exit code."""
+    code, imported = BROKEN_EXIT_CODE, set(sys.modules)
     try:
+        disown_finalizers()
         parent = os.getppid()
         os.setsid()
         die_with_parent(parent)
         # Where Yama restricts ptrace, only ancestors could take a hung rank's stacks: py-spy is none.
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
-        for end in sockets:
-            if end is not None:
-                end.close()
-        for fd in wake:
-            os.close(fd)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         write_to(request.log)
         os.environ.update(request.env)
         code = run()
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    try:
+        end_program()
+        release_modules(imported)
+    except BaseException:
+        traceback.print_exc()
+    flush_files()
+    return code
 
 
 if __name__ == "__main__":

@@ -113,11 +113,13 @@ class _Rank:
         self.barrier = GroupBarrier(self.endpoint, launch.world_size) if group else None
         self.step = -1
         self.operator = ""
+        self.over = False
+        """Whether only the interpreter's own end is left."""
         on_sigterm(lambda: self.status_page.fields[STOPPING], self._stop)
 
     def _stop(self) -> None:
         """The job ends and the operator takes long: leave it, unless that has been done."""
-        if self.operator != "teardown":
+        if self.operator != "teardown" and not self.over:
             self.endpoint.stopping = True
             self.control(m.Stop(0, 0.0))
             raise Stopping
@@ -134,6 +136,7 @@ class _Rank:
                 self._report(error, self.operator, self.step)
             return 1
         finally:
+            self.over = True
             self.endpoint.close()
 
     def _life(self) -> int:

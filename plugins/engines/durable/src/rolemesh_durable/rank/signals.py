@@ -17,22 +17,23 @@ def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
     """Call `stop` in the main thread, between two of its bytecodes, when a SIGTERM comes that is expected.
 
     `expected()` is 0 if none is, else until when (`time.monotonic_ns`) the children of this process, which have got the
-    signal, too, may take before `stop`: whoever waits for one here would kill it. Any other SIGTERM ends the process,
-    as it would without this. So does one that a forked child of the process gets.
+    signal, too, may take before `stop`: whoever waits for one here would kill it. Any other SIGTERM has its ordinary
+    effect: it ends the process, unless the process inherited it as ignored. So does one that a forked child gets.
     """
+    inherited = signal.getsignal(signal.SIGTERM)
 
     def handle(*_: object) -> None:
         if until := expected():
             while _has_children() and time.monotonic_ns() < until:
                 time.sleep(LOOK_S)
             stop()
-            return
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+        elif inherited is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def forget() -> None:
         if signal.getsignal(signal.SIGTERM) is handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, inherited)
 
     signal.signal(signal.SIGTERM, handle)
     os.register_at_fork(after_in_child=forget)
