@@ -1,5 +1,6 @@
 """A folder of text as a stream of windows of bytes, in an order that the job's seed gives, epoch after epoch."""
 
+import glob
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,12 @@ class TextOptions(BaseModel, extra="forbid"):
         return str(Path((info.context or {}).get("base", "."), folder).resolve())
 
 
+def files_of(options):
+    """The files that the pattern names, sorted; wildcards match no hidden files or folders."""
+    found = glob.glob(options.pattern, root_dir=options.folder, recursive=True)
+    return sorted(path for name in found if (path := Path(options.folder, name)).is_file())
+
+
 class Text(Workload):
     """Row *i* of the job is the same whatever rank makes it: ranks take rows by number, so there may be more of them
     later, or fewer. Where the stream is follows from the step: there is no state, and a job that is resumed goes on
@@ -35,7 +42,7 @@ class Text(Workload):
     @classmethod
     def check(cls, options, world_size):
         """There must be text for a window on each side."""
-        size = sum(path.stat().st_size for path in Path(options.folder).glob(options.pattern))
+        size = sum(path.stat().st_size for path in files_of(options))
         if size * options.held_out < options.window:
             raise OptionsError(
                 f"{options.folder} has {size} bytes in {options.pattern}: too few for windows of {options.window}",
@@ -45,8 +52,7 @@ class Text(Workload):
 
     def setup(self, ctx):
         self.ctx, options = ctx, ctx.options
-        files = sorted(Path(options.folder).glob(options.pattern))
-        text = np.frombuffer(b"\n".join(path.read_bytes() for path in files), dtype=np.uint8).astype(np.int32)
+        text = np.frombuffer(b"\n".join(path.read_bytes() for path in files_of(options)), dtype=np.uint8).astype(np.int32)
         count = len(text) // options.window
         windows = text[: count * options.window].reshape(count, options.window)
         kept = max(1, int(count * options.held_out))

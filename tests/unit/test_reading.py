@@ -41,10 +41,10 @@ class Slow(Source):
         return "a broker" if self.away and self.asks >= 0 else ""
 
 
-def workload(source: Source, wait_s: float | None = None) -> SourceWorkload:
+def workload(source: Source, wait_s: float | None = None, **place: int) -> SourceWorkload:
     options = SourceOptions(source="slow", rows=5, wait_s=wait_s)
     made = SourceWorkload()
-    made.setup(RankContext(options=options, plugins={("sources", "slow"): lambda: source}))
+    made.setup(RankContext(options=options, plugins={("sources", "slow"): lambda: source}, **place))
     return made
 
 
@@ -70,3 +70,37 @@ def test_a_step_that_is_waited_for_goes_with_what_there_is() -> None:
     assert asyncio.run(made.next()).rows == 0
     assert time.monotonic() - began < 5
     assert made._ctx.notes["read"] == ([], False)
+
+
+@pytest.mark.parametrize("wait_s", [None, 600.0])
+def test_a_rank_without_a_partition_returns_no_rows_at_once_and_says_so_once(
+    wait_s: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Slow(asks=0, away=False)
+    ranks = [workload(source, wait_s, rank=rank, world_size=2) for rank in (0, 1)]
+    reader = source.rank_of("p", 2)
+    assert asyncio.run(ranks[reader].next()).rows == 5
+    for _ in range(2):
+        assert asyncio.run(ranks[1 - reader].next()).rows == 0
+    said = [record.message for record in caplog.records if "nothing to read" in record.message]
+    assert len(said) == 1
+    assert "partitions: 1, ranks: 2" in said[0]
+
+
+def test_a_rank_waits_while_the_source_has_no_partition_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Slow(asks=1_000_000, away=False)
+    monkeypatch.setattr(source, "partitions", list)
+    made = workload(source, rank=1, world_size=2)
+    made._ctx._on_progress = lambda done, total: done >= 3
+    assert asyncio.run(made.next()).rows == 0
+    assert made._looks == 3
+
+
+def test_a_step_that_waits_long_says_how_many_records_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "LONG_S", 0.0)
+    made = workload(Slow(asks=1_000_000, away=False))
+    made._ctx._on_progress = lambda done, total: done >= 3
+    asyncio.run(made.next())
+    assert [record.message for record in caplog.records] == ["source slow: step 0 has 0 of 5 records and waits for more"]

@@ -24,6 +24,8 @@ LOOK_S = (0.001, 0.05)
 """How long to wait before looking again: at first, and at most."""
 AGAIN_S = 60.0
 """So long a source that waits for nothing else may take to find again what it has given before."""
+LONG_S = 30.0
+"""Seconds without a new record after which a step that waits says so in the rank's log."""
 LAG_S = 1.0
 UNACKNOWLEDGED = 1024
 STATE_BYTES = 256
@@ -39,8 +41,8 @@ class SourceOptions(BaseModel, extra="forbid"):
     wait_s: float | None = Field(
         default=1.0,
         ge=0,
-        description="A step goes with fewer records so long after its first (with several ranks: after its beginning, "
-        "and without any); null: it waits for all rows.",
+        description="Seconds after the first record of a step (with several ranks: after its beginning) when the step "
+        "goes with the records there are; null: it waits for all rows. A rank without a partition never waits.",
     )
     columns: list[str] | None = Field(
         default=None, description="The columns of the batches; by default whatever the step's records have."
@@ -61,6 +63,7 @@ class SourceWorkload(Workload):
         self._columns = list(ctx.options.columns or ())
         self._read: deque[tuple[int, dict[str, Offset]]] = deque()
         self._begun, self._first, self._looks, self._lag_at = False, 0, 0, 0.0
+        self._warned: set[str] = set()
 
     @operator(returns=Split())
     async def next(self) -> Batch:
@@ -93,7 +96,8 @@ class SourceWorkload(Workload):
         """Read new records into `rows`, and which they are into `taken`; whether these are the last."""
         source, most, wait_s = self._source, self._options.rows, self._options.wait_s
         position, pause_s = dict(self._position), LOOK_S[0]
-        since = time.monotonic() if self._ctx.world_size > 1 else None
+        began = time.monotonic()
+        since = began if self._ctx.world_size > 1 else None
         while True:
             before = len(taken)
             for partition in self._own(position):
@@ -111,13 +115,33 @@ class SourceWorkload(Workload):
                 continue
             if source.ended(position):
                 return True
-            if wait_s is not None and since is not None and now >= since + wait_s:
+            if (wait_s is not None and since is not None and now >= since + wait_s) or self._left_out(position):
                 return False
+            if now >= began + LONG_S:
+                self._warn("waits", f"step {self._ctx.step} has {len(rows)} of {most} records and waits for more")
             self._looks += 1
             if self._ctx.progress(self._looks):  # nothing to read is no hang, and holds nobody up
                 return False
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S[1])
+
+    def _left_out(self, position: Mapping[str, Offset]) -> bool:
+        """Whether all partitions there are belong to other ranks."""
+        ctx, there = self._ctx, self._source.partitions()
+        if position or not there or any(self._source.rank_of(p, ctx.world_size) == ctx.rank for p in there):
+            return False
+        self._warn(
+            "left out",
+            f"this rank has nothing to read: partitions: {len(there)}, ranks: {ctx.world_size}; "
+            f"give role {ctx.role} fewer ranks, or the source more partitions",
+        )
+        return True
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Write `text` to the rank's log, once for each `kind`."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._ctx.log.warning("source %s: %s", self._options.source, text)
 
     def _own(self, position: Mapping[str, Offset]) -> list[str]:
         """The rank's partitions, each step another one first."""

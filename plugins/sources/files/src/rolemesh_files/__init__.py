@@ -13,6 +13,7 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh_durable.sources import Reader, Records, Source, SourceError
+from rolemesh_files.matching import matching
 from rolemesh_files.tail import Place, Tail, find, rotated
 
 __all__ = ["FilesOptions", "FilesSource"]
@@ -26,7 +27,8 @@ class FilesOptions(BaseModel, extra="forbid"):
 
     path: str = Field(
         description="The files, as a pattern (logs/*.jsonl, data/**/*.jsonl) relative to the job file's folder. It "
-        "must not match the names that files are rotated to."
+        "must not match the names that files are rotated to. Wildcards match no hidden files or folders. Links are "
+        "followed, and a file that is linked twice is read once."
     )
     until: str | None = Field(
         default=None,
@@ -66,8 +68,7 @@ class FilesSource(Source):
 
     def _look(self) -> None:
         self._looked = time.monotonic()
-        found = (path for path in self._folder.glob(self._pattern) if path.is_file())
-        self._names = sorted(str(path.relative_to(self._folder)) for path in found)
+        self._names = matching(self._folder, self._pattern)
 
     def read(self, partition: str, offset: Any, max_rows: int) -> Records:
         """See `Source.read`. An offset is a `Place`, as a list."""
