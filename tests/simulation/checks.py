@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.rank import OutEdge, SimRank
     from tests.simulation.world import World
 
-    from rolemesh.graph.logical import Edge
+    from rolemesh.graph.logical import Edge, OpCall
     from rolemesh_durable.protocol.edge import Kept
 
 __all__ = ["INVARIANTS", "Checks"]
@@ -45,6 +45,7 @@ INVARIANTS = (
     "no deadlock",
     "no rank is on a drained node",
     "no row comes twice",
+    "no row is made twice without need",
     "no row is lost",
     "all end with one step",
     "no step is skipped",
@@ -105,6 +106,8 @@ class Checks:
         self._epochs: dict[str, int] = {}
         self._chosen: dict[tuple[NodeMemory, int, RankKey, int, int], Any] = {}
         self._took: dict[tuple[RankKey, int], dict[tuple[int, int], int]] = {}
+        self._working: dict[tuple[int, int, int], list[tuple[SimRank, float]]] = {}
+        """By call, step and item shared out by demand: the ranks that have taken it, and when."""
         self._ran: set[tuple[str, object]] = set()
         self._acts: dict[tuple[int, int], int] = {}
         self._resized: set[str] = set()
@@ -433,6 +436,21 @@ class Checks:
         for piece in took:
             if found.setdefault(piece, step) != step:
                 self.world.fail("no row comes twice", f"{rank.name} at {step}: {piece} as at {found[piece]}: {edge}")
+
+    def works(self, rank: SimRank, op: OpCall, step: int, item: int) -> None:
+        """A rank takes an item that is shared out by demand, after it has heard all that has arrived.
+
+        Two ranks may take an item while the message about it is under way; later only one of two that live may.
+        """
+        latest = self.world.now - self.world.scenario.net.socket
+        takers = self._working.setdefault((op.id, step, item), [])
+        for other, at in takers:
+            if other is not rank and other.alive and at < latest:
+                self.world.fail(
+                    "no row is made twice without need",
+                    f"{rank.name} takes item {item} of {op.label} at {step}, which {other.name} took at {at:.3f}",
+                )
+        takers.append((rank, self.world.now))
 
     def _took_all(self, rank: SimRank) -> None:
         for (key, edge), found in self._took.items():

@@ -705,6 +705,9 @@ MUTATIONS: tuple[Mutation, ...] = (
              "no row is lost", "shared", lambda: all_of(
                  method(Sharing, "asked", _for_the_dead_too)(),
                  patch.object(items, "assembled", _without_the_missing(items.assembled)))),
+    Mutation("a rank that was restarted tells the mates that outlived it nothing of what it takes",
+             "no row is made twice without need", "shared",
+             method(Sharing, "told", lambda original: lambda self, mate, generation: self._silent.discard(mate) or [])),
     Mutation("what is due is not taken before what has come", "a bounded lag is kept", "shared first",
              method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",

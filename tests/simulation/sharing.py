@@ -56,7 +56,8 @@ class Mates:
         if kind == TAKES:
             self.sharing.heard(mate, generation, step, item)
         elif kind == TOLD:
-            self.sharing.told(mate, generation)
+            for at, taken in self.sharing.told(mate, generation):
+                self.say(mate, TAKES, at, taken)
         elif generation > self.rank.generation_of(self.rank.key[0], mate):
             self.pending[mate] = generation, step
         else:
@@ -164,6 +165,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         rank.hear()
         if (item := mates.sharing.take(step, count)) is None:
             break
+        world.checks.works(rank, op, step, item)
         for mate in mates.sharing.listeners:
             mates.say(mate, TAKES, step, item)
         yield from rank.computes(op, step, 1 if world.chance(0.8) else 4)

@@ -82,6 +82,22 @@ def test_a_restarted_rank_is_told_what_its_mates_have_and_what_it_had_is_free() 
     assert again.take(3, 6) == 0
 
 
+def test_a_mate_that_outlived_a_restart_is_told_what_the_new_generation_takes() -> None:
+    ranks = [Sharing(rank, 2) for rank in range(2)]
+    introduce(ranks)
+    again = Sharing(0, 2, resume=2)
+    again.remember(3, [0])  # the log has what a former generation made of it
+    ranks[1].asked(0, 1, again.first)
+    assert again.told(1, 0) == [(3, 0)]
+    assert again.listeners == (1,)
+    assert again.told(1, 0) == []
+    again.restarted(1, 1)
+    assert again.listeners == ()
+    assert again.asked(1, 1, 4) == []
+    assert again.told(1, 0) == []  # of the dead generation, late
+    assert again.listeners == (1,)
+
+
 def test_what_is_committed_is_forgotten() -> None:
     me = Sharing(0, 2)
     assert me.take(0, 2) == 0
@@ -115,8 +131,7 @@ def test_whatever_is_killed_what_the_living_have_is_everything() -> None:
                     if mate != me:
                         for step, item in ranks[mate].asked(me, generations[me], resume + 1):
                             ranks[me].heard(mate, generations[mate], step, item)
-                        ranks[me].asked(mate, generations[mate], at[mate])
-                        ranks[me].told(mate, generations[mate])
+                        assert ranks[me].told(mate, generations[mate]) == []
             elif words and rng.random() < 0.5:
                 way = rng.choice(words)[:2]  # words of one rank to another do not overtake each other
                 word = next(word for word in words if word[:2] == way)

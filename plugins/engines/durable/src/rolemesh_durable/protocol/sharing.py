@@ -71,19 +71,29 @@ class Sharing:
                 if at >= step and mate in claims:
                     del claims[mate]
                     self._taken.pop(at, None)
-        self._listeners[mate] = generation
-        own = [(at, claims[self._rank]) for at, claims in self._claims.items() if at >= step and self._rank in claims]
-        return sorted((at, item) for at, items in own for item in items)
+        return self._listen(mate, generation, step)
 
     def restarted(self, mate: int, generation: int) -> None:
         """`mate` is in `generation` now: a new one is told nothing before it asks."""
         if self._listeners.get(mate, generation) < generation:
             del self._listeners[mate]
 
-    def told(self, mate: int, generation: int) -> None:
-        """`mate` has told all that it had taken."""
-        if generation >= self._generations[mate]:
-            self._silent.discard(mate)
+    def told(self, mate: int, generation: int) -> list[tuple[int, int]]:
+        """`mate` has told all that it had taken. Returns, as (step, item), what it must be told in return.
+
+        A mate that outlived a former generation of this rank has no reason to ask: without an answer it would do again
+        what this rank does, in every step until the job ends.
+        """
+        if generation < self._generations[mate]:
+            return []
+        self._silent.discard(mate)
+        return self._listen(mate, generation, self._from) if self._listeners.get(mate, -1) < generation else []
+
+    def _listen(self, mate: int, generation: int, step: int) -> list[tuple[int, int]]:
+        """`mate` is told from now on what this rank takes. Returns what this rank has taken from `step` on."""
+        self._listeners[mate] = generation
+        own = [(at, claims[self._rank]) for at, claims in self._claims.items() if at >= step and self._rank in claims]
+        return sorted((at, item) for at, items in own for item in items)
 
     def heard(self, mate: int, generation: int, step: int, item: int) -> None:
         """`mate` takes an item. What a dead generation has said is dropped."""

@@ -63,7 +63,8 @@ class Mates:
         if kind == TAKES:
             self._sharing.heard(mate, generation, step, item)
         elif kind == TOLD:
-            self._sharing.told(mate, generation)
+            for at, taken in self._sharing.told(mate, generation):
+                self._say(mate, TAKES, at, taken)
         elif generation > self._endpoint.generation(self._site.role, mate):
             self._pending[mate] = generation, step
         else:
