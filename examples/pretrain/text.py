@@ -52,7 +52,9 @@ class Text(Workload):
 
     def setup(self, ctx):
         self.ctx, options = ctx, ctx.options
-        text = np.frombuffer(b"\n".join(path.read_bytes() for path in files_of(options)), dtype=np.uint8).astype(np.int32)
+        text = np.frombuffer(b"\n".join(path.read_bytes() for path in files_of(options)), dtype=np.uint8).astype(
+            np.int32
+        )
         count = len(text) // options.window
         windows = text[: count * options.window].reshape(count, options.window)
         kept = max(1, int(count * options.held_out))

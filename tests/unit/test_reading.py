@@ -103,4 +103,6 @@ def test_a_step_that_waits_long_says_how_many_records_it_has(
     made = workload(Slow(asks=1_000_000, away=False))
     made._ctx._on_progress = lambda done, total: done >= 3
     asyncio.run(made.next())
-    assert [record.message for record in caplog.records] == ["source slow: step 0 has 0 of 5 records and waits for more"]
+    assert [record.message for record in caplog.records] == [
+        "source slow: step 0 has 0 of 5 records and waits for more"
+    ]

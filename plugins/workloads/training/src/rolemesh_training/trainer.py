@@ -22,6 +22,7 @@ from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
+from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
@@ -53,7 +54,7 @@ class Trainer(ABC):
         self.parking = Parking(self.on_device())
         self._forwards = 0
         self.model.register_forward_pre_hook(self._count_forward)
-        torch.manual_seed(ctx.seed_for("rank", ctx.rank))
+        seed_generators(ctx.seed_for("rank", ctx.rank))
 
     # ------------------------------------------------------------------------------------------- what a subclass says
 
@@ -261,9 +262,7 @@ class Trainer(ABC):
         """See `TrainerWorkload.snapshot`; the keys are in a fixed order."""
         if self.options.frozen:
             return None
-        rng = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        rng = generator_states(self.device)
         told = {"version": self.version, "updates": self.updates, "learning": self.learning.state(), "rng": rng}
         return {**told, **self.progress(), **self.shards()}
 
@@ -275,12 +274,9 @@ class Trainer(ABC):
         self.learning.restore(state.get("learning"), int(state["updates"]))
         self.restored(state)
         rng = state.get("rng", {})
-        if "cpu" in rng:
-            torch.set_rng_state(rng["cpu"])
-        else:  # of another world size, whose ranks had different ones
-            torch.manual_seed(self.ctx.seed_for("rank", self.ctx.rank, "version", self.version))
-        if "cuda" in rng and self.device.type == "cuda":
-            torch.cuda.set_rng_state(rng["cuda"], self.device)
+        if "cpu" not in rng:  # of another world size, whose ranks had different ones
+            seed_generators(self.ctx.seed_for("rank", self.ctx.rank, "version", self.version))
+        restore_generators(rng, self.device)
         self.release()
 
     def _fill(self, own: Any, found: Any, name: str) -> None:

@@ -30,6 +30,7 @@ from rolemesh_durable.rank.breakpoints import explain_breakpoints
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
 from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.signals import on_sigterm
@@ -216,6 +217,7 @@ class _Rank:
                 (kind, n): partial(_load, u, job.base) for kind, uses in job.plugins.items() for n, u in uses.items()
             },
         )
+        seed_generators(ctx, launch.resume)
         workload: Workload = cls()
         workload.setup(ctx)
         if admission is not None:
