@@ -99,8 +99,7 @@ def operator_spec(
         result[p.name] = partition if partition is not None else Split()
     returns = _balanced(function, result, returns, streaming)
     required = tuple(p.name for p in parameters if p.default is p.empty)
-    doc = inspect.getdoc(function) or ""
-    return OperatorSpec(name, result, required, returns, streaming, doc)
+    return OperatorSpec(name, result, required, returns, streaming, inspect.getdoc(function) or "")
 
 
 def _balanced(
@@ -337,12 +336,8 @@ class Workload:
 
         A workload whose operators depend on its options (such as the built-in ``function``) overrides this.
         """
-        found: dict[str, OperatorSpec] = {}
-        for name in dir(cls):
-            spec = getattr(inspect.getattr_static(cls, name), "__rolemesh_operator__", None)
-            if spec is not None:
-                found[name] = spec
-        return found
+        marks = ((name, getattr(inspect.getattr_static(cls, name), "__rolemesh_operator__", None)) for name in dir(cls))
+        return {name: spec for name, spec in marks if spec is not None}
 
     @classmethod
     def services(cls, options: Any) -> Mapping[str, ServiceSpec]:
@@ -380,6 +375,14 @@ class Workload:
 
         Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. One that has a further parameter `base`,
         with a default, is given the job file's folder.
+        """
+
+    @classmethod
+    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+        """Look at the whole job before it starts: settings of `role` that must agree with those of other roles.
+
+        `job` is what `Engine.check` is given: ``job.graph`` has the flow's `ops` (calls) and `edges` between them,
+        ``job.selection.roles[name]`` a role's `cls` and `options`. Raise `rolemesh.OptionsError` as in `check`.
         """
 
     @classmethod

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh.errors import JobFileError, PlacementError, RolemeshError, nearest
+from rolemesh.errors import JobFileError, PlacementError, RolemeshError, nearest, raise_all
 from rolemesh.graph.flow import Flow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.job.planning import flows_of, largest, plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import Admission, Selected, Selection, select
+from rolemesh.plugins.select import Admission, Selected, Selection, checked, select
 from rolemesh.spec import JobFile, WorldSize, load
 from rolemesh.spec.job_file import Written
 
@@ -141,7 +141,10 @@ def prepare(
         graph = trace_job(job, selection.roles, flow)
     except RolemeshError as error:
         raise job.placed(error) from error
-    return Prepared(job, selection, graph, source, tuple(overrides), admit, flow)
+    found = Prepared(job, selection, graph, source, tuple(overrides), admit, flow)
+    roles = selection.roles.items()
+    raise_all([error for n, each in roles for error in checked(job, n, each, each.cls.check_flow, n, found)])
+    return found
 
 
 def instances(chosen: Iterable[Selected]) -> JobPlugins:

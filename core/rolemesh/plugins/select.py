@@ -95,7 +95,7 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admiss
         chooser.errors.append(JobFileError(what, where=remote.where, remedy=remedy))
     for name, selected in roles.items():
         if selected is not None:
-            chooser.check_workload(name, selected, spec.roles[name].world_size)
+            chooser.errors += checked(job, name, selected, selected.cls.check, spec.roles[name].world_size)
     raise_all(chooser.errors)
     return Selection(
         roles={name: selected for name, selected in roles.items() if selected},
@@ -153,24 +153,27 @@ class _Chooser:
             self.errors += getattr(error, "errors", (error,))
         return None
 
-    def check_workload(self, role: str, selected: Selected, world_size: int) -> None:
-        options: Path = ("roles", role, "options")
-        try:
-            told = {"base": self.job.base} if "base" in inspect.signature(selected.cls.check).parameters else {}
-            selected.cls.check(selected.options, world_size, **told)
-        except RolemeshError as error:
-            self.errors.append(self._placed(error, options))
-        except Exception as error:
-            what = f"{selected.record.what} failed in check(): {type(error).__name__}: {error}"
-            remedy = f"check its options, or report it to {selected.record.author}"
-            self.errors.append(PluginError(what, where=self.job.where(options), remedy=remedy))
 
-    def _placed(self, error: RolemeshError, options: Path) -> RolemeshError:
-        """The error with its place in the job file: a workload knows only the option's name, if that."""
-        path = (*options, *error.where.split(".")) if error.where else options
-        known = not self.job.places.resolve(path)[1]
-        where = self.job.where(path) if known or not error.where else f"{self.job.where(options)}: {error.where}"
-        return type(error)(error.what, where=where, remedy=error.remedy)
+def checked(job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any) -> Iterator[RolemeshError]:
+    """What a workload's own `check` finds wrong with the role's options; `told` are its further arguments."""
+    path: Path = ("roles", role, "options")
+    try:
+        base = {"base": job.base} if "base" in inspect.signature(check).parameters else {}
+        check(used.options, *told, **base)
+    except RolemeshError as error:
+        yield from (_placed(job, each, path) for each in getattr(error, "errors", (error,)))
+    except Exception as error:
+        what = f"{used.record.what} failed in {check.__name__}(): {type(error).__name__}: {error}"
+        remedy = f"check its options, or report it to {used.record.author}"
+        yield PluginError(what, where=job.where(path), remedy=remedy)
+
+
+def _placed(job: JobFile, error: RolemeshError, options: Path) -> RolemeshError:
+    """The error with its place in the job file: a workload knows only the option's name, if that."""
+    path = (*options, *error.where.split(".")) if error.where else options
+    known = not job.places.resolve(path)[1]
+    where = job.where(path) if known or not error.where else f"{job.where(options)}: {error.where}"
+    return type(error)(error.what, where=where, remedy=error.remedy)
 
 
 def validate_options(job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path) -> BaseModel:

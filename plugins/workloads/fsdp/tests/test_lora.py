@@ -16,7 +16,14 @@ GRPO = {"loss": "rolemesh_training.losses:grpo"}
 
 
 def options(model: Path, **more: Any) -> dict[str, Any]:
-    return {"model": str(model), "lr": 1e-2, "weight_decay": 0.1, "lora": {"rank": 4, "dropout": 0.1}, **more}
+    return {
+        "model": str(model),
+        "lr": 1e-2,
+        "weight_decay": 0.1,
+        "lora": {"rank": 4, "dropout": 0.1},
+        "dropout": True,
+        **more,
+    }
 
 
 @pytest.mark.soak

@@ -156,7 +156,7 @@ def test_the_kl_penalty_pulls_towards_the_reference(model, rollouts):
 def test_logprobs_of_another_length_than_the_completion_are_refused(model, rollouts):
     batch = rollouts(0)
     short = Ragged.from_rows([row[:-1] for row in batch["logprobs"]], np.float32)
-    with pytest.raises(ValueError, match="row 0: 'logprobs' has 3 entries for 4 completion tokens"):
+    with pytest.raises(ValueError, match=r"row 0 \(of group 0\): 'logprobs' has 3 entries for 4 completion tokens"):
         grpo(model, batch | {"logprobs": short}, context())
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rolemesh.api.batch import Batch, Ragged, concat
-from rolemesh_vllm import VLLMWorkload
+from rolemesh.errors import RolemeshError
+from rolemesh_vllm import VLLMOptions, VLLMWorkload
 
 GENERATED = {"prompt_ids", "completion_ids", "logprobs", "text", "group", "weight_version", "finish_reason"}
+GENERATED |= {"sampling"}
 
 
 def test_rows_are_prompts_times_samples_prompt_major_with_columns_carried(rollout: VLLMWorkload, prompts: Any) -> None:
@@ -83,10 +86,84 @@ def test_logprobs_and_greedy_tokens_are_the_huggingface_models(
     assert [row.tolist() for row in out["completion_ids"]] == [greedy(model, row, 8) for row in out["prompt_ids"]]
 
 
-def test_a_prompt_without_room_for_the_completion_is_refused(rollout: VLLMWorkload) -> None:
-    long = Batch({"prompt_ids": Ragged.from_rows([[5] * 121], dtype=np.int32), "index": np.zeros(1, np.int64)})
-    with pytest.raises(ValueError, match=r"prompt 0 has 121 tokens.*it must have 1 to 120: set engine.max_model_len"):
-        rollout.generate(long)
+@pytest.fixture
+def too_long(rollout: VLLMWorkload, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Answers another `too_long` for the test, and that nothing was said yet."""
+
+    def choose(how: str) -> None:
+        monkeypatch.setattr(rollout.ctx.options, "too_long", how)
+        monkeypatch.setattr(rollout, "_said", set())
+
+    return choose
+
+
+def three_prompts(*lengths: int) -> Batch:
+    rows = [[5 + i for i in range(length)] for length in lengths]
+    return Batch({"prompt_ids": Ragged.from_rows(rows, dtype=np.int32), "index": np.arange(40, 40 + len(lengths))})
+
+
+def test_a_prompt_that_is_too_long_has_no_rows_and_is_counted_and_said_once(
+    rollout: VLLMWorkload, too_long: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(rollout.ctx, "warn", said.append)
+    too_long("drop")
+    before = rollout.ctx._sums.get("prompts_dropped", 0)
+    out = rollout.generate(three_prompts(3, 121, 4, 0))
+    assert out["group"].tolist() == [40] * 3 + [42] * 3
+    assert rollout.generate(three_prompts(121)).rows == 0
+    assert rollout.ctx._sums["prompts_dropped"] - before == 3
+    assert len(said) == 1
+    assert "the prompt with index 41 has 121 tokens, and is dropped: with max_model_len 128 and max_tokens 8" in said[0]
+
+
+def test_the_others_are_not_changed_by_one_that_is_dropped(rollout: VLLMWorkload, too_long: Any) -> None:
+    too_long("drop")
+    alone = rollout.generate(three_prompts(3, 7, 4))
+    assert rollout.generate(three_prompts(3, 121, 4)) == concat([alone[:3], alone[6:]])
+
+
+def test_a_truncated_prompt_keeps_its_end(rollout: VLLMWorkload, too_long: Any) -> None:
+    too_long("truncate")
+    out = rollout.evaluate(three_prompts(3, 123))
+    assert [len(ids) for ids in out["prompt_ids"]] == [3, 120]
+    assert out["prompt_ids"][1].tolist() == [5 + i for i in range(3, 123)]
+
+
+def test_a_prompt_that_is_too_long_can_end_the_job(rollout: VLLMWorkload, too_long: Any) -> None:
+    too_long("fail")
+    with pytest.raises(RolemeshError, match=r"index 41 has 121 tokens; with .* may have 120\n.*engine.max_model_len"):
+        rollout.generate(three_prompts(3, 121))
+
+
+def test_rows_say_how_they_were_sampled(rollout: VLLMWorkload, prompts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rollout.generate(prompts(1))["sampling"] == [{"temperature": 1.0}] * 3
+    changed = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.5, "min_tokens": 2}
+    for name, value in {**changed, "logit_bias": {7: 3.0}}.items():
+        monkeypatch.setattr(rollout.ctx.options, name, value)
+    assert rollout.generate(prompts(1))["sampling"] == [{**changed, "logit_bias": {7: 3.0}}] * 3
+    greedy = {"temperature": 0.0, "repetition_penalty": 1.5, "min_tokens": 2, "logit_bias": {7: 3.0}}
+    assert rollout.evaluate(prompts(1))["sampling"] == [greedy]
+
+
+def test_a_text_is_opened_once_however_it_comes(tiny_model: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    from rolemesh_vllm.engine import Engine
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    opening = TemplateProcessing(single="<user> $A", special_tokens=[("<user>", 1)])
+    tokenizer.backend_tokenizer.post_processor = opening
+    tokenizer.bos_token = "<user>"
+    engine = object.__new__(Engine)
+    engine.tokenizer, engine.options = tokenizer, VLLMOptions(model=str(tiny_model))
+    chat = Batch({"messages": [[{"role": "user", "content": "w1 w2"}]]})
+    rendered = tokenizer.apply_chat_template(chat["messages"][0], tokenize=False, add_generation_prompt=True)
+    assert engine.tokens(Batch({"prompt": [rendered, "w1 w2"]})) == [[1, 4, 5, 2], [1, 4, 5]]
+    assert engine.tokens(chat) == [[1, 4, 5, 2]]
+    engine.options = VLLMOptions(model=str(tiny_model), chat_template=False)
+    assert engine.tokens(chat) == [[1, 4, 5]]
 
 
 def test_tokens_and_lengths_are_reported(rollout: VLLMWorkload, prompts: Any) -> None:

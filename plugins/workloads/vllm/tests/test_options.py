@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from pydantic import ValidationError
 
 from rolemesh.api.workload import RankContext
-from rolemesh.errors import OptionsError, Problems
+from rolemesh.errors import OptionsError, Problems, RolemeshError
 from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
 from rolemesh_vllm.engine_args import default_engine_args
+from rolemesh_vllm.rows import Room, fitted
 
 
 def check(model: Path, **engine: Any) -> None:
@@ -68,7 +70,7 @@ def test_an_engine_is_spread_by_tensor_parallelism_only(tiny_model: Path, name: 
 @pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])
 def test_the_halves_cannot_be_spread(half: type[VLLMPrefill], tiny_model: Path) -> None:
     options = half.Options(model=str(tiny_model), engine={"tensor_parallel_size": 2})
-    with pytest.raises(OptionsError, match=r"engine.tensor_parallel_size[\s\S]*larger world_size; the workload `vllm`"):
+    with pytest.raises(RolemeshError, match=r"engine.tensor_parallel_size[\s\S]*larger world_size; the w"):
         half.check(options, world_size=1)
 
 
@@ -105,6 +107,89 @@ def test_a_context_without_room_for_prompts_is_refused(tiny_model: Path) -> None
         check(tiny_model, max_model_len=8)
 
 
+def positions(folder: Path, **config: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "message"),
+    [
+        ({}, {}, r"max_model_len 2048 leaves no room for a prompt before max_tokens 4096"),
+        ({"max_position_embeddings": 8192}, {"max_model_len": 4096}, "leaves no room"),
+        ({"n_positions": 1024}, {}, r"max_model_len 1024 leaves no room"),
+        ({"text_config": {"max_position_embeddings": 512}}, {}, r"max_model_len 512 leaves no room"),
+        ({"max_position_embeddings": 8192}, {"max_model_len": 9000}, r"9000 is more than the 8192 positions"),
+        ({}, {"max_model_len": "4k"}, r"max_model_len is '4k'"),
+        ({}, {"max_model_len": 0}, r"max_model_len is 0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_before_the_start(
+    tmp_path: Path, config: dict[str, Any], engine: dict[str, Any], message: str
+) -> None:
+    options = VLLMOptions(model=str(positions(tmp_path, **config)), max_tokens=4096, engine=engine)
+    with pytest.raises(OptionsError, match=message):
+        VLLMWorkload.check(options, world_size=1)
+
+
+def test_positions_that_are_stretched_are_left_to_the_engine(tmp_path: Path) -> None:
+    scaled = positions(tmp_path, max_position_embeddings=64, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    VLLMWorkload.check(VLLMOptions(model=str(scaled), max_tokens=8, engine={"max_model_len": 200}), world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "fits"),
+    [
+        ("raw_logprobs", {}, True),
+        ("raw_logprobs", {"temperature": 0.7}, False),
+        ("raw_logprobs", {"top_p": 0.7}, False),
+        ("processed_logits", {}, False),
+        ("processed_logprobs", {"top_p": 0.7}, True),
+    ],
+)
+def test_logprobs_are_of_what_was_sampled_from(tiny_model: Path, mode: str, more: dict[str, Any], fits: bool) -> None:
+    options = VLLMOptions(model=str(tiny_model), max_tokens=8, engine={"logprobs_mode": mode}, **more)
+    if fits:
+        VLLMWorkload.check(options, world_size=1)
+    else:
+        with pytest.raises(OptionsError, match="would not be of the distribution"):
+            VLLMWorkload.check(options, world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "how", "ids", "dropped", "truncated"),
+    [
+        ((2, 3), "fail", [[0, 1], [0, 1, 2]], [], []),
+        ((2, 5, 0), "drop", [[0, 1], [], []], [1, 2], []),
+        ((2, 5, 0), "truncate", [[0, 1], [0, 3, 4], []], [2], [1]),
+    ],
+)
+def test_prompts_are_made_to_fit_as_the_option_says(
+    lengths: tuple[int, ...], how: str, ids: list[list[int]], dropped: list[int], truncated: list[int]
+) -> None:
+    rows = [list(range(length)) for length in lengths]
+    assert fitted(rows, Room(8, 5), lambda: how, opening=0) == (ids, dropped, truncated)
+
+
+@pytest.mark.parametrize("length", [0, 4])
+def test_with_fail_the_first_prompt_that_does_not_fit_is_named(length: int) -> None:
+    with pytest.raises(RolemeshError, match=rf"prompt 1 has {length} tokens; .* it may have 3\n"):
+        fitted([[1], [2] * length], Room(8, 5), lambda: "fail")
+
+
+def test_what_shapes_a_distribution_is_said_and_defaults_are_not() -> None:
+    assert VLLMOptions(model="m", top_k=-1, stop=["x"], stop_token_ids=[3]).sampling() == {"temperature": 1.0}
+    options = VLLMOptions(model="m", temperature=0.7, min_p=0.1, engine={"logits_processors": ["mine:P"]})
+    assert options.sampling() == {"temperature": 0.7, "min_p": 0.1, "logits_processors": ["mine:P"]}
+    assert VLLMWorkload.sampling(options, "evaluate") == {"temperature": 0.0, "logits_processors": ["mine:P"]}
+    assert VLLMWorkload.sampling(options, "load_weights") is None
+
+
+def test_completions_cannot_be_longer_than_they_may_be() -> None:
+    with pytest.raises(ValidationError, match="min_tokens 9 is more than max_tokens 8"):
+        VLLMOptions(model="m", min_tokens=9, max_tokens=8)
+
+
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(Problems) as caught:
         check(tmp_path, dtype="float32", max_num_seq=1)
@@ -131,12 +216,12 @@ def test_without_nixl_the_halves_say_what_to_install(
     half: type[VLLMPrefill], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rolemesh_vllm.pd.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(OptionsError, match=r"nixl, which is not installed[\s\S]*pip install 'rolemesh-vllm\[pd\]'"):
+    with pytest.raises(RolemeshError, match=r"nixl, which is not installed[\s\S]*pip install 'rolemesh-vllm\[pd\]'"):
         half.check(half.Options(model=str(tiny_model)), world_size=1)
 
 
 @pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])
 def test_the_halves_make_their_own_transfer_config(half: type[VLLMPrefill], tiny_model: Path) -> None:
     options = half.Options(model=str(tiny_model), engine={"kv_transfer_config": {}})
-    with pytest.raises(OptionsError, match=r"engine.kv_transfer_config: the workload sets this .* half of the work"):
+    with pytest.raises(RolemeshError, match=r"engine.kv_transfer_config: the workload sets this .* half of the work"):
         half.check(options, world_size=1)

@@ -14,7 +14,7 @@ from rolemesh.api.workload import State
 from rolemesh_ddp.reducer import Reducer
 from rolemesh_training.blocks import Blocks, chunk
 from rolemesh_training.contract import LossOutput
-from rolemesh_training.model import load, parameters
+from rolemesh_training.model import load, parameters, without_dropout
 from rolemesh_training.optimizer import Optimizer
 from rolemesh_training.trainer import Trainer
 
@@ -58,6 +58,8 @@ class Engine(Trainer):
             model = self.options.factory.resolve()(**self.options.model_options)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"{self.options.model} returned {type(model).__name__}; it must return a torch.nn.Module")
+        if not self.options.drops:
+            without_dropout(model)
         return model.train()
 
     def _chunk(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 Importing it imports no torch.
 """
 
-from rolemesh_training.contract import LossContext, LossFunction, LossOutput
+from rolemesh_training.contract import LossContext, LossFunction, LossOutput, Sampler
 from rolemesh_training.options import HuggingFaceOptions, TrainerOptions
 
-__all__ = ["HuggingFaceOptions", "LossContext", "LossFunction", "LossOutput", "TrainerOptions"]
+__all__ = ["HuggingFaceOptions", "LossContext", "LossFunction", "LossOutput", "Sampler", "TrainerOptions"]

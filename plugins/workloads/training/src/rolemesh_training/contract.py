@@ -11,7 +11,7 @@ from rolemesh.api.batch import Batch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LossContext", "LossFunction", "LossOutput"]
+__all__ = ["LossContext", "LossFunction", "LossOutput", "Sampler"]
 
 
 @dataclass(frozen=True)
@@ -49,3 +49,18 @@ class LossFunction(Protocol):
     """
 
     def __call__(self, model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput: ...
+
+
+class Sampler(Protocol):
+    """What a workload says that samples completions, so that trainers can compare before the job starts.
+
+    Its rows say the same again, in the column `sampling` (a mapping per row), which is what a loss goes by.
+    """
+
+    @classmethod
+    def sampling(cls, options: Any, operator: str) -> Mapping[str, Any] | None:
+        """What shapes the distribution that `operator` samples from, by vLLM's names: ``{"temperature": 0.7}``.
+
+        Temperature 0 is greedy. None if the operator samples nothing.
+        """
+        ...

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
-from rolemesh.api.batch import Batch, Ragged
+from rolemesh.api.batch import Batch
+from rolemesh.errors import RolemeshError
 from rolemesh_training.contract import LossContext, LossOutput
 from rolemesh_training.options import (
     CausalLMOptions,
@@ -20,6 +21,7 @@ from rolemesh_training.options import (
     ValueOptions,
 )
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
+from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
 
 __all__ = ["causal_lm", "classification", "distill", "dpo", "grpo", "ppo", "value"]
 
@@ -92,7 +94,8 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     Shao et al., "DeepSeekMath", arXiv:2402.03300, equation 3, with the token mean of Yu et al., "DAPO",
     arXiv:2503.14476; ``ratio: sequence`` is GSPO-token of Zheng et al., arXiv:2507.18071. Columns: `prompt_ids`,
     `completion_ids` (ragged int), `logprobs` (ragged float32: the sampler's log-probability of each completion token),
-    `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`.
+    `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`. Optional `sampling` (a mapping per row): how the
+    sampler was told to sample. The loss computes at that temperature, and refuses rows that it cannot correct.
 
     Rows without advantage have no gradient: they are neither computed nor counted. If no row of the micro-batch has
     any, `probe_rows` of them are computed with weight 0, so that the metrics exist at every step.
@@ -116,7 +119,7 @@ def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     options = PolicyOptions.model_validate(ctx.options)
     rows = np.arange(batch.rows)
     completions = [np.asarray(row) for row in batch["completion_ids"]]
-    advantage = _column(batch["advantages"], rows, completions, "advantages", ctx.device)
+    advantage = _column(batch, "advantages", rows, completions, ctx.device)
     return _policy(model, batch, ctx, options, rows, advantage)
 
 
@@ -128,35 +131,66 @@ def _policy(
     rows: NDArray[np.int64],
     advantage: torch.Tensor,
 ) -> LossOutput:
-    """The clipped objective over the completion tokens of `rows`, each with its advantage."""
+    """The clipped objective over the completion tokens of `rows`, each with its advantage A.
+
+    Per token −w · min(r A, clip(r) A). Without `importance_sampling_cap` w is 1 and r = π / π_sampler. With it,
+    r = π / π_old and w = min(π_old / π_sampler, cap), where π_old is the trainer's policy before the update.
+    """
     completions = [np.asarray(batch["completion_ids"][i]) for i in rows]
+    cap = options.importance_sampling_cap
+    temperature = row_temperatures(batch, rows, options.temperature, reweighted=cap is not None)
     new = completion_logprobs(
         model,
         [batch["prompt_ids"][i] for i in rows],
         completions,
         ctx.device,
-        temperature=options.temperature,
+        temperature=temperature,
         packed=options.pack,
     )
-    old = _column(batch["logprobs"], rows, completions, "logprobs", ctx.device)
+    sampled = _column(batch, "logprobs", rows, completions, ctx.device)
+    seen = new.detach()
+    old = sampled
+    if cap is not None:
+        # Before the first update of a batch the weights are those of π_old, so the pass itself has computed it.
+        old = _column(batch, OLD, rows, completions, ctx.device) if OLD in batch else seen
     ratio = (new - old).exp() if options.ratio == "token" else _sequence_ratio(new, old, completions)
     low, high = 1 - options.clip, 1 + (options.clip if options.clip_high is None else options.clip_high)
     clipped = ratio.clamp(low, high)
-    total = -torch.minimum(ratio * advantage, clipped * advantage).sum()
+    objective = torch.minimum(ratio * advantage, clipped * advantage)
     tokens = float(new.numel())
-    seen = new.detach()
     metrics: dict[str, tuple[Any, float]] = {
-        "logprob_diff": ((seen - old).abs().sum(), tokens),
+        "logprob_diff": (((seen if cap is None else old) - sampled).abs().sum(), tokens),
         "ratio": (ratio.detach().sum(), tokens),
         "clip_fraction": ((clipped.detach() != ratio.detach()).sum(), tokens),
         "entropy": (-seen.sum(), tokens),
     }
+    if cap is not None:
+        weight = (old - sampled).exp().clamp(max=cap)
+        objective = objective * weight
+        metrics["importance_weight"] = (weight.sum(), tokens)
+        metrics["importance_capped"] = ((weight >= cap).sum(), tokens)
+    total = -objective.sum()
     if options.kl_coef:
-        reference = _column(batch["ref_logprobs"], rows, completions, "ref_logprobs", ctx.device)
+        _same_temperature(batch, rows, temperature)
+        reference = _column(batch, "ref_logprobs", rows, completions, ctx.device)
         kl = (reference - new).exp() - (reference - new) - 1
         total = total + options.kl_coef * kl.sum()
         metrics["kl"] = (kl.detach().sum(), tokens)
     return LossOutput(total, tokens, metrics)
+
+
+def _same_temperature(batch: Batch, rows: NDArray[np.int64], temperature: float | NDArray[np.float32]) -> None:
+    """Raises `RolemeshError` for a reference whose log-probabilities are of another temperature than the policy's."""
+    if REFERENCE not in batch:
+        return
+    theirs = np.asarray(batch[REFERENCE], dtype=np.float32)[rows]
+    own = np.broadcast_to(np.float32(temperature), theirs.shape)
+    for row in np.flatnonzero(theirs != own)[:1]:
+        raise RolemeshError(
+            f"ref_logprobs were computed at temperature {theirs[row]}, the loss computes at temperature {own[row]}",
+            where=row_name(batch, int(rows[row])),
+            remedy="leave logprobs.temperature out of the reference's options, or set it to the rollout's temperature",
+        )
 
 
 def _sequence_ratio(new: torch.Tensor, old: torch.Tensor, completions: list[Any]) -> torch.Tensor:
@@ -177,7 +211,7 @@ def dpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     prompts = [*batch["prompt_ids"], *batch["prompt_ids"]]
     completions = [np.asarray(row) for name in ("chosen_ids", "rejected_ids") for row in batch[name]]
     flat = completion_logprobs(
-        model, prompts, completions, ctx.device, temperature=options.temperature, packed=options.pack
+        model, prompts, completions, ctx.device, temperature=options.temperature or 1.0, packed=options.pack
     )
     sums = torch.stack([part.sum() for part in flat.split([len(c) for c in completions])])
     reference = np.concatenate([np.asarray(batch[name], dtype=np.float32) for name in ("ref_chosen", "ref_rejected")])
@@ -199,11 +233,11 @@ def value(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     """
     options = ValueOptions.model_validate(ctx.options)
     rows, completions = np.arange(batch.rows), [np.asarray(row) for row in batch["completion_ids"]]
-    wanted = _column(batch["returns"], rows, completions, "returns", ctx.device)
+    wanted = _column(batch, "returns", rows, completions, ctx.device)
     new = completion_values(model, batch["prompt_ids"], completions, ctx.device)
     error = (new - wanted).square()
     if options.clip is not None:
-        old = _column(batch["values"], rows, completions, "values", ctx.device)
+        old = _column(batch, "values", rows, completions, ctx.device)
         error = torch.maximum(error, ((old + (new - old).clamp(-options.clip, options.clip)) - wanted).square())
     tokens = float(new.numel())
     return LossOutput(0.5 * error.sum(), tokens, {"value": (new.detach().sum(), tokens)})
@@ -225,10 +259,11 @@ def classification(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> Lo
     return LossOutput(cross_entropy(scores, labels, reduction="sum"), rows, {"accuracy": (right, rows)})
 
 
-def _column(column: Ragged, rows: Any, completions: list[Any], name: str, device: torch.device) -> torch.Tensor:
+def _column(batch: Batch, name: str, rows: Any, completions: list[Any], device: torch.device) -> torch.Tensor:
     """The rows of a per-token float column, flat; its lengths must be the completions'."""
-    values = [np.asarray(column[i], dtype=np.float32) for i in rows]
+    values = [np.asarray(batch[name][i], dtype=np.float32) for i in rows]
     for row, value, completion in zip(rows, values, completions, strict=True):
         if len(value) != len(completion):
-            raise ValueError(f"row {row}: {name!r} has {len(value)} entries for {len(completion)} completion tokens")
+            what = f"{name!r} has {len(value)} entries for {len(completion)} completion tokens"
+            raise ValueError(f"{row_name(batch, int(row))}: {what}")
     return torch.from_numpy(np.concatenate(values)).to(device)

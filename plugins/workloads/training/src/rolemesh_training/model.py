@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from transformers import (
 from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
-__all__ = ["architecture", "decoder_layers", "finished", "load", "parameters"]
+__all__ = ["architecture", "decoder_layers", "finished", "load", "parameters", "without_dropout"]
 
+_LOG = logging.getLogger(__name__)
 _TASKS: dict[str, Any] = {
     "causal_lm": AutoModelForCausalLM,
     "classification": AutoModelForSequenceClassification,
@@ -57,10 +59,31 @@ def finished(model: Any, options: HuggingFaceOptions, seed: int) -> torch.nn.Mod
         from rolemesh_training.lora import adapt
 
         adapt(model, options.lora, options.task, seed)
+    if not options.drops:
+        without_dropout(model)
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     found: torch.nn.Module = model.train()
     return found
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """Set every probability of dropout to 0: of modules, in modules' attributes, and in their configs.
+
+    In evaluation mode gradient checkpointing would be off as well, so the model stays in training mode.
+    """
+    found = 0.0
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            found, module.p = max(found, module.p), 0.0
+    for holder in (*model.modules(), *configs.values()):
+        for name, value in list(vars(holder).items()):
+            if "drop" in name and isinstance(value, float):
+                found = max(found, value)
+                setattr(holder, name, 0.0)
+    if found:
+        _LOG.warning("dropout of up to %s is off: the loss compares with what had none (options.dropout: true)", found)
 
 
 def _kind(options: HuggingFaceOptions) -> dict[str, Any]:

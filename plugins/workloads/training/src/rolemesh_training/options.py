@@ -23,6 +23,7 @@ __all__ = [
     "TrainerOptions",
     "ValueOptions",
     "folder_of",
+    "loss_kind",
 ]
 
 _LOSSES = "rolemesh_training.losses:"
@@ -37,7 +38,12 @@ class CausalLMOptions(BaseModel, extra="forbid"):
 
 
 class _Completions(BaseModel, extra="forbid"):
-    temperature: float = Field(1.0, gt=0, description="the temperature that the completions were sampled at")
+    temperature: float | None = Field(
+        None,
+        gt=0,
+        description="the temperature that the completions were sampled at; null: what their column `sampling` says, or "
+        "1 (of `dpo` 1)",
+    )
     pack: bool = Field(
         True,
         description="one packed row with the common prefix computed once; false: padded rows, for models whose "
@@ -53,6 +59,17 @@ class PolicyOptions(_Completions):
         None, gt=0, description="the ratio's upper bound is 1 + clip_high instead (DAPO's clip-higher); null: 1 + clip"
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL penalty against the column `ref_logprobs`")
+    importance_sampling_cap: float | None = Field(
+        None,
+        gt=0,
+        description="truncated importance sampling: the ratio is taken against the trainer's own log-probabilities "
+        "before the update (π_old), and each token's objective is multiplied by min(π_old / π_sampler, cap), 2 or 3 "
+        "say; null: the ratio is taken against the sampler's",
+    )
+    """Capped weights: Espeholt et al., "IMPALA", arXiv:1802.01561, section 4.1. π_old apart from π_sampler: Hilton et
+    al., arXiv:2110.00641, equation 2. Between an engine and a trainer: Yao et al., "Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training", 2025. In TRL `vllm_importance_sampling_mode: token_truncate` with
+    `vllm_importance_sampling_clip_max`, in verl `tis_imp_ratio_cap`."""
     ratio: Literal["token", "sequence"] = Field(
         "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"
     )
@@ -95,7 +112,10 @@ class LogprobsOptions(BaseModel, extra="forbid"):
     """How `logprobs` computes, whatever the role's loss is: a reference model need not have one of its own."""
 
     temperature: float | None = Field(
-        None, gt=0, description="the temperature that the completions were sampled at; null: the loss's, or 1"
+        None,
+        gt=0,
+        description="the temperature that the completions were sampled at; null: the loss's, or what the rows' column "
+        "`sampling` says, or 1",
     )
     pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
 
@@ -121,6 +141,15 @@ LOSS_OPTIONS: dict[str, type[BaseModel]] = {
     f"{_LOSSES}ppo": PolicyOptions,
     f"{_LOSSES}value": ValueOptions,
 }
+
+
+def loss_kind(loss: object) -> type[BaseModel]:
+    """The model of the `loss_options` of a loss of this package; of others `BaseModel`."""
+    return LOSS_OPTIONS.get(str(loss), BaseModel)
+
+
+_COMPARING = frozenset(f"{_LOSSES}{name}" for name in ("dpo", "grpo", "ppo", "value"))
+"""Losses that compare with a sampler, a reference or old values, none of which had dropout."""
 
 
 class TrainerOptions(BaseModel, extra="forbid"):
@@ -156,6 +185,11 @@ class TrainerOptions(BaseModel, extra="forbid"):
     )
     mini_batches: int = Field(1, gt=0, description="into how many parts, an update each, a rank's rows are cut")
     epochs: int = Field(1, gt=0, description="how often `train` goes through its batch")
+    dropout: bool | None = Field(
+        None,
+        description="whether the model's dropout acts in training; null: not with the losses grpo, ppo, dpo and value, "
+        "which compare with what was computed without it",
+    )
     frozen: bool = Field(
         False, description="never trained (a reference): it keeps no optimizer state and gives no snapshots"
     )
@@ -164,6 +198,17 @@ class TrainerOptions(BaseModel, extra="forbid"):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout acts in training."""
+        return self.dropout if self.dropout is not None else str(self.loss) not in _COMPARING
+
+    @property
+    def importance_sampling_cap(self) -> float | None:
+        """That of a policy loss of this package, if it has one."""
+        policy = issubclass(loss_kind(self.loss), PolicyOptions)
+        return self.loss_options.get("importance_sampling_cap") if policy else None
 
     @field_validator("betas")
     @classmethod
@@ -225,13 +270,20 @@ class HuggingFaceOptions(TrainerOptions):
             raise ValueError("a frozen role trains nothing: leave lora out, and it is the model without adapters")
         if self.lora is not None and self.init == "random":
             raise ValueError("lora adapts the weights of options.model, which init: random does not read")
+        if self.lora is not None and self.lora.dropout and not self.drops:
+            what = f"lora.dropout {self.lora.dropout} has no effect with the loss {str(self.loss).rpartition(':')[2]}"
+            raise ValueError(f"{what}, which compares with what was computed without dropout: set dropout to true")
         return self
 
     @property
-    def sampled_at(self) -> float:
-        """The temperature of the distribution that `logprobs` gives log-probabilities of."""
-        own = self.logprobs.temperature
-        return float(own if own is not None else self.loss_options.get("temperature", 1.0))
+    def sampled_at(self) -> float | None:
+        """The temperature at which `logprobs` computes, where the options state one; else the rows say it.
+
+        That of a loss which samples nothing, such as `distill`, is not meant.
+        """
+        meant = str(self.loss) not in LOSS_OPTIONS or issubclass(loss_kind(self.loss), _Completions)
+        of_loss = self.loss_options.get("temperature") if meant else None
+        return self.logprobs.temperature or of_loss
 
     @property
     def packed(self) -> bool:

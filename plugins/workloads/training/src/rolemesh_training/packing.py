@@ -110,14 +110,16 @@ def completion_logprobs(
     completions: Sequence[Any],
     device: torch.device,
     *,
-    temperature: float = 1.0,
+    temperature: float | NDArray[np.float32] = 1.0,
     packed: bool = True,
 ) -> torch.Tensor:
     """Log-probability of each completion token given its prompt and the tokens before it: float32, (tokens,), row by
-    row, differentiable. One forward pass.
+    row, differentiable. One forward pass. `temperature` is one number, or one for each row.
 
     A packed row of a model with the attention `rolemesh_training.attention.NAME` needs no mask of its length squared.
     """
+    if isinstance(temperature, np.ndarray):
+        temperature = np.repeat(temperature, [len(completion) for completion in completions])
     if not packed:
         return _padded(model, prompts, completions, device, temperature)
     layout = pack(prompts, completions)
@@ -165,7 +167,11 @@ def _inputs(model: torch.nn.Module, layout: Packed, device: torch.device) -> dic
 
 
 def _padded(
-    model: torch.nn.Module, prompts: Sequence[Any], completions: Sequence[Any], device: torch.device, temperature: float
+    model: torch.nn.Module,
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    device: torch.device,
+    temperature: float | NDArray[np.float32],
 ) -> torch.Tensor:
     rows = [np.concatenate([np.asarray(p), np.asarray(c)]) for p, c in zip(prompts, completions, strict=True)]
     width = max(len(row) for row in rows)
@@ -179,8 +185,18 @@ def _padded(
     return _pick(logits, torch.from_numpy(np.concatenate(source)), torch.from_numpy(targets), temperature)
 
 
-def _pick(logits: torch.Tensor, source: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """log softmax(logits / temperature)[source, targets] without materialising the log-probabilities."""
+def _pick(
+    logits: torch.Tensor, source: torch.Tensor, targets: torch.Tensor, temperature: float | NDArray[np.float32]
+) -> torch.Tensor:
+    """log softmax(logits / temperature)[source, targets] without materialising the log-probabilities.
+
+    `temperature` is one number, or one for each target.
+    """
+    if isinstance(temperature, np.ndarray):
+        groups = [torch.from_numpy(np.flatnonzero(temperature == each)) for each in np.unique(temperature)]
+        found = [_pick(logits, source[at], targets[at], float(temperature[at[0]])) for at in groups]
+        order = torch.cat(groups).argsort()
+        return torch.cat(found)[order.to(logits.device)]
     source, targets = source.to(logits.device), targets.to(logits.device)
     logits = logits.float()
     if temperature != 1.0:

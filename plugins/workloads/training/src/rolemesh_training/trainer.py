@@ -27,6 +27,7 @@ from rolemesh_training.group import join
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
+from rolemesh_training.sampling import OLD, REFERENCE, row_temperatures
 
 __all__ = ["Trainer"]
 
@@ -126,12 +127,37 @@ class Trainer(ABC):
         if self.options.frozen:
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
+        batch = self._with_old_logprobs(batch)
         self.model.train()
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
         for _ in range(self.options.epochs):
             for start, end in pairwise(cuts):
                 self._learn(batch[start:end] if len(cuts) > 2 else batch, batch)
         self.version += 1
+
+    def _with_old_logprobs(self, batch: Batch) -> Batch:
+        """`batch` with the log-probabilities before the update, if the loss wants them and cannot see them itself."""
+        options = self.options
+        alone = options.mini_batches == options.epochs == 1 and not options.dropout
+        if options.importance_sampling_cap is None or alone:
+            return batch
+        stated = options.loss_options.get("temperature")
+        return batch | {OLD: self._per_token(batch, self._logprobs_at(stated))}
+
+    def _logprobs_at(self, stated: float | None) -> Callable[[Batch], torch.Tensor]:
+        """The log-probability of each completion token of a batch, at the temperature `stated`, or that of its rows."""
+
+        def compute(part: Batch) -> torch.Tensor:
+            return completion_logprobs(
+                self.model,
+                part["prompt_ids"],
+                part["completion_ids"],
+                self.device,
+                temperature=row_temperatures(part, range(part.rows), stated),
+                packed=self.options.packed,
+            )
+
+        return compute
 
     def _learn(self, batch: Batch, whole: Batch) -> None:
         """One update from the rows of all ranks; `batch` is a part of the step's rows, `whole`."""
@@ -193,18 +219,12 @@ class Trainer(ABC):
 
     def logprobs(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.logprobs`."""
-
-        def compute(part: Batch) -> torch.Tensor:
-            return completion_logprobs(
-                self.model,
-                part["prompt_ids"],
-                part["completion_ids"],
-                self.device,
-                temperature=self.options.sampled_at,
-                packed=self.options.packed,
-            )
-
-        return batch | {"ref_logprobs": self._per_token(batch, compute)}
+        stated = self.options.sampled_at
+        temperature = row_temperatures(batch, range(batch.rows), stated)
+        return batch | {
+            "ref_logprobs": self._per_token(batch, self._logprobs_at(stated)),
+            REFERENCE: np.broadcast_to(np.float32(temperature), batch.rows).copy(),
+        }
 
     def values(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.values`."""
@@ -223,7 +243,7 @@ class Trainer(ABC):
     def _per_token(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> Ragged:
         """What `compute` says of each completion token."""
         found = self._forward_only(batch, compute)
-        lengths = [len(row) for row in batch["completion_ids"]]
+        lengths = [len(row) for row in batch.get("completion_ids", ())]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         return Ragged(np.concatenate([np.zeros(0, dtype=np.float32), *found]), offsets)
 

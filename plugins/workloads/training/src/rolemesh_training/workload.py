@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from rolemesh.api.batch import Batch, Shards
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
-from rolemesh.errors import OptionsError
+from rolemesh.errors import OptionsError, raise_all
+from rolemesh_training.agreement import disagreements, flow_calls
 from rolemesh_training.options import HuggingFaceOptions
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class TrainerWorkload(Workload):
     def check(cls, options: Any, world_size: int) -> None:
         """The model folder must hold what `init` needs."""
         check_folder(options)
+
+    @classmethod
+    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+        """The rows that the role trains on must be sampled, and referred to, as its loss takes them to be."""
+        raise_all([*disagreements(options, role, flow_calls(job))])
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:

@@ -7,14 +7,15 @@ tensor. So names and shapes are compared before anything is changed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rolemesh.api.batch import Shard
-from rolemesh.errors import nearest
+from rolemesh.errors import OptionsError, nearest
 
-__all__ = ["checkpoint_shapes", "complete_names", "in_pieces", "tied_embedding"]
+__all__ = ["check_same_model", "checkpoint_shapes", "complete_names", "in_pieces", "tied_embedding"]
 
 HEAD = "lm_head.weight"
 
@@ -28,6 +29,37 @@ def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
         header.pop("__metadata__", None)
         shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
     return shapes
+
+
+_OF_NO_EFFECT = re.compile(
+    r"_?name_or_path|.*dtype|.*version.*|use_cache|.*_token_id|.*drop.*|architectures|initializer.*"
+)
+"""Keys of a config.json that change nothing of what weights compute in a forward pass."""
+
+
+def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]:
+    """Whether the model of `role`, whose options are `theirs`, computes what `options.model` does with its weights.
+
+    Nothing is said of folders that cannot be read, or of a role without an option `model`.
+    """
+    other = getattr(theirs, "model", None)
+    if not isinstance(other, str) or other == options.model:
+        return []
+    try:
+        one, two = (json.loads(Path(each, "config.json").read_text("utf-8")) for each in (options.model, other))
+    except (OSError, ValueError):
+        return []
+    differ = sorted(k for k in one.keys() & two.keys() if one[k] != two[k] and not _OF_NO_EFFECT.fullmatch(k))
+    if not differ:
+        return []
+    values = ", ".join(f"{key} {one[key]!r} and {two[key]!r}" for key in differ[:4])
+    return [
+        OptionsError(
+            f"{options.model} is another model than {other} of {role}, whose weights it takes: {values}",
+            where="model",
+            remedy=f"give both roles the same folder, e.g. here {other}",
+        )
+    ]
 
 
 def tied_embedding(shapes: Mapping[str, tuple[int, ...]]) -> str | None:

@@ -19,8 +19,8 @@ from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
-from rolemesh_vllm.options import EngineOptions, VLLMOptions
-from rolemesh_vllm.rows import Completion, prompt_column
+from rolemesh_vllm.options import NUCLEUS, PENALTIES, EngineOptions, VLLMOptions
+from rolemesh_vllm.rows import Completion, Room, fitted, prompt_column
 from rolemesh_vllm.workers import RankExecutor, several_processes, without_reload_warnings
 
 __all__ = ["Engine", "as_tensor", "completion", "sampling"]
@@ -70,28 +70,35 @@ class Engine:
         self._tied = tied_embedding(self._shapes) if config.hf_text_config.tie_word_embeddings else None
 
     def encode(self, prompts: Batch, max_tokens: int) -> list[list[int]]:
-        """Token ids of each row's prompt. Raises `ValueError` for one that leaves no room for `max_tokens` more."""
+        """As `tokens`, of prompts that all leave room for `max_tokens` more, or as the option `too_long` says."""
+        found = fitted(self.tokens(prompts), self.room(max_tokens), lambda: self.options.too_long, self.opening)
+        return found.ids
+
+    def room(self, max_tokens: int) -> Room:
+        """Room for prompts before `max_tokens` tokens of a completion."""
+        return Room(self.max_model_len, max_tokens)
+
+    @property
+    def opening(self) -> int | None:
+        """The token that opens every text, if the tokenizer adds one."""
+        bos: int | None = self.tokenizer.bos_token_id
+        return bos if bos is not None and self.tokenizer.encode("")[:1] == [bos] else None
+
+    def tokens(self, prompts: Batch) -> list[list[int]]:
+        """Token ids of each row's prompt; a token that opens every text is there once, and not left out."""
         column = prompt_column(prompts)
         if column == "prompt_ids":
-            rows = [np.asarray(ids).tolist() for ids in prompts[column]]
-        elif column == "prompt":
-            rows = [self.tokenizer.encode(text) for text in prompts[column]]
-        else:
-            rows = [self.tokenizer.encode(self._render(m), add_special_tokens=False) for m in prompts[column]]
-        room = self.max_model_len - max_tokens
-        for row, ids in enumerate(rows):
-            if not 0 < len(ids) <= room:
-                raise ValueError(
-                    f"prompt {row} has {len(ids)} tokens; with max_tokens {max_tokens} and max_model_len "
-                    f"{self.max_model_len} it must have 1 to {room}: set engine.max_model_len"
-                )
-        return rows
+            return [np.asarray(ids).tolist() for ids in prompts[column]]
+        if column == "messages" and self.options.chat_template:  # which says itself what opens the text
+            return [self.tokenizer.encode(self._render(m), add_special_tokens=False) for m in prompts[column]]
+        texts = prompts[column] if column == "prompt" else [_lines(m) for m in prompts[column]]
+        opening = self.opening
+        rows = [self.tokenizer.encode(text) for text in texts]
+        # A text that was rendered with a chat template may have it already.
+        return [ids[1:] if opening is not None and ids[:2] == [opening] * 2 else ids for ids in rows]
 
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        if not self.options.chat_template:
-            return "\n".join(message["content"] for message in messages)
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return str(text)
+        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
     def complete(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
         """One completion of each of `prompts` (token ids), each with its own parameters."""
@@ -177,20 +184,27 @@ def _tensors(weights: Mapping[str, Sequence[Shard]]) -> Iterator[tuple[str, torc
         yield name, whole
 
 
-def sampling(options: VLLMOptions, seeds: Sequence[int], *, temperature: float, top_p: float) -> list[SamplingParams]:
-    """The parameters of one completion per seed."""
+def sampling(options: VLLMOptions, seeds: Sequence[int], **instead: Any) -> list[SamplingParams]:
+    """The parameters of one completion per seed: those of the options, or `instead`, such as ``temperature=0.0``."""
+    names = ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")
+    shape = {name: getattr(options, name) for name in names} | instead
+    shape["logit_bias"] = shape["logit_bias"] or None
     return [
         SamplingParams(
             n=1,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed if temperature > 0 else None,
+            seed=seed if shape["temperature"] > 0 else None,
             max_tokens=options.max_tokens,
             stop=options.stop or None,
+            stop_token_ids=options.stop_token_ids or None,
             logprobs=0,
+            **shape,
         )
         for seed in seeds
     ]
+
+
+def _lines(messages: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(message["content"] for message in messages)
 
 
 def completion(output: Any) -> Completion:

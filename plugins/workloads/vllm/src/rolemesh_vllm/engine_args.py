@@ -19,6 +19,9 @@ __all__ = [
     "TENSOR_PARALLEL",
     "check_divisible",
     "check_engine",
+    "check_length",
+    "check_logprobs",
+    "context_length",
     "default_engine_args",
     "is_cpu_build",
     "known_engine_args",
@@ -35,6 +38,9 @@ DERIVED: dict[str, str] = {
 
 _OF_ALL_MEMORY = 0.9
 """How much of a GPU's memory an engine takes that has it alone: the rest is for CUDA and what torch keeps."""
+_DEFAULT_LENGTH = 2048
+PROCESSED = "processed_logprobs"
+"""The engine's `logprobs_mode`: of the distribution that was sampled from."""
 TENSOR_PARALLEL = "tensor_parallel_size"
 SINGLE: dict[str, str] = {
     "pipeline_parallel_size": f"leave it 1; for a model that is too large for one device use {TENSOR_PARALLEL}",
@@ -75,7 +81,7 @@ def known_engine_args() -> frozenset[str]:
 
 
 def check_engine(
-    engine: Mapping[str, Any], max_tokens: int, derived: Mapping[str, str] = DERIVED, single: Mapping[str, str] = SINGLE
+    engine: Mapping[str, Any], derived: Mapping[str, str] = DERIVED, single: Mapping[str, str] = SINGLE
 ) -> list[OptionsError]:
     """What is wrong with the option `engine`: unknown, derived or unsupported arguments."""
     if not engine:
@@ -99,13 +105,55 @@ def check_engine(
         elif name in single and value != 1:
             message = f"this workload's engine cannot be spread by {name}"
             errors.append(OptionsError(message, where=where, remedy=single[name]))
-    length = engine.get("max_model_len")
-    if isinstance(length, int) and length <= max_tokens:
+    return errors
+
+
+def check_logprobs(options: Any) -> list[OptionsError]:
+    """Whether the engine's log-probabilities are those that `generate` promises: of what was sampled from."""
+    mode = options.engine.get("logprobs_mode", PROCESSED)
+    plain = options.sampling() == {"temperature": 1.0}
+    if mode == PROCESSED or (mode == "raw_logprobs" and plain):
+        return []
+    return [
+        OptionsError(
+            f"with logprobs_mode {mode} the column logprobs would not be of the distribution that is sampled from",
+            where="engine.logprobs_mode",
+            remedy=f"leave it out, which is {PROCESSED}",
+        )
+    ]
+
+
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+
+
+def context_length(model: Path) -> int | None:
+    """Tokens that the model in the folder has positions for; None if its config does not say it plainly."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config = config.get("text_config", config)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        return None
+    return min((config[name] for name in _LENGTHS if isinstance(config.get(name), int)), default=None)
+
+
+def check_length(model: Path, engine: Mapping[str, Any], max_tokens: int) -> list[OptionsError]:
+    """Whether a prompt has room before a completion, and the context's length is one that the model has."""
+    known, given = context_length(model), engine.get("max_model_len")
+    where = "engine.max_model_len"
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        return [OptionsError(f"max_model_len is {given!r}", where=where, remedy="give a whole number of tokens")]
+    errors = []
+    if given is not None and known is not None and given > known:
+        what = f"max_model_len {given} is more than the {known} positions that the model in {model} has"
+        errors.append(OptionsError(what, where=where, remedy=f"set it to {known} or less"))
+    length = given or (default_length(known) if is_cpu_build() else known)
+    if length is not None and length <= max_tokens:
+        more = f"raise it to the longest prompt plus max_tokens{f', {known} at most' if known else ''}, or "
         errors.append(
             OptionsError(
                 f"max_model_len {length} leaves no room for a prompt before max_tokens {max_tokens}",
-                where="engine.max_model_len",
-                remedy="raise it to the longest prompt plus max_tokens",
+                where=where,
+                remedy=f"{more if known is None or known > max_tokens else ''}lower max_tokens",
             )
         )
     return errors
@@ -126,6 +174,11 @@ def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError
     return [OptionsError(message, where=where, remedy=f"take one of {fits}")]
 
 
+def default_length(known: int | None) -> int:
+    """The context's length on CPUs, of a model that has positions for so many tokens."""
+    return min(_DEFAULT_LENGTH, known or _DEFAULT_LENGTH)
+
+
 def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False) -> dict[str, Any]:
     """What the workload passes unless `engine` says otherwise.
 
@@ -135,14 +188,13 @@ def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bo
     On CPUs chunked prefill together with a seed per request kills the engine (vllm 0.32), so it is off. Blocks of 32
     are the smallest that the CPU's attention takes: the smaller, the more of a common prefix is cached.
     """
-    args: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "enable_prefix_caching": True}
+    args: dict[str, Any] = {"logprobs_mode": PROCESSED, "enable_prefix_caching": True}
     if cpu:
-        longest = json.loads((model / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 2048)
         args |= {
             "block_size": 32,
             "enforce_eager": True,
             "enable_chunked_prefill": False,
-            "max_model_len": min(2048, longest),
+            "max_model_len": default_length(context_length(model)),
             "max_num_seqs": 64,
             "kv_cache_memory_bytes": 256 << 20,
         }

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-__all__ = ["EngineOptions", "PrefillOptions", "VLLMOptions"]
+__all__ = ["NUCLEUS", "PENALTIES", "EngineOptions", "PrefillOptions", "VLLMOptions"]
+
+
+NUCLEUS = ("top_p", "top_k", "min_p")
+"""Options that leave unlikely tokens out."""
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+"""Options that change logits."""
 
 
 class EngineOptions(BaseModel, extra="forbid"):
@@ -16,6 +22,12 @@ class EngineOptions(BaseModel, extra="forbid"):
     model: str = Field(description="folder of a Hugging Face causal language model, relative to the job file")
     chat_template: bool = Field(
         True, description="true: render `messages` with the model's chat template; false: their contents, line by line"
+    )
+    too_long: Literal["drop", "truncate", "fail"] = Field(
+        "drop",
+        description="what becomes of a prompt that leaves no room for max_tokens: drop: it has no completions, which "
+        "is counted and said once; truncate: its last tokens are kept, and a first token that opens every text; fail: "
+        "the job ends. An empty prompt is dropped, or fails",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = Field(
         None, description="the engine's number format; by default float32 on CPUs and auto (the model's) on GPUs"
@@ -42,8 +54,38 @@ class VLLMOptions(EngineOptions):
     max_tokens: int = Field(256, gt=0, description="longest completion, in tokens")
     temperature: float = Field(1.0, ge=0, description="sampling temperature of `generate`; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="probability mass of the nucleus that `generate` samples from")
+    top_k: int = Field(0, ge=-1, description="`generate` samples from so many likeliest tokens; 0 or -1: from all")
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="`generate` leaves out tokens less likely than this share of the likeliest one's"
+    )
+    repetition_penalty: float = Field(1.0, gt=0, description="vLLM's penalty for tokens of prompt and completion")
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="vLLM's penalty for tokens of the completion")
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="as presence_penalty, for each time it occurs")
+    logit_bias: dict[int, float] = Field(default_factory=dict, description="added to the logits of these token ids")
+    min_tokens: int = Field(0, ge=0, description="so many tokens come before a completion may end")
     stop: list[str] = Field(default_factory=list, description="strings that end a completion; they are not in `text`")
+    stop_token_ids: list[int] = Field(default_factory=list, description="token ids that end a completion")
     seed: int | None = Field(None, ge=0, description="base of the seeds of all samples instead of the job's seed")
+
+    @model_validator(mode="after")
+    def _may_end_in_time(self) -> Self:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}")
+        return self
+
+    def sampling(self, *, greedy: bool = False) -> dict[str, Any]:
+        """What shapes the distribution of a completion: the temperature, and of the rest what is not its default.
+
+        `greedy`: of `evaluate`, which takes the likeliest token.
+        """
+        found: dict[str, Any] = {"temperature": 0.0 if greedy else self.temperature}
+        for name in (*(() if greedy else NUCLEUS), *PENALTIES, "min_tokens"):
+            value, off = getattr(self, name), type(self).model_fields[name].get_default(call_default_factory=True)
+            if value != off and (name, value) != ("top_k", -1):
+                found[name] = value
+        if processors := self.engine.get("logits_processors"):
+            found["logits_processors"] = [str(each) for each in processors]
+        return found
 
 
 class PrefillOptions(EngineOptions):

@@ -14,12 +14,13 @@ import numpy as np
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import operator
-from rolemesh.errors import OptionsError
+from rolemesh.errors import OptionsError, raise_all
+from rolemesh_vllm.checkpoint import check_same_model
 from rolemesh_vllm.engine_args import DERIVED, SINGLE, TENSOR_PARALLEL, is_cpu_build
 from rolemesh_vllm.leases import claim
-from rolemesh_vllm.options import PrefillOptions
+from rolemesh_vllm.options import PrefillOptions, VLLMOptions
 from rolemesh_vllm.rows import TICKETS, Completion, carried
-from rolemesh_vllm.workload import EngineWorkload, VLLMWorkload
+from rolemesh_vllm.workload import EngineWorkload, VLLMWorkload, sources
 
 if TYPE_CHECKING:
     from rolemesh_vllm.pd_engine import DecodeEngine, PrefillEngine
@@ -80,7 +81,7 @@ class VLLMPrefill(_Half):
         engine's memory did not suffice for it): what `generate` and `evaluate` of `vllm-decode` take.
         """
         start = time.perf_counter()
-        ids = self.engine.encode(prompts, 1) if prompts.rows else []
+        prompts, ids, _ = self._prompts(prompts, 1)
         tickets = self.engine.prefill(ids, self.version)
         kept = [ticket is not None for ticket in tickets]
         self.ctx.count(
@@ -106,6 +107,14 @@ class VLLMDecode(_Half, VLLMWorkload):
 
         return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
 
+    @classmethod
+    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+        """As `vllm`; and the ranks that make the caches have the same model and render prompts alike."""
+        super().check_flow(options, role, job)
+        found = sources(job, role, "generate", "evaluate").items()
+        halves = {half: used.options for half, used in found if issubclass(used.cls, VLLMPrefill)}
+        raise_all([error for half, theirs in halves.items() for error in check_halves(options, half, theirs)])
+
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
         """As `vllm`; the column `kv_transfer`, if there is one, says where the prompts' caches are."""
         tickets = prompts[TICKETS] if TICKETS in prompts else [None] * len(ids)
@@ -115,6 +124,17 @@ class VLLMDecode(_Half, VLLMWorkload):
         after = self.engine.counters()
         self.ctx.count(kv_computed_here=transfers.count(None), **{name: after[name] - before[name] for name in after})
         return completions
+
+
+def check_halves(options: VLLMOptions, role: str, prefill: PrefillOptions) -> list[OptionsError]:
+    """What differs between a decode role and the `role` that makes its caches, where it must not."""
+    errors = check_same_model(options, role, prefill)
+    for name in ("chat_template", "dtype"):
+        one, other = getattr(options, name), getattr(prefill, name)
+        if one != other:
+            what = f"{name} is {one}, and {other} in {role}, which makes the caches that this role fetches"
+            errors.append(OptionsError(what, where=name, remedy=f"set both to the same, e.g. here {other}"))
+    return errors
 
 
 def _own_address() -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch, Ragged
+from rolemesh.errors import RolemeshError
 
-__all__ = ["PROMPT_COLUMNS", "TICKETS", "Completion", "carried", "join", "prompt_column", "repeat", "row_index"]
+__all__ = ["PROMPT_COLUMNS", "TICKETS", "Completion", "Fitted", "Room", "carried", "fitted", "join", "pick"]
+__all__ += ["prompt_column", "repeat", "row_index"]
 
 PROMPT_COLUMNS = ("prompt_ids", "messages", "prompt")
 
@@ -25,6 +27,73 @@ class Completion(NamedTuple):
     logprobs: Sequence[float]
     text: str
     finish_reason: str
+
+
+class Room(NamedTuple):
+    """Tokens that a prompt may have: those of the engine's context but those of a completion."""
+
+    max_model_len: int
+    max_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.max_model_len - self.max_tokens
+
+    def __str__(self) -> str:
+        return f"with max_model_len {self.max_model_len} and max_tokens {self.max_tokens} it may have {self.tokens}"
+
+
+class Fitted(NamedTuple):
+    """Prompts that leave room for a completion; those that are left out have no tokens."""
+
+    ids: list[list[int]]
+    dropped: list[int]
+    """Rows that are left out."""
+    truncated: list[int]
+    """Rows that have lost tokens."""
+
+
+def fitted(
+    rows: list[list[int]],
+    room: Room,
+    too_long: Callable[[], str],
+    opening: int | None = None,
+    name: Callable[[int], str] = "prompt {}".format,
+) -> Fitted:
+    """`rows` (token ids) with what `too_long` says of those that do not leave room: drop, truncate or fail.
+
+    `truncate` keeps the last tokens, and a first one that is `opening`. An empty prompt cannot be cut: it is dropped.
+    Raises `RolemeshError` with the `name` of the first row if the answer is fail.
+    """
+    found = Fitted(list(rows), [], [])
+    for row, ids in enumerate(rows):
+        if 0 < len(ids) <= room.tokens:
+            continue
+        how = too_long()
+        if how == "fail":
+            raise RolemeshError(
+                f"{name(row)} has {len(ids)} tokens; {room}",
+                remedy="raise engine.max_model_len, or set too_long to drop or truncate"
+                if ids
+                else "leave empty prompts out, or set too_long to drop",
+            )
+        if how == "truncate" and ids and room.tokens > 0:
+            head = ids[:1] if ids[0] == opening and room.tokens > 1 else []
+            found.ids[row] = head + ids[len(ids) - room.tokens + len(head) :]
+            found.truncated.append(row)
+        else:
+            found.ids[row] = []
+            found.dropped.append(row)
+    return found
+
+
+def pick(column: Any, rows: Sequence[int]) -> Any:
+    """The `rows` of a column."""
+    if isinstance(column, Ragged):
+        return Ragged.from_rows([column[row] for row in rows], dtype=column.values.dtype)
+    if isinstance(column, (list, tuple)):
+        return [column[row] for row in rows]
+    return column[list(rows)]
 
 
 def prompt_column(prompts: Batch) -> str:
@@ -71,8 +140,9 @@ def join(
     *,
     samples: int,
     version: int,
+    sampling: Mapping[str, Any],
 ) -> Batch:
-    """Prompts × samples rows, prompt-major: the carried columns and what was generated."""
+    """Prompts × samples rows, prompt-major: the carried columns, what was generated, and by which `sampling`."""
     repeated = {name: repeat(column, samples) for name, column in columns.items()}
     return Batch(
         repeated
@@ -84,6 +154,7 @@ def join(
             "group": np.repeat(index, samples),
             "weight_version": np.full(len(completions), version, dtype=np.int64),
             "finish_reason": [c.finish_reason for c in completions],
+            "sampling": [dict(sampling) for _ in completions],
         },
         rows=len(completions),
     )

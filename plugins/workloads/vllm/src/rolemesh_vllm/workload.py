@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
-from rolemesh.errors import OptionsError, raise_all
-from rolemesh_vllm.checkpoint import in_pieces
+from rolemesh.errors import OptionsError, RolemeshError, raise_all
+from rolemesh_vllm.checkpoint import check_same_model, in_pieces
 from rolemesh_vllm.engine_args import (
     DERIVED,
     SINGLE,
     TENSOR_PARALLEL,
     check_divisible,
     check_engine,
+    check_length,
+    check_logprobs,
     is_cpu_build,
     known_engine_args,
 )
 from rolemesh_vllm.options import EngineOptions, VLLMOptions
-from rolemesh_vllm.rows import Completion, carried, join, row_index
+from rolemesh_vllm.rows import TICKETS, Completion, carried, fitted, join, pick, row_index
 
 if TYPE_CHECKING:
     from rolemesh_vllm.engine import Engine
@@ -43,6 +46,14 @@ _CPU_ENV = {
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow every other rank on the node
     "GOMP_SPINCOUNT": "0",
 }
+
+
+def sources(job: Any, role: str, *operators: str) -> dict[str, Any]:
+    """The roles whose values `role` takes in these operators, with their class `cls` and `options`; of a job as
+    `check_flow` is given it."""
+    mine = {op.id for op in job.graph.ops if op.role == role and op.operator in operators}
+    givers = [job.graph.ops[edge.src].role for edge in job.graph.edges if edge.dst in mine]
+    return {giver: job.selection.roles[giver] for giver in givers}
 
 
 class EngineWorkload(Workload):
@@ -77,7 +88,7 @@ class EngineWorkload(Workload):
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """The model's folder exists and every engine argument is one of the installed vllm's."""
+        """The model's folder exists, completions have room, and every engine argument is the installed vllm's."""
         errors: list[OptionsError] = []
         if not Path(options.model, "config.json").is_file():
             missing = "has no config.json" if Path(options.model).is_dir() else "does not exist"
@@ -90,12 +101,20 @@ class EngineWorkload(Workload):
             )
         else:
             errors += check_divisible(Path(options.model), options.engine)
+            errors += check_length(Path(options.model), options.engine, cls.longest_completion(options))
         known_engine_args()
-        raise_all([*errors, *check_engine(options.engine, cls.longest_completion(options), cls.derived, cls.single)])
+        raise_all([*errors, *check_engine(options.engine, cls.derived, cls.single)])
+
+    @classmethod
+    def check_flow(cls, options: Any, role: str, job: Any) -> None:
+        """The weights that the role takes are of the model that it has."""
+        givers = sources(job, role, "load_weights")
+        raise_all([e for giver, used in givers.items() for e in check_same_model(options, giver, used.options)])
 
     def setup(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
         self.version = 0
+        self._said: set[str] = set()
         parts = ctx.options.engine.get(TENSOR_PARALLEL, 1)
         if not is_cpu_build() and len(ctx.gpus) < parts and parts > 1:
             raise OptionsError(
@@ -132,6 +151,41 @@ class EngineWorkload(Workload):
         self.version = int(version[0]) if version else self.version + 1
         self.ctx.metric(load_s=time.perf_counter() - start)
 
+    def _prompts(self, prompts: Batch, max_tokens: int) -> tuple[Batch, list[list[int]], NDArray[np.int64]]:
+        """The prompts that leave room for `max_tokens` more, or were made to, their token ids, and a number for each.
+
+        Those that are left out are counted, as `prompts_dropped` and `prompts_truncated`, and said once.
+        """
+        ctx, index = self.ctx, row_index(prompts, self.ctx.rank)
+        if not prompts.rows:
+            return prompts, [], index
+        rows = self.engine.tokens(prompts)
+        room = self.engine.room(max_tokens)
+
+        def name(row: int) -> str:
+            return f"the prompt with index {index[row]}" if "index" in prompts else f"prompt {row} of rank {ctx.rank}"
+
+        found = fitted(rows, room, lambda: ctx.options.too_long, self.engine.opening, name)
+        for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
+            if not which:
+                continue
+            ctx.count(**{f"prompts_{what}": len(which)})
+            if what not in self._said:
+                self._said.add(what)
+                first = which[0]
+                ctx.warn(
+                    f"{name(first)} has {len(rows[first])} tokens, and is {what}: {room}; "
+                    f"further ones are counted only (prompts_{what})"
+                )
+        if found.truncated and TICKETS in prompts:  # what is kept for a prompt is of all of its tokens
+            cut = set(found.truncated)
+            prompts = prompts | {TICKETS: [None if row in cut else one for row, one in enumerate(prompts[TICKETS])]}
+        if not found.dropped:
+            return prompts, found.ids, index
+        kept = [row for row, ids in enumerate(found.ids) if ids]
+        left = Batch({name: pick(column, kept) for name, column in prompts.items()}, rows=len(kept))
+        return left, [found.ids[row] for row in kept], index[kept]
+
     def offload(self) -> None:
         """The engine sleeps, where the platform has it."""
         self.engine.sleep()
@@ -151,6 +205,16 @@ class VLLMWorkload(EngineWorkload):
 
     Options = VLLMOptions
 
+    @classmethod
+    def check(cls, options: Any, world_size: int) -> None:
+        """As any engine; and the engine's log-probabilities are those of the distribution that is sampled from."""
+        errors: list[RolemeshError] = [*check_logprobs(options)]
+        try:
+            super().check(options, world_size)
+        except RolemeshError as error:
+            errors += getattr(error, "errors", (error,))
+        raise_all(errors)
+
     @operator(prompts=Split(), returns=Split())
     def generate(self, prompts: Batch) -> Batch:
         """`samples` completions of each prompt: rows = prompts × samples, prompt-major.
@@ -159,32 +223,39 @@ class VLLMWorkload(EngineWorkload):
         ids); `index` (int64), unique per prompt in the step, makes samples independent of which rank makes them.
         Out: every other column, repeated, and `prompt_ids`, `completion_ids` (`Ragged` int32), `logprobs` (`Ragged`
         float32, of each token under the distribution it was sampled from: after temperature and top_p), `text`,
-        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length).
+        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length), `sampling`
+        (a mapping per row: the temperature, and what else shapes the distribution). A prompt that leaves no room for
+        `max_tokens` has no rows, unless `too_long` says otherwise.
         """
-        o = self.ctx.options
-        return self._complete(prompts, o.samples, o.temperature, o.top_p, "")
+        return self._complete(prompts, self.ctx.options.samples, "")
 
     @operator(prompts=Split(), returns=Split())
     def evaluate(self, prompts: Batch) -> Batch:
-        """As `generate`, but one greedy completion of each prompt."""
-        return self._complete(prompts, 1, 0.0, 1.0, "eval_")
+        """As `generate`, but one greedy completion of each prompt, without top_p, top_k and min_p."""
+        return self._complete(prompts, 1, "eval_", temperature=0.0)
 
-    def _complete(self, prompts: Batch, samples: int, temperature: float, top_p: float, prefix: str) -> Batch:
+    @classmethod
+    def sampling(cls, options: VLLMOptions, operator: str) -> dict[str, Any] | None:
+        """What shapes the distribution that an operator samples from; None if it samples nothing."""
+        if operator not in ("generate", "evaluate"):
+            return None
+        return options.sampling(greedy=operator == "evaluate")
+
+    def _complete(self, prompts: Batch, samples: int, prefix: str, **instead: Any) -> Batch:
         from rolemesh_vllm.engine import sampling
 
-        ctx = self.ctx
-        index = row_index(prompts, ctx.rank)
-        ids = self.engine.encode(prompts, ctx.options.max_tokens) if prompts.rows else []
-        base = ctx.seed if ctx.options.seed is None else ctx.options.seed
+        ctx, o = self.ctx, self.ctx.options
+        prompts, ids, index = self._prompts(prompts, o.max_tokens)
+        base = ctx.seed if o.seed is None else o.seed
         seeds = [stable_seed(base, ctx.step, int(i), sample) for i in index for sample in range(samples)]
-        params = sampling(ctx.options, seeds, temperature=temperature, top_p=top_p)
-        completions = self.run(prompts, ids, params, samples)
+        completions = self.run(prompts, ids, sampling(o, seeds, **instead), samples)
         ctx.count(
             generated_tokens=sum(len(c.ids) for c in completions), prompt_tokens=samples * sum(len(row) for row in ids)
         )
         if completions:
             ctx.metric(**{f"{prefix}completion_length": float(np.mean([len(c.ids) for c in completions]))})
-        return join(carried(prompts), ids, index, completions, samples=samples, version=self.version)
+        said = o.sampling(greedy=bool(instead))
+        return join(carried(prompts), ids, index, completions, samples=samples, version=self.version, sampling=said)
 
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
         """`samples` completions of each of `ids`, with `params` prompt by prompt; `prompts` are the operator's rows."""

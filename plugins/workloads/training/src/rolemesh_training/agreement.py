@@ -1,0 +1,159 @@
+"""What a trainer and the roles before it must agree on, looked at before the job starts. Imports no torch.
+
+Rows carry how they were sampled, so most of it is taken from there while the job runs. Here is what can be said
+earlier, and what rows do not say: whether token ids mean the same text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolemesh.errors import OptionsError
+from rolemesh_training.options import DPOOptions, HuggingFaceOptions, PolicyOptions, loss_kind
+from rolemesh_training.sampling import faults
+
+__all__ = ["disagreements"]
+
+
+class FlowCall(NamedTuple):
+    """A call of the flow: an operator of `role`, whose `workload` has `options`.
+
+    `inputs` are the calls whose values it takes, as their places in the flow.
+    """
+
+    role: str
+    operator: str
+    workload: type[Any]
+    options: Any
+    inputs: Sequence[int]
+
+
+def flow_calls(job: Any) -> list[FlowCall]:
+    """The calls of a job, as `Workload.check_flow` is given it."""
+    uses = job.selection.roles
+    return [
+        FlowCall(
+            op.role,
+            op.operator,
+            uses[op.role].cls,
+            uses[op.role].options,
+            [edge.src for edge in job.graph.edges if edge.dst == op.id],
+        )
+        for op in job.graph.ops
+    ]
+
+
+def disagreements(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
+    """Each setting of a trainer of `role` that does not fit those of the roles whose rows it takes."""
+    told: set[str] = set()
+    for call in calls:
+        if call.role != role or not isinstance(options, HuggingFaceOptions):
+            continue
+        before = _before(call, calls)
+        samplers = [(each, said) for each in before if (said := _sampling(each)) is not None]
+        found = [*_tokenizers(options, samplers)]
+        if call.operator == "train":
+            found += _distributions(options, samplers)
+            found += _references(options, before, [said for _, said in samplers])
+        for error in found:
+            if error.what not in told:
+                told.add(error.what)
+                yield error
+
+
+def _before(call: FlowCall, calls: Sequence[FlowCall]) -> list[FlowCall]:
+    """The calls whose values reach `call`, back to those that sample: what was before them are prompts."""
+    found: dict[int, FlowCall] = {}
+    ahead = [*call.inputs]
+    while ahead:
+        place = ahead.pop()
+        if place in found:
+            continue
+        found[place] = calls[place]
+        if _sampling(calls[place]) is None:
+            ahead += calls[place].inputs
+    return [found[place] for place in sorted(found)]
+
+
+def _sampling(call: FlowCall) -> Mapping[str, Any] | None:
+    """How the operator samples, if its workload says it does: see `rolemesh_training.contract.Sampler`."""
+    if not isinstance(inspect.getattr_static(call.workload, "sampling", None), (classmethod, staticmethod)):
+        return None
+    found: Mapping[str, Any] | None = call.workload.sampling(call.options, call.operator)
+    return found
+
+
+def _distributions(
+    options: HuggingFaceOptions, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
+) -> Iterator[OptionsError]:
+    """Samples that a policy loss cannot correct."""
+    if not issubclass(loss_kind(options.loss), PolicyOptions):
+        return
+    stated, cap = options.loss_options.get("temperature"), options.importance_sampling_cap
+    for call, said in samplers:
+        for name, what, remedy in faults(said, stated, reweighted=cap is not None):
+            where = "loss_options.temperature" if name == "temperature" and said.get(name) else "loss_options"
+            yield OptionsError(f"of {call.role}.{call.operator}, {what}", where=where, remedy=remedy)
+
+
+def _references(
+    options: HuggingFaceOptions, before: Sequence[FlowCall], sampled: Sequence[Mapping[str, Any]]
+) -> Iterator[OptionsError]:
+    """Log-probabilities of a reference at another temperature than the loss's."""
+    kind = loss_kind(options.loss)
+    if not issubclass(kind, (PolicyOptions, DPOOptions)):
+        return
+    follows = issubclass(kind, PolicyOptions)  # where it states nothing, it takes the temperature of the rows
+    known = {float(said["temperature"]) for said in sampled if said.get("temperature")}
+    own = options.loss_options.get("temperature")
+    for call in before:
+        if call.operator != "logprobs" or not isinstance(call.options, HuggingFaceOptions):
+            continue
+        theirs = call.options.sampled_at
+        if follows and own is None and theirs is None:
+            continue  # both take the temperature of the same rows
+        wanted = known if follows and own is None and known else {own or 1.0}
+        says = {theirs} if theirs is not None else known or {1.0}
+        if says != wanted:
+            one, other = (" and ".join(str(each) for each in sorted(values)) for values in (says, wanted))
+            yield OptionsError(
+                f"the reference {call.role} computes log-probabilities at temperature {one}, the loss at {other}",
+                where="loss_options.temperature",
+                remedy=f"set roles.{call.role}.options.logprobs.temperature to {other}",
+            )
+
+
+def _tokenizers(
+    options: HuggingFaceOptions, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
+) -> Iterator[OptionsError]:
+    """Samplers whose token ids are other tokens than those of the trainer's model."""
+    for call, _ in samplers:
+        theirs = getattr(call.options, "model", None)
+        if not isinstance(theirs, str) or theirs == options.model:
+            continue
+        one, other = _vocabulary(Path(options.model)), _vocabulary(Path(theirs))
+        if one and other and one != other:
+            differ = sum(1 for token in one.keys() | other.keys() if one.get(token) != other.get(token))
+            yield OptionsError(
+                f"{options.model} has another tokenizer than {theirs} of {call.role}: {differ} tokens have other ids",
+                where="model",
+                remedy="give both roles models with the same tokenizer",
+            )
+
+
+@cache
+def _vocabulary(folder: Path) -> Mapping[str, int]:
+    """Each token of the folder's ``tokenizer.json`` with its id; empty if there is none that can be read."""
+    try:
+        found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        words = found["model"].get("vocab", {})
+        if not isinstance(words, dict):  # unigram: pairs of a token and its score
+            words = {word: place for place, (word, _) in enumerate(words)}
+        return {**words, **{token["content"]: token["id"] for token in found.get("added_tokens", ())}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
