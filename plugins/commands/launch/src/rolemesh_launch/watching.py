@@ -18,6 +18,7 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.runs.run import EVENTS_FILE
+from rolemesh_durable.cli.interleaving import Interleaving
 from rolemesh_durable.cli.logs import Tail, log_files
 from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.living import LivingRun
@@ -61,6 +62,7 @@ class _Console(threading.Thread):
         self._run, self._printing, self._over = run, printing, threading.Event()
         self._tails: dict[int, Tail] = {}
         self._events: Tail | None = None
+        self._shown = Interleaving()
 
     def run(self) -> None:
         while not self._over.wait(POLL_S):
@@ -80,8 +82,10 @@ class _Console(threading.Thread):
                 continue
             if rank not in self._tails:
                 self._tails[rank] = Tail(path)
-            for line in self._tails[rank].lines(rest=rest):
-                print(prefix + line)
+            for piece in self._tails[rank].pieces(rest=rest):
+                print(self._shown.add(who, prefix, piece), end="")
+        if rest:
+            print(self._shown.close(), end="")
         with suppress(OSError):
             sys.stdout.flush()
         with suppress(FileNotFoundError):
@@ -89,6 +93,7 @@ class _Console(threading.Thread):
             for line in self._events.lines():
                 event = msgspec.json.decode(line, type=Event)
                 if event.kind in TOLD and (text := sentence(event)):
+                    print(self._shown.close(), end="", flush=True)
                     say(text)
 
 

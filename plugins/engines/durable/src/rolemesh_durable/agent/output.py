@@ -23,8 +23,9 @@ def write_to(log: str | os.PathLike[str]) -> None:
 
 
 def _stream(fd: int, like: TextIO) -> TextIO:
-    raw = io.BufferedWriter(_Lossy(fd))
-    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, line_buffering=True)
+    # Unbuffered, as with ``python -u``: a prompt, or a bar that grows, has no newline.
+    raw: Any = _Lossy(fd)
+    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
 
 
 class _Lossy(io.RawIOBase):

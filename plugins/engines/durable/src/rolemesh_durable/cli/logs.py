@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import LOGS_DIR, runs_folder
+from rolemesh_durable.cli.interleaving import Interleaving, Piece
 from rolemesh_durable.control.living import LivingRun, find_run
 
 __all__ = ["Tail", "command", "log_files"]
@@ -22,6 +24,8 @@ POLL_S = 0.1
 BLOCK = 1 << 16
 LONGEST = 1 << 20
 ALIVE_EVERY_S = 1.0
+PATIENCE_S = 0.2
+"""How long the end of a line may take, in seconds, before its beginning is shown."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
 
 
@@ -84,6 +88,8 @@ class Tail:
     def __init__(self, path: Path, last: int | None = None) -> None:
         self._file = open_regular(path)
         self._rest = b""
+        self._since = 0.0
+        """When `_rest` was found."""
         if last is not None:
             self._skip(last)
 
@@ -101,6 +107,33 @@ class Tail:
         if rest and self._rest:
             yield _text(self._rest)
             self._rest = b""
+
+    def pieces(self, *, rest: bool = False) -> Iterator[Piece]:
+        """The new text: complete lines, and after `PATIENCE_S` the beginning of one that is not, as it grows.
+
+        With `rest` what stands behind the last newline counts as a line.
+        """
+        now = time.monotonic()
+        while data := self._file.read(BLOCK):
+            *whole, left = (self._rest + data).split(b"\n")
+            for line in whole:
+                yield Piece(_text(line), True)
+            self._since = self._since if self._rest and not whole else now
+            self._rest = left
+            if len(left) > LONGEST:
+                yield Piece(self._partial(), False)
+        if self._rest and rest:
+            yield Piece(_text(self._rest), True)
+            self._rest = b""
+        elif self._rest and now >= self._since + PATIENCE_S and (text := self._partial()):
+            yield Piece(text, False)
+
+    def _partial(self) -> str:
+        """Take what is there of a line, without the first bytes of a character whose last ones are to come."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = decoder.decode(self._rest)
+        self._rest = decoder.getstate()[0]
+        return text
 
     def close(self) -> None:
         """Close the file."""
@@ -137,6 +170,7 @@ class _Printer:
         self._last = last
         self._tails: dict[str, Tail] = {}
         self._console = Console(highlight=False)
+        self._shown = Interleaving()
 
     def expect(self) -> None:
         """Raise `RolemeshError` if the job has no such role or rank, whose log could still come."""
@@ -170,11 +204,14 @@ class _Printer:
         names = list(self._tails)
         width = max(map(len, names), default=0)
         for i, (name, tail) in enumerate(self._tails.items()):
-            for line in tail.lines(rest=rest):
+            with self._console.capture() as prefix:
                 if len(names) > 1:
                     self._console.print(Text(f"{name:<{width}} │ ", style=COLOURS[i % len(COLOURS)]), end="")
-                # The line itself is the rank's, colours and all.
-                self._console.file.write(line + "\n")
+            for piece in tail.pieces(rest=rest):
+                # The text itself is the rank's, colours and all.
+                self._console.file.write(self._shown.add(name, prefix.get(), piece))
+        if rest:
+            self._console.file.write(self._shown.close())
         self._console.file.flush()
 
 
