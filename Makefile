@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak lint bench docs dist clean
+.PHONY: help install demo interpreters test soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
@@ -13,16 +13,19 @@ BUDGET ?=
 PROCESSES ?= 4
 export OMP_NUM_THREADS ?= 1
 export PYTHON
+# The command that a remedy repeats.
+export ROLEMESH_COMMAND := make $(or $(MAKECMDGOALS),install)
 # A test run starts Python some thousand times: it must not compile our modules each time, whatever the shell asks for.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: ## make .venv with everything pinned; does nothing when nothing changed
-	@requirements/install.sh
+	@requirements/install.sh everything
 
-demo: install ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some minutes on two cores
+demo: ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some minutes on two cores
+	@requirements/install.sh demo
 	$(PY) examples/grpo/prepare.py
 	.venv/bin/rolemesh run examples/grpo/job.yaml
 
@@ -43,6 +46,9 @@ soak: install ## what `make test` leaves out: more seeds, sizes and engines, and
 	$(PYTEST) -m soak $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
+
+interpreters: ## the quick tests and a step of GRPO with every Python from 3.11 on that is here, in environments of their own
+	@requirements/interpreters.sh
 
 lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, and how large they may be
 	.venv/bin/ruff check .

