@@ -119,6 +119,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-rehearsal",
         "rolemesh-lock",
         "rolemesh-new",
+        "rolemesh-schema",
     )
     return make_environment(folder, dist.wheels(*names), base=kernel_installed)
 

@@ -14,7 +14,6 @@ OWN = {
     "validate": "Check a job file, its plugins and its flow, without Ray.",
     "plan": "Show what would run where, without starting anything.",
     "plugins": "List installed plugins, or show one.",
-    "schema": "Print the JSON Schema of job files, with the options of all installed plugins.",
 }
 """The kernel's own, with a line about each."""
 

@@ -14,9 +14,9 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
-        "run", "validate", "plan", "plugins", "schema",
+        "run", "validate", "plan", "plugins",
         "attach", "check", "checkpoint", "drain", "events", "launch", "logs", "new",
-        "scale", "status", "stop", "submit",
+        "scale", "schema", "status", "stop", "submit",
     ]  # fmt: skip
 
 
@@ -51,6 +51,6 @@ def test_an_error_is_printed_without_a_traceback_and_has_its_exit_code(
     def command() -> None:
         raise raised
 
-    monkeypatch.setattr("rolemesh.cli.schema.command", command)
-    assert cli.main(["schema"]) == code
+    monkeypatch.setattr("rolemesh.cli.validate.command", command)
+    assert cli.main(["validate"]) == code
     assert capsys.readouterr().err == printed
