@@ -35,7 +35,7 @@ class Advantages(Workload):
         for row in range(batch.rows):
             kl = np.asarray(batch["logprobs"][row]) - np.asarray(batch["ref_logprobs"][row])
             rewards = -options.kl_coef * kl.astype(np.float64)
-            rewards[-1] += batch["reward"][row]
+            rewards[-1:] += batch["reward"][row]  # an empty completion has no token that could have it
             found = gae(rewards, batch["values"][row], gamma=options.gamma, lam=options.lam)
             advantages.append(found[0])
             returns.append(found[1])

@@ -37,6 +37,15 @@ def test_ranks_with_uneven_rows_take_the_step_of_one_rank(group, tiny_model, tex
     assert sum(r["counts"]["trained_tokens"] for r in together) == alone[0]["counts"]["trained_tokens"]
 
 
+def test_a_rank_whose_rows_are_all_too_long_goes_along_with_the_others(group, tiny_model, texts):
+    batches = [texts(seed) for seed in range(3)]
+    given = options(tiny_model, max_length=8)
+    alone = group(trainer_group.train, 1, given, batches, [5])
+    together = group(trainer_group.train, 2, given, batches, [1, 4])
+    assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
+    assert [result["counts"].get("rows_dropped", 0) for result in (*alone, *together)] == [3, 3, 0]
+
+
 def test_micro_batches_accumulate_to_the_step_of_the_whole_batch(group, tiny_model, texts):
     batches = [texts(seed) for seed in range(3)]
     whole = group(trainer_group.train, 1, options(tiny_model), batches, [5])

@@ -147,6 +147,12 @@ def test_weights_go_to_a_model_that_computes_the_same_with_them(checked, another
     assert re.search(r"roles.rollout.options.model.* of trainer, whose weights it takes: rms_norm_eps .* 0.1", found)
 
 
+def test_layers_that_are_adapted_must_be_in_the_rollouts_checkpoint(checked):
+    assert checked(grpo, {}, {"lora": {"targets": ["q_proj", "mlp.down_proj"]}}, {}) == ""
+    found = checked(grpo, {}, {"lora": {"targets": ["q_proj", "lm_head"]}}, {})
+    assert re.search(r"trainer adapts lm_head, .* tied head[\s\S]*roles.trainer.options.lora.targets", found)
+
+
 def test_a_samplers_rows_are_followed_through_any_number_of_roles_and_older_steps(checked):
     @rolemesh.flow
     def late(job):

@@ -13,7 +13,7 @@ from rolemesh_training.options import folder_of
 
 __all__ = ["DDPOptions", "StageOptions"]
 
-_OF_HUGGING_FACE = ("init", "task", "lora", "gradient_checkpointing", "attention")
+_OF_HUGGING_FACE = ("init", "task", "lora", "gradient_checkpointing", "attention", "max_length", "too_long")
 _REFERENCE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
 
 

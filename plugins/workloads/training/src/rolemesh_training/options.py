@@ -253,6 +253,18 @@ class HuggingFaceOptions(TrainerOptions):
         "causal_lm",
         description="the model's head: next tokens; one label for a row; or a value for each token (a critic)",
     )
+    max_length: int | None = Field(
+        None,
+        gt=0,
+        description="tokens of the longest row that `train` takes, prompt and completion together; null: as many as "
+        "the model's config has positions for",
+    )
+    too_long: Literal["drop", "truncate", "fail"] = Field(
+        "drop",
+        description="what `train` makes of a longer row: drop: it is left out, which is counted and said once; "
+        "truncate: its end is cut (a pair of dpo is dropped); fail: the job ends. A row without tokens, or with an "
+        "empty prompt, is dropped, or fails",
+    )
     logprobs: LogprobsOptions = Field(
         default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"
     )

@@ -25,9 +25,10 @@ from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
+from rolemesh_training.lengths import fitted
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
-from rolemesh_training.sampling import OLD, REFERENCE, row_temperatures
+from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
 
 __all__ = ["Trainer"]
 
@@ -54,6 +55,10 @@ class Trainer(ABC):
         self.prepare()
         self.parking = Parking(self.on_device())
         self._forwards = 0
+        self._said: set[str] = set()
+        config = getattr(self.model, "config", None)
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        self._positions: int | None = getattr(config, "max_position_embeddings", None)
         self.model.register_forward_pre_hook(self._count_forward)
         seed_generators(ctx.seed_for("rank", ctx.rank))
 
@@ -127,13 +132,28 @@ class Trainer(ABC):
         if self.options.frozen:
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
-        batch = self._with_old_logprobs(batch)
+        batch = self._with_old_logprobs(self._fitting(batch))
         self.model.train()
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
         for _ in range(self.options.epochs):
             for start, end in pairwise(cuts):
                 self._learn(batch[start:end] if len(cuts) > 2 else batch, batch)
         self.version += 1
+
+    def _fitting(self, batch: Batch) -> Batch:
+        """The rows that are not too long, or were made to fit; what had to go is counted, and said once."""
+        limit = getattr(self.options, "max_length", None) or self._positions
+        found = fitted(batch, limit, getattr(self.options, "too_long", "drop"))
+        for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
+            if which:
+                self.ctx.count(**{f"rows_{what}": len(which)})
+                if what not in self._said:
+                    self._said.add(what)
+                    row, fault = next(iter(which.items()))
+                    self.ctx.warn(
+                        f"{row_name(batch, row)} {fault}, and is {what}; further ones are counted only (rows_{what})"
+                    )
+        return found.batch
 
     def _with_old_logprobs(self, batch: Batch) -> Batch:
         """`batch` with the log-probabilities before the update, if the loss wants them and cannot see them itself."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from rolemesh_vllm.checkpoint import HEAD
+from rolemesh_vllm.checkpoint import HEAD, missing_layer
 
 __all__ = ["check_adapters", "merged"]
 
@@ -27,10 +27,12 @@ def check_adapters(adapters: Mapping[str, Any], shapes: Mapping[str, tuple[int, 
         if end not in (_A, _B) or not adapters.keys() >= {base + _A, base + _B}:
             raise ValueError(f"{name!r} is no adapter with both of its halves, {_A[1:]} and {_B[1:]}")
         matrix = shapes.get(f"{base}.weight", ())
+        if not matrix:
+            raise ValueError(f"{name!r} has nothing to be merged into: {missing_layer(base)}")
         if len(matrix) != 2 or value.shape[int(end == _A)] != matrix[int(end == _A)]:
             raise ValueError(
                 f"{name!r} of shape {tuple(value.shape)} does not fit {base}.weight of the rollout model's checkpoint, "
-                f"whose shape is {matrix or 'unknown'}; trainer and rollout must be given the same model"
+                f"whose shape is {matrix}; trainer and rollout must be given the same model"
             )
 
 

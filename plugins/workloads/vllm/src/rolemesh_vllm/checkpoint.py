@@ -15,7 +15,8 @@ from typing import Any
 from rolemesh.api.batch import Shard
 from rolemesh.errors import OptionsError, nearest
 
-__all__ = ["check_same_model", "checkpoint_shapes", "complete_names", "in_pieces", "tied_embedding"]
+__all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
+__all__ += ["missing_layer", "tied_embedding"]
 
 HEAD = "lm_head.weight"
 
@@ -59,6 +60,27 @@ def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]
             where="model",
             remedy=f"give both roles the same folder, e.g. here {other}",
         )
+    ]
+
+
+def missing_layer(layer: str) -> str:
+    """What to say of a `layer` with adapters that has no matrix of its own in the rollout model's checkpoint."""
+    tied = " (a tied head is the embedding's)" if layer == HEAD.removesuffix(".weight") else ""
+    return f"the rollout model's checkpoint has no {layer}.weight{tied}, into which its adapter could be merged"
+
+
+def check_adapted_layers(options: Any, role: str, theirs: Any) -> list[OptionsError]:
+    """Whether the layers that `role`, whose options are `theirs`, adapts (`lora.targets`) are in `options.model`."""
+    targets = getattr(getattr(theirs, "lora", None), "targets", None)
+    shapes = checkpoint_shapes(Path(options.model)) if isinstance(targets, list) else {}
+    return [
+        OptionsError(
+            f"{role} adapts {target}, but {missing_layer(target)}",
+            where="model",
+            remedy=f"leave {target} out of roles.{role}.options.lora.targets",
+        )
+        for target in (targets if shapes else ())
+        if not any(f".{name}".endswith(f".{target}.weight") for name in shapes)
     ]
 
 

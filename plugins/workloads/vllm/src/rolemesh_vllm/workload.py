@@ -14,7 +14,7 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, RolemeshError, raise_all
-from rolemesh_vllm.checkpoint import check_same_model, in_pieces
+from rolemesh_vllm.checkpoint import check_adapted_layers, check_same_model, in_pieces
 from rolemesh_vllm.engine_args import (
     DERIVED,
     SINGLE,
@@ -109,7 +109,10 @@ class EngineWorkload(Workload):
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
         """The weights that the role takes are of the model that it has."""
         givers = sources(job, role, "load_weights")
-        raise_all([e for giver, used in givers.items() for e in check_same_model(options, giver, used.options)])
+        checks = (check_same_model, check_adapted_layers)
+        raise_all(
+            [e for giver, used in givers.items() for check in checks for e in check(options, giver, used.options)]
+        )
 
     def setup(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
