@@ -174,10 +174,73 @@ def test_a_ratio_of_the_sequence_is_the_same_for_each_of_its_tokens(model, rollo
     new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU).detach()
     diff = (new - torch.from_numpy(batch["logprobs"].values)).split(np.diff(batch["completion_ids"].offsets).tolist())
     expected = sum(float(d.mean().exp()) * len(d) for d in diff)
-    output = grpo(model, batch, context(ratio="sequence", clip=100.0))
+    output = grpo(model, batch, context(ratio="sequence", aggregation="token_mean", clip=100.0))
     assert float(output.metrics["ratio"][0]) == pytest.approx(expected, rel=1e-4)
     assert float(output.total) == pytest.approx(-expected, rel=1e-4)
     assert output.total.requires_grad
+
+
+def gradient(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_gspos_gradient_is_the_papers_mean_over_sequences(model, rollouts):
+    batch = rollouts(0, (1.0, -1.0, 0.5, 0.0, -0.5, 2.0))
+    lengths = np.diff(batch["completion_ids"].offsets).tolist()
+    old = torch.from_numpy(batch["logprobs"].values).split(lengths)
+    new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU, packed=False).split(lengths)
+    terms = []
+    for after, before, advantage in zip(new, old, batch["advantage"], strict=True):
+        ratio = (after - before).mean().exp()  # equation 7 of arXiv:2507.18071
+        terms.append(torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
+    expected = gradient(model, -torch.stack(terms).mean())
+    output = grpo(model, batch, context(ratio="sequence"))
+    assert output.weight == batch.rows
+    torch.testing.assert_close(gradient(model, output.total / output.weight), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(("aggregation", "length"), [("token_mean", None), ("sequence_mean", None), ("constant", 7)])
+def test_tokens_are_aggregated_as_the_option_says(model, rollouts, aggregation, length, pack):
+    batch = rollouts(0, (1.0, -1.0, 0.5, 0.0, -0.5, 2.0))
+    lengths = np.diff(batch["completion_ids"].offsets)
+    losses, _ = per_token(model, batch, 0.2)
+    rows = losses.split(lengths.tolist())
+    expected = {
+        "token_mean": losses.sum() / lengths[batch["advantage"] != 0].sum(),
+        "sequence_mean": torch.stack([row.mean() for row in rows]).mean(),
+        "constant": losses.sum() / (len(rows) * 7),
+    }[aggregation]
+    chosen = {"aggregation": aggregation, "aggregation_length": length, "pack": pack}
+    output = grpo(model, batch, context(**chosen))
+    torch.testing.assert_close(output.total / output.weight, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "constant"])
+def test_rows_without_advantage_count_in_a_mean_over_rows(model, rollouts, aggregation):
+    length = {"aggregation_length": 5} if aggregation == "constant" else {}
+    output = grpo(model, rollouts(0, (0.0,) * 6), context(aggregation=aggregation, **length))
+    assert (output.total.item(), output.weight) == (0.0, 6.0)
+
+
+def test_an_empty_completion_counts_as_a_row_and_has_no_loss(model, rollouts):
+    batch = rollouts(0, (1.0,) * 6)
+    one = lambda name, rows: Ragged.from_rows(rows, batch[name].values.dtype)  # noqa: E731
+    first = {name: one(name, [batch[name][0], batch[name][1][:0]]) for name in ("completion_ids", "logprobs")}
+    prompts = {"prompt_ids": one("prompt_ids", [batch["prompt_ids"][0], batch["prompt_ids"][1]])}
+    output = grpo(model, Batch({**prompts, **first, "advantage": np.float32([1, 1])}), context(ratio="sequence"))
+    alone = {name: one(name, [batch[name][0]]) for name in ("prompt_ids", "completion_ids", "logprobs")}
+    wanted = grpo(model, Batch({**alone, "advantage": np.float32([1])}), context(ratio="sequence"))
+    torch.testing.assert_close(output.total, wanted.total)
+    assert (output.weight, wanted.weight) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("options", [{"aggregation": "constant"}, {"aggregation_length": 5}])
+def test_a_constant_and_its_length_go_together(model, rollouts, options):
+    with pytest.raises(ValueError, match="aggregation: constant and aggregation_length go together"):
+        grpo(model, rollouts(0), context(**options))
 
 
 def test_the_ratio_may_rise_further_than_it_may_fall(model, rollouts):

@@ -146,7 +146,7 @@ def test_the_correction_is_the_capped_weight_times_the_clipped_objective(model, 
     old = flat + rng.normal(scale=0.3, size=flat.shape).astype(np.float32)
     sampler = flat + rng.normal(scale=0.9, size=flat.shape).astype(np.float32)
     batch = batch | {"old_logprobs": Ragged(old, offsets), "logprobs": Ragged(sampler, offsets)}
-    output = grpo(model, batch, context(importance_sampling_cap=1.5, ratio=ratio))
+    output = grpo(model, batch, context(importance_sampling_cap=1.5, ratio=ratio, aggregation="token_mean"))
     new = completion_logprobs(model, batch["prompt_ids"], batch["completion_ids"], CPU, temperature=0.7, packed=False)
     log_ratio = new - torch.from_numpy(old)
     if ratio == "sequence":

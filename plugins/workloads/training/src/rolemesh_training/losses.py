@@ -89,10 +89,11 @@ def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutpu
 
 
 def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """Group-relative policy optimization with a clipped ratio, a mean over completion tokens.
+    """Group-relative policy optimization with a clipped ratio.
 
-    Shao et al., "DeepSeekMath", arXiv:2402.03300, equation 3, with the token mean of Yu et al., "DAPO",
-    arXiv:2503.14476; ``ratio: sequence`` is GSPO-token of Zheng et al., arXiv:2507.18071. Columns: `prompt_ids`,
+    Shao et al., "DeepSeekMath", arXiv:2402.03300, equation 3. By default the loss is the mean over completion tokens of
+    Yu et al., "DAPO", arXiv:2503.14476; ``aggregation`` chooses another. ``ratio: sequence`` is GSPO of Zheng et al.,
+    arXiv:2507.18071: its ratios are those of GSPO-token, and its loss is a mean over rows. Columns: `prompt_ids`,
     `completion_ids` (ragged int), `logprobs` (ragged float32: the sampler's log-probability of each completion token),
     `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`. Optional `sampling` (a mapping per row): how the
     sampler was told to sample. The loss computes at that temperature, and refuses rows that it cannot correct.
@@ -107,7 +108,9 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     lengths = [len(batch["completion_ids"][i]) for i in rows]
     advantage = torch.from_numpy(np.repeat(advantages[rows], lengths)).to(ctx.device)
     output = _policy(model, batch, ctx, options, rows, advantage)
-    return output if len(live) else LossOutput(output.total * 0.0, 0.0, output.metrics)
+    if len(live):
+        return output
+    return LossOutput(output.total * 0.0, 0.0 if _over_tokens(options) else output.weight, output.metrics)
 
 
 def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
@@ -169,14 +172,24 @@ def _policy(
         objective = objective * weight
         metrics["importance_weight"] = (weight.sum(), tokens)
         metrics["importance_capped"] = ((weight >= cap).sum(), tokens)
-    total = -objective.sum()
+    losses = -objective
     if options.kl_coef:
         _same_temperature(batch, rows, temperature)
         reference = _column(batch, "ref_logprobs", rows, completions, ctx.device)
         kl = (reference - new).exp() - (reference - new) - 1
-        total = total + options.kl_coef * kl.sum()
+        losses = losses + options.kl_coef * kl
         metrics["kl"] = (kl.detach().sum(), tokens)
-    return LossOutput(total, tokens, metrics)
+    if _over_tokens(options):
+        return LossOutput(losses.sum(), tokens, metrics)
+    lengths = np.array([len(completion) for completion in completions])
+    divisors = np.full_like(lengths, options.aggregation_length) if options.aggregation_length else lengths
+    shares = np.repeat(1.0 / np.maximum(divisors, 1), lengths)
+    return LossOutput((losses * torch.from_numpy(shares).to(losses)).sum(), float(batch.rows), metrics)
+
+
+def _over_tokens(options: PolicyOptions) -> bool:
+    """Whether the loss is a mean over tokens; else it is one over all rows, those without advantage included."""
+    return (options.aggregation or ("token_mean" if options.ratio == "token" else "sequence_mean")) == "token_mean"
 
 
 def _same_temperature(batch: Batch, rows: NDArray[np.int64], temperature: float | NDArray[np.float32]) -> None:

@@ -73,6 +73,23 @@ class PolicyOptions(_Completions):
     ratio: Literal["token", "sequence"] = Field(
         "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"
     )
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = Field(
+        None,
+        description="how tokens make one number. token_mean: the mean over all tokens (DAPO). sequence_mean: the mean "
+        "over rows of each row's mean (GRPO, GSPO). constant: the sum over tokens, divided by rows times "
+        "`aggregation_length` (Dr. GRPO). null: token_mean, or sequence_mean with ratio: sequence",
+    )
+    """In verl `loss_agg_mode` token-mean, seq-mean-token-mean and seq-mean-token-sum-norm; in TRL `loss_type` dapo,
+    grpo and dr_grpo. Dr. GRPO: Liu et al., arXiv:2503.20783."""
+    aggregation_length: int | None = Field(
+        None, gt=0, description="tokens that aggregation: constant divides a row's sum by: the rollout's max_tokens"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.aggregation == "constant") != (self.aggregation_length is not None):
+            raise ValueError("aggregation: constant and aggregation_length go together")
+        return self
 
 
 class GRPOOptions(PolicyOptions):
