@@ -331,6 +331,14 @@ class Workload:
     """Environment variables set before the preloads are imported."""
 
     @classmethod
+    def process(cls, options: Any) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Modules and variables of the zygote that ranks are forked from; by default `preload` and `env`.
+
+        A workload in which they depend on its options overrides this.
+        """
+        return cls.preload, cls.env
+
+    @classmethod
     def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
         """The operators that the flow may call; by default the methods marked with `@operator`.
 

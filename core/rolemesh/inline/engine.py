@@ -160,7 +160,7 @@ class InlineRun(RunHandle):
             sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
-                os.environ.update({**selected.cls.env, **role.runtime_env.env_vars})
+                os.environ.update({**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars})
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 ctx: RankContext[Any] = RankContext(options=selected.options, **job, **me)
                 workload: Workload = selected.cls()

@@ -32,6 +32,7 @@ from rolemesh_launch.flags import (
 from rolemesh_launch.job import job_of
 from rolemesh_launch.program import How
 from rolemesh_launch.watching import Printing, finish, say
+from rolemesh_launch.writes import Written, written
 
 __all__ = ["Launch", "launch"]
 
@@ -167,6 +168,9 @@ def launch(
     keeps = how != "executable" and keeps_state(script_file(target, how), Path.cwd())
     if max_restarts is None:
         max_restarts = RESTARTS if keeps else 0
+    early = written(script_file(target, how), Path.cwd(), os.environ) if how != "executable" else Written({}, True)
+    if not early.known:
+        say(f"{target} sets environment variables before it imports torch, so each worker imports torch itself")
     asked = Asked(
         target=target,
         how=how,
@@ -179,8 +183,10 @@ def launch(
         run_id=rdzv_id or (str(uuid.uuid4()) if standalone or not rdzv_backend else "none"),
         role_name=role,
         hang_after_s=hang_after or None,
-        threads=per_node == 1 and "OMP_NUM_THREADS" not in os.environ,
-        environment={name: os.environ.get(name, one_thread.get(name)) for name in OWN_VARIABLES},
+        threads=per_node == 1 and "OMP_NUM_THREADS" not in {**os.environ, **early.variables},
+        environment={name: os.environ.get(name, one_thread.get(name)) for name in (*OWN_VARIABLES, *early.variables)},
+        early=early.variables,
+        preload=early.known,
         grace_s=shutdown_timeout,
         name=name or job_name(target),
     )

@@ -46,7 +46,10 @@ OWN_VARIABLES = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A script, and how it is to be run. `nodes` are the fewest and the most."""
+    """A script, and how it is to be run. `nodes` are the fewest and the most.
+
+    `early` are variables that the script sets before it imports torch; without `preload` it imports torch itself.
+    """
 
     target: str
     how: How = "path"
@@ -61,6 +64,8 @@ class Asked:
     hang_after_s: float | None = None
     threads: bool = False
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    early: Mapping[str, str] = field(default_factory=dict)
+    preload: bool = True
     grace_s: float = 5.0
     name: str = "script"
     overrides: tuple[str, ...] = field(default=())

@@ -11,8 +11,6 @@ from rolemesh_launch.flags import Asked
 __all__ = ["ROLE", "job_of", "script"]
 
 ROLE = "worker"
-LOADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""What libraries read when they are loaded, which is before there is a script."""
 
 
 @flow
@@ -29,6 +27,7 @@ def job_of(asked: Asked, folder: Path) -> Job:
         "max_restarts": asked.max_restarts, "run_id": asked.run_id,
         "role_name": asked.role_name, "threads": asked.threads,
         "environment": dict(asked.environment),
+        **({} if asked.preload else {"preload": False}),
     }  # fmt: skip
     elastic = least != most
     rooms = [{"use": "room", "options": {"per_node": asked.per_node}}]
@@ -47,7 +46,7 @@ def job_of(asked: Asked, folder: Path) -> Job:
         ROLE,
         use="script",
         world_size={"min": least, "max": most} if elastic else least,
-        runtime_env={"env_vars": {name: asked.environment[name] for name in LOADED if asked.environment.get(name)}},
+        **({"runtime_env": {"env_vars": dict(asked.early)}} if asked.early else {}),
         resources={"cpu": 1, **({"gpu": asked.gpus} if asked.gpus else {})},
         options=options,
     )

@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from rolemesh_durable.ending import awaited, end_program, flush_files
 
-__all__ = ["as_python_ends", "as_python_starts"]
+__all__ = ["after_import", "as_python_ends", "as_python_starts"]
 
 FAILED_END_S = 30.0
 """How long the end of a script that has failed may take, in seconds: as long as torchrun gives its workers."""
@@ -27,9 +30,6 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     from one process, with the same state. SIGINT raises `KeyboardInterrupt`, unless the process inherited it as
     ignored.
     """
-    import numpy as np
-    import torch
-
     kept = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = {os.path.abspath(folder), os.getcwd()}
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) not in ours or path in kept]
@@ -42,8 +42,42 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     root.setLevel(logging.WARNING)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.seed()
-    np.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+def after_import(name: str, do: Callable[[ModuleType], object]) -> None:
+    """Call ``do(module)`` when the module `name` has been imported: now, or whenever that happens."""
+    if name in sys.modules:
+        do(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, do))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, where all others look for it, and sees it imported."""
+
+    def __init__(self, name: str, do: Callable[[ModuleType], object]) -> None:
+        self._name, self._do = name, do
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._do(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def as_python_ends(failed: str = "") -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from rolemesh import OptionsError, RankContext, State, Workload, operator
+from rolemesh.api.workload import Rendezvous
 from rolemesh_durable.sources import Gathered
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
-from rolemesh_launch.process import as_python_starts
+from rolemesh_launch.process import after_import, as_python_starts
 from rolemesh_launch.program import Program, ProgramExit, of_script
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
@@ -43,6 +47,11 @@ class ScriptOptions(BaseModel, extra="forbid"):
     threads: bool = Field(
         default=False, description="Leave the number of threads to the script, instead of one per process."
     )
+    preload: bool = Field(
+        default=True,
+        description="Import torch once for all workers. Without, each imports it when its script does, which takes "
+        "seconds: for scripts that first set variables which torch reads.",
+    )
     environment: dict[str, str | None] = Field(
         default={},
         description="What its environment has besides, or has not (null), whatever rolemesh's processes have.",
@@ -63,6 +72,12 @@ class Script(Workload):
     preload = ("torch", "torch.distributed", "torch._dynamo")
 
     @classmethod
+    def process(cls, options: ScriptOptions) -> tuple[Sequence[str], Mapping[str, str]]:
+        """See `Workload.process`: torch, and what libraries may read when they are imported."""
+        given = {name: value for name, value in options.environment.items() if value is not None and name != "TMPDIR"}
+        return cls.preload if options.preload else (), given
+
+    @classmethod
     def check(cls, options: ScriptOptions, world_size: int, base: Path | None = None) -> None:
         """See `Workload.check`."""
         if options.how == "path" and base is not None and not Path(base, options.target).is_file():
@@ -76,10 +91,6 @@ class Script(Workload):
 
     def setup(self, ctx: RankContext[ScriptOptions]) -> None:
         """See `Workload.setup`: the ranks meet, and the script finds what torchrun would have told it."""
-        import torch
-        from torch.distributed import PrefixStore, TCPStore
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         options, at = ctx.options, ctx.rendezvous
         as_python_starts(ctx.base)
         self._ctx, self._steps, self._counted = ctx, 0, 0
@@ -87,21 +98,14 @@ class Script(Workload):
         self._left: State = Gathered()
         self._done, self._blocks, self._over = 0, Blocks(), False
         os.chdir(Path(ctx.base, options.folder or "."))
-        address, port = ("127.0.0.1", 0) if at is None else (at.address, at.port)
-        self._store = TCPStore(
-            address,
-            port,
-            world_size=ctx.world_size,
-            is_master=ctx.rank == 0,
-            timeout=timedelta(seconds=MEET_S),
-            wait_for_workers=False,
-            master_listen_fd=at.listen_fd if at is not None else None,
-        )
-        self._rounds = Rounds(PrefixStore("rolemesh", self._store), ctx.world_size)
+        if at is None:
+            alone = socket.create_server(("127.0.0.1", 0))
+            at = Rendezvous("127.0.0.1", alone.getsockname()[1], 0, alone.detach())
+        self._at = at
         errors = ctx.tmp_dir / f"error-{ctx.role}-{ctx.rank}.json"
         worker = Worker(
             ctx.rank, ctx.world_size, ctx.local_rank, ctx.local_world_size, ctx.generation, options.max_restarts,
-            "localhost" if address == "127.0.0.1" else address, self._store.port, options.run_id, options.role_name,
+            "localhost" if at.address == "127.0.0.1" else at.address, at.port, options.run_id, options.role_name,
             str(errors),
         )  # fmt: skip
         os.environ.update(variables(worker))
@@ -112,25 +116,54 @@ class Script(Workload):
         if options.threads:
             for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
                 os.environ.pop(name, None)
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(max(1, len(os.sched_getaffinity(0))))
         self._program = Program(options.target, options.how, options.arguments)
         self._sigterm = signal.getsignal(signal.SIGTERM)
         self._own_process = MARKER in os.environ
-        register_optimizer_step_post_hook(self._stepped)
+        # Torch reads variables when it is imported, which the script may do after it has set them.
+        after_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._stepped))
+        if ctx.rank == 0 or "torch" in sys.modules:
+            after_import("torch.distributed.rendezvous", lambda module: self._rounds)
+
+    @cached_property
+    def _rounds(self) -> Rounds:
+        """The rounds of all ranks; made when torch is there. The script's process group meets in their store, too."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        ctx, at = self._ctx, self._at
+        store = TCPStore(
+            at.address,
+            at.port,
+            world_size=ctx.world_size,
+            is_master=ctx.rank == 0,
+            timeout=timedelta(seconds=MEET_S),
+            wait_for_workers=False,
+            master_listen_fd=at.listen_fd,
+        )
+        return Rounds(PrefixStore("rolemesh", store), ctx.world_size)
 
     def _see_devices(self) -> None:
         """Those of all ranks of the node, in their order: a script takes its own by LOCAL_RANK."""
         ctx, name = self._ctx, "CUDA_VISIBLE_DEVICES"
         if ctx.local_world_size > 1 and os.environ.get(name):
-            first = ctx.rank - ctx.local_rank
-            self._store.set(f"devices/{ctx.rank}", os.environ[name])
-            held = (self._store.get(f"devices/{first + at}").decode() for at in range(ctx.local_world_size))
+            paths = [
+                ctx.tmp_dir / f"devices-{ctx.role}-{self._at.generation}-{ctx.rank - ctx.local_rank + local}"
+                for local in range(ctx.local_world_size)
+            ]
+            new = ctx.tmp_dir / f".{paths[ctx.local_rank].name}"
+            new.write_text(os.environ[name])
+            new.replace(paths[ctx.local_rank])
+            until = time.monotonic() + MEET_S
+            while not all(path.exists() for path in paths) and time.monotonic() < until:
+                time.sleep(POLL_S)
+            held = (path.read_text() for path in paths)
             os.environ[name] = ",".join(dict.fromkeys(",".join(held).split(",")))
 
     @operator()
     def step(self) -> None:
         """Go on with the script, for some of its steps."""
-        program, rounds, ctx = self._program, self._rounds, self._ctx
+        program, ctx = self._program, self._ctx
         if not self._over:
             tracking.current = self
             try:
@@ -140,12 +173,12 @@ class Script(Workload):
                 raise
             if program.ended:
                 self._over = True
-                rounds.end()
+                self._rounds.end()
         ctx.count(optimizer_steps=self._steps - self._counted)
         self._counted = self._steps
         if self._over:
             self._wait_for_others()
-        rounds.next()
+        self._rounds.next()
 
     def _wait_for_others(self) -> None:
         """The script has ended here: until the others' scripts have, or are about to take their next step."""

@@ -157,6 +157,7 @@ def bundle_job(
         checks=tuple(limits for _, limits in checks),
         scalers=tuple(plan for _, plan in scalers),
     )
+    processes = {name: s.cls.process(s.options) for name, s in selection.roles.items()}
     return JobBundle(
         outline=outline,
         config=config,
@@ -174,8 +175,8 @@ def bundle_job(
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
         until=spec.until.model_dump(),
-        preload={name: tuple(s.cls.preload) for name, s in selection.roles.items()},
-        env={name: {**s.cls.env, **spec.roles[name].runtime_env.env_vars} for name, s in selection.roles.items()},
+        preload={name: tuple(preload) for name, (preload, _) in processes.items()},
+        env={name: {**env, **spec.roles[name].runtime_env.env_vars} for name, (_, env) in processes.items()},
         environments={name: environment_of(job, name) for name in spec.roles},
         ray_address=ray_address,
         checks=tuple(use for use, _ in checks),
