@@ -118,6 +118,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-console",
         "rolemesh-rehearsal",
         "rolemesh-lock",
+        "rolemesh-doctor",
         "rolemesh-new",
         "rolemesh-schema",
     )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
-from tests.installed import ROOT, Dist, Installed, build_wheel, sources
+from tests.installed import ROOT, Dist, Installed, build_wheel, make_environment, sources
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +173,17 @@ def test_the_installed_kernel_validates_plans_and_runs_hello(kernel_installed: I
         assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
     assert (result["status"], result["steps"]) == ("done", 20)
+
+
+def test_doctor_needs_neither_an_engine_nor_ray_nor_torch(
+    dist: Dist, kernel_installed: Installed, tmp_path: Path
+) -> None:
+    environment = make_environment(tmp_path / "venv", dist.wheels("rolemesh-doctor"), base=kernel_installed)
+    done = environment.run("python", "-m", "rolemesh_doctor", "--json", cwd=tmp_path)
+    found = {each["name"]: each for each in json.loads(done.stdout)["findings"]}
+    assert found["torch"]["what"].startswith("torch is not installed")
+    assert found["ray"]["what"].startswith("Ray is not installed")
+    assert {found[name]["status"] for name in ("python", "plugins", "installation", "working-dir")} == {"ok"}
 
 
 def test_a_backend_asked_of_the_kernel_alone_names_what_to_install(kernel_installed: Installed, tmp_path: Path) -> None:

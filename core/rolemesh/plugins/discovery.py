@@ -167,6 +167,6 @@ def _unknown(kind: str, reference: str, records: Sequence[PluginRecord], where: 
     elif distribution := said.known.get(name):
         hint = how_to_install(distribution)
     elif not (hint := nearest(name, {*installed, *said.known})).startswith("did"):
-        hint = "; ".join(["pip install the distribution that offers it", *map(str, leftovers())])
+        hint = "; ".join(["write file.py:Class for your own, or pip install what offers it", *map(str, leftovers())])
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
     return PluginError(f"there is no {said.singular} {reference!r}", where=where, remedy=remedy)

@@ -152,7 +152,7 @@ def test_a_plugin_that_is_half_installed_is_not_called_missing(half: Path) -> No
 
 
 def test_an_unknown_plugin_may_be_one_that_is_half_installed(half: Path) -> None:
-    with pytest.raises(PluginError, match=f"pip install the distribution that offers it; {half}: an interrupted"):
+    with pytest.raises(PluginError, match=f"or pip install what offers it; {half}: an interrupted"):
         find("workloads", "entirely-else", discover())
 
 

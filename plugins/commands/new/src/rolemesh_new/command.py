@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -20,6 +19,7 @@ import typer
 from rolemesh.api.command import Command
 from rolemesh.cli._output import print_json
 from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
+from rolemesh.kinds.installed import distribution
 
 __all__ = ["KINDS", "NewVerb"]
 

@@ -1,0 +1,162 @@
+"""What is gathered about a machine: plain records, which `rolemesh_doctor.judge` turns into findings."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+__all__ = [
+    "Abilities",
+    "Clock",
+    "Disk",
+    "Driver",
+    "Host",
+    "Installation",
+    "Limits",
+    "Network",
+    "Plugins",
+    "Python",
+    "Ray",
+    "SharedMemory",
+    "Torch",
+    "WorkingDir",
+]
+
+Trouble: TypeAlias = tuple[str, str]
+"""What is wrong, and the remedy."""
+
+
+class Python(msgspec.Struct, frozen=True):
+    """The interpreter. `version` is (major, minor, micro); `start_method` is multiprocessing's default."""
+
+    version: tuple[int, int, int]
+    executable: str
+    system: str
+    bits: int = 64
+    free_threaded: bool = False
+    start_method: str = "fork"
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """NVIDIA's driver: its version, the newest CUDA that it knows as (major, minor), and the number of GPUs."""
+
+    version: str
+    cuda: tuple[int, int] | None = None
+    gpus: int = 0
+
+
+class Torch(msgspec.Struct, frozen=True):
+    """The installed torch, not imported. `version` is None without one; `cuda` and `hip` are "" for other builds."""
+
+    version: str | None = None
+    cuda: str = ""
+    hip: str = ""
+    driver: Driver | None = None
+
+
+class Ray(msgspec.Struct, frozen=True):
+    """The installed Ray. `wanted` is the version that rolemesh-ray asks for, None if that is not installed.
+
+    `cluster` is the address of a Ray that is said to run, and `named` who says so; `unreachable` is why it cannot be
+    reached, "" if it can.
+    """
+
+    version: str | None = None
+    wanted: str | None = None
+    import_error: str = ""
+    cluster: str = ""
+    named: str = ""
+    unreachable: str = ""
+
+
+class SharedMemory(msgspec.Struct, frozen=True):
+    """``/dev/shm``: bytes in all and free. `error` is why nothing can be written there, "" if it can."""
+
+    total: int = 0
+    free: int = 0
+    error: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Limits of this process; None: there is none. `pids` is what the container still allows.
+
+    `memlock` is in bytes, `fabric` whether there is RDMA hardware, which needs locked memory.
+    """
+
+    files: int | None = None
+    processes: int | None = None
+    used: int = 0
+    pids: int | None = None
+    memlock: int | None = None
+    fabric: bool = False
+    root: bool = False
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What the system can do: the name of each call, and why it failed ("" if it did not)."""
+
+    calls: dict[str, str] = {}
+    user_namespaces: str = ""
+
+
+class Network(msgspec.Struct, frozen=True):
+    """Why a connection over the loopback fails, "" if it works, and the number of ports for connections."""
+
+    loopback: str = ""
+    ports: int = 28_232
+
+
+class Host(msgspec.Struct, frozen=True):
+    """This machine's own name, and why no address of its own belongs to it, "" if one does."""
+
+    name: str
+    error: str = ""
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """A folder: bytes and files that are free there, why it cannot be written, and why locks do not work there.
+
+    `files` is -1 where the file system does not count them.
+    """
+
+    path: str
+    free: int = 0
+    files: int = -1
+    error: str = ""
+    lock_error: str = ""
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """Seconds since 1970 (`now`), how far the file system's time is ahead of it, and how the two clocks go.
+
+    `wall_s` and `monotonic_s` are what each clock measured of the same short wait.
+    """
+
+    now: float
+    file_system_ahead_s: float = 0.0
+    wall_s: float = 0.0
+    monotonic_s: float = 0.0
+
+
+class Plugins(msgspec.Struct, frozen=True):
+    """How many plugins are usable; those that are broken, duplicate, or not imported from where they are installed."""
+
+    usable: int
+    broken: tuple[Trouble, ...] = ()
+    duplicate: tuple[Trouble, ...] = ()
+    shadowed: tuple[Trouble, ...] = ()
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """What interrupted installations left; `half` are distributions of which nothing usable is there."""
+
+    leftovers: tuple[Trouble, ...] = ()
+    half: tuple[Trouble, ...] = ()
+
+
+class WorkingDir(msgspec.Struct, frozen=True):
+    """The working directory, and the files in it that hide a module that jobs import."""
+
+    path: str
+    hides: tuple[str, ...] = ()
