@@ -333,20 +333,8 @@ def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_ex
     assert "squares" in unknown.stderr
 
 
-def test_a_run_without_snapshots_has_none_to_verify(make_job: Make) -> None:
-    job = make_job()
-    assert job.run("steps=5").returncode == 0
-    assert job.cli("checkpoint", "list", "squares").returncode == 0
-    verified = job.cli("checkpoint", "verify", "squares")
-    assert verified.returncode == 2
-    assert "snapshots.enabled" in verified.stderr
-    refused = job.run("--resume", "squares")
-    assert refused.returncode == 2
-    assert "snapshots.enabled" in refused.stderr
-
-
 def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: Make, undisturbed: str) -> None:
-    job = make_job(extra="snapshots: {enabled: true, persist_every: 5}\n")
+    job = make_job(extra="snapshots: {persist_every: 5}\n")
     assert job.run("steps=7").returncode == 0
     goes_on(job, undisturbed, 6)
 

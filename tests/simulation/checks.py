@@ -30,52 +30,53 @@ INVARIANTS = (
     "a bounded lag is kept",
     "a drain loses no step",
     "a failed job tells its trail",
+    "a resize loses no call",
+    "a resize restarts its roles only",
+    "a role has no fewer ranks than its least",
+    "a role has no more than it may have",
+    "a role keeps what it was given",
     "a step takes the same again",
     "all consumers of a value agree",
+    "all end with one step",
+    "an agent's death restarts no rank",
     "asks are answered",
+    "checkpoints are of one history",
+    "checkpoints are whole",
     "compaction forgets nothing",
     "each line is of one life",
     "each line once",
     "each shard once",
-    "an agent's death restarts no rank",
     "generations grow",
     "memory is forgotten once a timeline",
     "no call is lost",
     "no call is run twice in one life",
     "no deadlock",
+    "no node gives more than it has",
     "no rank is on a drained node",
     "no row comes twice",
     "no row is made twice without need",
     "no row is lost",
-    "all end with one step",
     "no step is skipped",
+    "nobody gives up ranks that have a place",
     "nothing is restored before the commit",
     "nothing restarts without a failure",
-    "one epoch acts",
     "one agent of a rank",
+    "one epoch acts",
+    "one layout a step",
     "one process of a rank",
     "ranks move to where their plan lets them",
     "ranks start on fit nodes",
     "restored from what there is",
     "rolled back to what is whole",
-    "checkpoints are of one history",
-    "checkpoints are whole",
     "steps are committed once",
     "the job ends as it must",
     "the ladder ends",
+    "the last state is kept",
     "the smallest restart",
-    "a resize restarts its roles only",
-    "a resize loses no call",
-    "a role has no fewer ranks than its least",
-    "a role has no more than it may have",
-    "a role keeps what it was given",
-    "no node gives more than it has",
-    "nobody gives up ranks that have a place",
-    "one layout a step",
     "the state is the undisturbed run's",
+    "unfit nodes are left, and no others",
     "what is committed can be restored",
     "what is journalled is what is so",
-    "unfit nodes are left, and no others",
     "who leaves is told",
     "who works comes through",
 )
@@ -121,6 +122,8 @@ class Checks:
         self._taken: dict[RankKey, dict[tuple[int, int, int, int], int]] = {}
         """By consumer: step, call and rank (or -1: its group; or number of the item) that have made a value, and when,
         and its version."""
+        self.unkept = False
+        """A rank could not write its last state."""
         self._unlike = world.job.unlike()
         self._restarts: dict[RankKey, list[tuple[int, int]]] = {}
 
@@ -195,7 +198,7 @@ class Checks:
         for key in world.shape.keys:
             kept = {memory.node: (*memory.steps(key), *memory.copies.get(key, ())) for memory in world.memories()}
             best = max((at for steps in kept.values() for at in steps), default=-1)
-            if best < step and not world.wiped:
+            if best < step and not world.wiped and world.scenario.plan.enabled:
                 world.fail("what is committed can be restored", f"{key} has only {best}, {step} is committed")
             on_disk = world.disk.newest() >= step
             if world.scenario.plan.replicas and not on_disk and not world.wiped and len(world.backend.agents) > 1:
@@ -560,6 +563,8 @@ class Checks:
         self.every_line()
         if world.scenario.plan.enabled and self.committed != self.end:
             world.fail("no step is skipped", f"only step {self.committed} is committed")
+        if world.scenario.plan.last and (world.disk.newest() == self.end) is self.unkept:
+            world.fail("the last state is kept", f"unless the disk is full: {self.unkept}, {world.disk.newest()}")
         world.scenario.expect(world)
 
     def final_state(self) -> None:

@@ -26,8 +26,10 @@ from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
+from rolemesh_durable.protocol.agent import machine as agent_machine
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.rank import last_states
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.calls import CalleeState, CallerState
@@ -921,6 +923,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CallerState, "_take_back", lambda original: lambda self, rank, life: [])),
     Mutation("a call that must wait for a commit holds up those that this commit waits for", "no call is lost",
              "calls", method(CalleeState, "begins", _first_come)),
+    Mutation("a job ends before its last state is on disk", "the last state is kept", "last",
+             method(Progress, "_checkpoint_is_to_come", lambda original: lambda self, last, since: False)),
+    Mutation("a job waits for a last state that could not be written", "no deadlock", "last",
+             lambda: patch.object(agent_machine, "last_states", lambda ranks: (last_states(ranks)[0], "", -1))),
+    Mutation("an agent does not say what ranks have kept", "no deadlock", "last",
+             lambda: patch.object(agent_machine, "last_states", lambda ranks: ([], *last_states(ranks)[1:]))),
     Mutation("a job ends before its last step is durable", "no step is skipped", "nodes",
              lambda: all_of(patch.object(progress, "LAST_CHECKPOINT_S", 0.0), patch.object(progress, "LINES_S", 0.0),
                           _without("every_line"))),

@@ -558,9 +558,23 @@ class SimRank:
         yield lambda: not any(way.state.awaits_release(self.finished - way.edge.lag) for way in self.ways.values())
         yield from self._end(self.finished)
         sha = repr(self.mind.state) if self.mind.kind != "stateless" else ""
+        kept, unkept = yield from self._last_state()
         world.checks.done(self)
-        self.report(m.RankDone(*self.key, self.generation, self.finished, sha))
+        self.report(m.RankDone(*self.key, self.generation, self.finished, sha, "", kept, unkept))
         yield lambda: False
+
+    def _last_state(self) -> Generator[Any, None, tuple[m.Persisted | None, str]]:
+        """As `rolemesh_durable.rank.last_state`: the rank's part of the only checkpoint, or why there is none."""
+        world, step = self.world, self.finished
+        if not world.scenario.plan.last:
+            return None, ""
+        yield world.between(0.01, world.scenario.disk_s)
+        if world.chance(world.scenario.disk_failures):
+            world.checks.unkept = True
+            return None, "No space left on device"
+        attempt = world.uid()
+        world.disk.write(step, self.key, attempt, self.mind.state if self.mind.kind != "stateless" else None, [])
+        return m.Persisted(*self.key, step, {}, self.timeline, self.generation, attempt), ""
 
     def _tell(self, steps: Iterable[int]) -> None:
         """Send lines of metrics."""
@@ -1017,6 +1031,8 @@ class SimRank:
             self.world.checks.leaves(self, step)
         if self.said:
             yield from self._await_journal()
+        if plan.last:
+            return
         must = step in (self.pause, steps - 1)
         persist = must or plan.persisted(step, steps)
         if not (must or self.late or plan.due(step, steps)):
@@ -1102,6 +1118,8 @@ class SimRank:
     def _end(self, step: int) -> Generator[Any, None, None]:
         """`step` was the last one, which may not have been known by then."""
         plan, memory = self.world.scenario.plan, self.agent.memory
+        if plan.last:
+            return
         if self.owed == step:
             yield from self._take(step, True)
         if plan.persisted(step, self.job.steps) or self.persisted == step:

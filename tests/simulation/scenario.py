@@ -87,6 +87,7 @@ FAMILIES: dict[str, dict[str, float]] = {
     "room group calm": {},
     "apart": {"rank": 4, "ranks": 1, "agent": 2, "node": 1, "master": 1, "leave": 1},
     "apart calm": {},
+    "last": {"agent": 3, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions group": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 1, "master": 0.5},
@@ -188,6 +189,10 @@ class Scenario:
         replicas = 1 if count > 1 and rng.random() < likely else 0
         every = (2, 2, 3) if kind == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
         self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
+        if self.family == "last":  # no snapshots, but the state after the last step
+            self.plan = SnapshotPlan(last=True)
+            self.disk_failures = (0, 0, 0.1)[seed // 3 % 3]
+            self.disk_s = min(self.disk_s, 0.5)
         self.keeps: dict[RankKey, int] = {}
         """How many chunks ranks keep before they wait for a commit that frees some."""
         if self.family.startswith("room"):

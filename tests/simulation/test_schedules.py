@@ -14,6 +14,7 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import Result, run_many, run_seed
 
 FEW, MANY = 400, 10_000
+KEEPING = 60
 ENOUGH = 1_500
 """So many schedules at most are played until a mutation is found."""
 
@@ -42,6 +43,13 @@ def test_every_invariant_holds_in_every_schedule(schedules: int) -> None:
     assert totals["faults"] > 1.5 * schedules, totals
     assert totals["recoveries"] > 0.9 * schedules, totals
     assert min(totals["process"], totals["node"], totals["job"]) > schedules / 25, totals
+
+
+def test_a_job_without_snapshots_keeps_its_last_state_in_every_schedule() -> None:
+    results = [run_seed(seed, family="last") for seed in range(KEEPING)]
+    broken = [f"{result.seed}: {result.broken}" for result in results if result.broken]
+    assert not broken, "\n".join(broken)
+    assert sum(result.faults for result in results) > KEEPING
 
 
 def test_a_schedule_is_played_again_event_by_event() -> None:

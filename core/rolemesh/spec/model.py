@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
@@ -82,15 +82,16 @@ class SnapshotsSpec(_Strict):
     """When ranks write their state: into shared memory, and from there to disk."""
 
     enabled: bool | None = None
-    """Default: on where the failover ladder is not empty."""
+    """Take snapshots while the job runs. Default: on if there is a failover ladder, or `persist_every` is given."""
     every: int = Field(default=1, ge=1)
     """Steps between snapshots in shared memory."""
     every_s: float | None = Field(default=None, ge=0)
     """Steps go without one for so long at most."""
     persist_every: int | None = Field(default=None, ge=1)
     """Steps between snapshots on disk."""
-    keep: int = Field(default=2, ge=1)
-    """Persisted snapshots to keep."""
+    keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
+    """Snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its last step. 'last'
+    keeps one; 'none' leaves none when the job is done."""
     replicas: int = Field(default=0, ge=0, le=1)
     """Copies of each snapshot in another node's memory."""
 

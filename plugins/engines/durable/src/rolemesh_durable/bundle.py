@@ -14,6 +14,7 @@ from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.spec import JobFile
+from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.journal.event_log import store_named
@@ -68,7 +69,7 @@ def job_config(
         remote=plugin_use(selection.transports["remote"]),
         several_nodes=several_nodes,
         keys=new_keys(),
-        snapshots=snapshot_plan(job, resumes=resumes),
+        snapshots=snapshot_plan(job, resumes=resumes, stateful=bool(stateful)),
         stateful=stateful,
         varying=tuple(n for n, s in selection.roles.items() if n in arriving or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
@@ -77,13 +78,16 @@ def job_config(
     )
 
 
-def snapshot_plan(job: JobFile, *, resumes: bool) -> SnapshotPlan:
-    """When ranks write their state: by default, where somebody might restart them, or has."""
+def snapshot_plan(job: JobFile, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:
+    """When ranks write their state. By default while the job runs, if a failover level may restart them, the job was
+    resumed, or somebody wants checkpoints on disk; else after the last step, if some role is `stateful`."""
     spec = job.spec.snapshots
-    enabled = bool(job.spec.failover) or resumes if spec.enabled is None else spec.enabled
+    wanted = bool(job.spec.failover) or resumes or spec.persist_every is not None
+    enabled = wanted if spec.enabled is None else spec.enabled
+    keep = spec.keep if isinstance(spec.keep, int) else {"none": 0, "last": 1}[spec.keep]
     named = {} if spec.persist_every is None else {"persist_every": spec.persist_every, "paced": False}
-    plan = SnapshotPlan(enabled, spec.every, keep=spec.keep, replicas=spec.replicas, every_s=spec.every_s, paced=True)
-    return msgspec.structs.replace(plan, **named)
+    plan = SnapshotPlan(enabled, spec.every, keep=keep, replicas=spec.replicas, every_s=spec.every_s, paced=True)
+    return msgspec.structs.replace(plan, **named, last=stateful and keep > 0 and not enabled)
 
 
 def bundle_job(
@@ -181,6 +185,7 @@ def bundle_job(
         ray_address=ray_address,
         checks=tuple(use for use, _ in checks),
         scalers=tuple(use for use, _ in scalers),
+        exports=tuple(name for name, s in selection.roles.items() if can_export(s.cls)),
     )
 
 

@@ -27,7 +27,7 @@ from rolemesh.runs.run import LOGS_DIR, write_job_file
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.resume import check_pickles, find_origin, find_source
+from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, find_origin, find_source
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
@@ -179,6 +179,8 @@ class Driver(RunHandle):
         found, damaged = find_origin(source, job.job.spec.steps, stateful, disk.flow_lines(job.graph))
         for text in damaged:
             self._say(f"warning: {text}")
+        restored = [name for name in stateful if not roles[name].cls.repeats(roles[name].options)]
+        check_in_flight(found, job.graph, restored)
         check_pickles(found, job.graph, trusted=self._trusted)
         self._say(f"resuming after step {found.step} from {found.path}")
         return str(found.path), found.step

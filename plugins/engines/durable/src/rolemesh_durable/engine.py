@@ -65,9 +65,11 @@ class DurableEngine(Engine):
 
     @classmethod
     def check(cls, job: Prepared) -> None:
-        """Roles' environments can be made, sources are listed, who is called takes no turns; scalers need a role whose
-        number of ranks may change."""
-        raise_all([*wrong_environments(job.job), *_unlisted(job), *_called_in_turns(job)])
+        """Raise what is wrong with the job for this engine: snapshots that are asked for and switched off, environments
+        that cannot be made, sources that are not listed, roles that are called and take turns, and scalers without a
+        role whose number of ranks may change.
+        """
+        raise_all([*_switched_off(job), *wrong_environments(job.job), *_unlisted(job), *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",
@@ -103,6 +105,17 @@ def backend_named(name: str | None) -> type[Backend]:
         name = next((known for known in DEFAULT_BACKENDS if known in there), DEFAULT_BACKENDS[-1])
     found: type[Backend] = load(find("backends", name, records, "--backend"), "--backend")
     return found
+
+
+def _switched_off(job: Prepared) -> Iterator[JobFileError]:
+    """Snapshots every so many steps of a job that takes none."""
+    spec = job.job.spec.snapshots
+    if spec.enabled is False and spec.persist_every is not None:
+        yield JobFileError(
+            f"snapshots.persist_every is {spec.persist_every}, and snapshots.enabled is false: none is written",
+            where=job.job.where(("snapshots", "enabled")),
+            remedy="leave out snapshots.enabled, or snapshots.persist_every",
+        )
 
 
 def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:

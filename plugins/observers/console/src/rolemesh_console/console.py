@@ -17,7 +17,7 @@ from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetri
 from rolemesh.hookspecs import hookimpl
 from rolemesh_console.live_view import live_view, starting_line
 from rolemesh_console.statistics import Statistics
-from rolemesh_console.summary import summary
+from rolemesh_console.summary import kept, summary
 from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.text import clock, duration, number, percent
 
@@ -121,6 +121,8 @@ class ConsoleObserver(Observer):
             self._print_step()
         self._close()
         self._console.print(summary(self._stats, result))
+        for line in kept(self._stats, result):
+            self._console.print(line, soft_wrap=True)
 
     def _view(self) -> RenderableType:
         # The terminal's "^C" needs two cells: in a line that is full it would push the view down, and it stayed there.

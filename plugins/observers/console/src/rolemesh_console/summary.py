@@ -13,9 +13,10 @@ from rich.text import Text
 
 from rolemesh.runs.run import EVENTS_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE
 from rolemesh_console.statistics import Statistics
+from rolemesh_durable.control.kept import kept_lines
 from rolemesh_durable.control.text import duration, number, percent, relative, state_style
 
-__all__ = ["before_and_after", "summary"]
+__all__ = ["before_and_after", "kept", "summary"]
 
 MAX_ROWS = 8
 MAX_CELL = 160
@@ -125,6 +126,14 @@ def _cell(value: Any) -> str:
         return number(value)
     text = str(value).strip().replace("\n", " ⏎ ")
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+
+
+def kept(stats: Statistics, result: dict[str, Any]) -> list[Text]:
+    """Which snapshot stays, and the command that exports it: lines to be printed unwrapped, so that they can be
+    copied."""
+    where = result.get("run_dir") or (stats.run.run_dir if stats.run else None)
+    lines = kept_lines(result, where) if where else []
+    return [Text.assemble((f"{heading}  ", "dim"), text) for heading, text in lines]
 
 
 def _files(stats: Statistics, result: dict[str, Any]) -> RenderableType | None:

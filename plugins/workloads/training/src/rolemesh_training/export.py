@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import AutoConfig
 
 from rolemesh.errors import OptionsError
+from rolemesh_training.model import TASKS
 
 __all__ = ["export"]
 
@@ -26,10 +30,12 @@ _WEIGHTS = (
 )
 
 
-def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path) -> None:
+def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, task: str = "causal_lm") -> None:
     """Copy `source` (config, tokenizer) without its weights to `folder`, and write ``model.safetensors`` beside.
 
-    Raises `OptionsError` if `source` is gone.
+    The exported config names the class that was trained for `task`, its labels, and the dtype of the weights, so that
+    ``from_pretrained`` of the task's Auto class loads exactly the parameters. Raises `OptionsError` if `source` is
+    gone.
     """
     if not (source / "config.json").is_file():
         raise OptionsError(
@@ -41,5 +47,18 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path) -
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.endswith(_WEIGHTS):
             shutil.copy(path, folder)
+    (folder / "config.json").write_text(json.dumps(_config(source, parameters, task), indent=2) + "\n")
     tensors = {name: tensor.contiguous() for name, tensor in parameters.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(source: Path, parameters: Mapping[str, torch.Tensor], task: str) -> dict[str, Any]:
+    """The ``config.json`` of the exported model: that of `source`, with what the training has made of it."""
+    config: dict[str, Any] = json.loads((source / "config.json").read_text())
+    known = AutoConfig.from_pretrained(source, local_files_only=True)
+    config["architectures"] = [TASKS[task]._model_mapping[type(known)].__name__]
+    if task == "value":
+        config |= {"num_labels": 1, "id2label": {"0": "value"}, "label2id": {"value": 0}}
+    config.pop("torch_dtype", None)  # the dtype's older name
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()}
+    return config | {"dtype": dtypes.pop() if len(dtypes) == 1 else "float32"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import (
@@ -17,14 +17,15 @@ from transformers import (
 from rolemesh_training import attention
 from rolemesh_training.options import HuggingFaceOptions
 
-__all__ = ["architecture", "decoder_layers", "finished", "load", "parameters", "without_dropout"]
+__all__ = ["TASKS", "architecture", "decoder_layers", "finished", "load", "parameters", "without_dropout"]
 
 _LOG = logging.getLogger(__name__)
-_TASKS: dict[str, Any] = {
+TASKS: Final[dict[str, Any]] = {
     "causal_lm": AutoModelForCausalLM,
     "classification": AutoModelForSequenceClassification,
     "value": AutoModelForTokenClassification,  # with one label: a number for each token
 }
+"""transformers' Auto class of each task."""
 
 
 def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
@@ -36,7 +37,7 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
         torch.manual_seed(seed)
         if options.init == "pretrained":
             kind = _kind(options) | _labels(options)
-            model = _TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
+            model = TASKS[options.task].from_pretrained(Path(options.model), local_files_only=True, **kind)
         else:
             model = architecture(options)
     return finished(model, options, seed)
@@ -45,7 +46,7 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
 def architecture(options: HuggingFaceOptions) -> Any:
     """The model of the folder's ``config.json``, initialized with torch's present random numbers."""
     config = AutoConfig.from_pretrained(options.model, local_files_only=True, **_labels(options))
-    return _TASKS[options.task].from_config(config, **_kind(options))
+    return TASKS[options.task].from_config(config, **_kind(options))
 
 
 def finished(model: Any, options: HuggingFaceOptions, seed: int) -> torch.nn.Module:

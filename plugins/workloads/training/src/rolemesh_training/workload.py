@@ -115,6 +115,8 @@ class TrainerWorkload(Workload):
     def export(cls, options: Any, state: State, folder: Path) -> None:
         """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32.
 
+        Its config names the class of the task, so that a critic or a classifier loads with its head.
+
         With `lora` peft's folder of the adapters.
         """
         if options.lora is not None:
@@ -124,7 +126,7 @@ class TrainerWorkload(Workload):
             return
         from rolemesh_training.export import export
 
-        export(Path(options.model), state["model"], folder)
+        export(Path(options.model), state["model"], folder, options.task)
 
     def setup(self, ctx: RankContext[BaseModel]) -> None:
         self.engine = self.make(ctx)

@@ -265,7 +265,7 @@ class Persister:
     def _write(self, job: _Job, written: dict[_Job, Part]) -> None:
         role, rank, step = job.key
         part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
-        if part.write(self._directory, self._check):
+        if part.copy(self._directory, self._check):
             written[job] = part
         else:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
             with self._changed:

@@ -35,6 +35,8 @@ __all__ = [
     "edges_file",
     "find_checkpoints",
     "flow_lines",
+    "has_log",
+    "has_state",
     "load",
     "newest_complete",
     "newest_intact",
@@ -52,6 +54,8 @@ __all__ = [
 MANIFEST = "manifest.json"
 FORMAT = 1
 
+NO_LOG = -1
+"""The position in the log of a state whose rank kept no log."""
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -124,6 +128,17 @@ def state_file(role: str, rank: int, world_size: int) -> str:
 def edges_file(role: str, rank: int, world_size: int) -> str:
     """The name of what a rank had sent, relative to the checkpoint's folder."""
     return f"{role}/rank-{rank}-of-{world_size}.edges"
+
+
+def has_log(folder: Path, manifest: Manifest) -> bool:
+    """Whether the ranks of the checkpoint in `folder` kept a log, so that it has all that was in flight."""
+    ranks = [(role, rank, size) for role, size in manifest.world_sizes.items() for rank in range(size)]
+    return not any(found.log == NO_LOG for rank in ranks if (found := _open(folder, *rank)) is not None)
+
+
+def has_state(manifest: Manifest, role: str) -> bool:
+    """Whether ranks of `role` have stored a state."""
+    return any(name.startswith(f"{role}/") and name.endswith(".safetensors") for name in manifest.files)
 
 
 def attempt_file(name: str, attempt: str) -> str:

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from rolemesh.errors import EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh.graph.schedule import Activity
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 
-__all__ = ["Source", "check_pickles", "find_origin", "find_source"]
+__all__ = ["Source", "check_in_flight", "check_pickles", "find_origin", "find_source"]
 
 
 class Source(NamedTuple):
@@ -51,8 +53,8 @@ def find_origin(
         raise _not_started(
             "\n  ".join([what, *damaged]),
             where,
-            "snapshots are persisted every snapshots.persist_every steps in jobs with a failover ladder, or with "
-            "snapshots.enabled; `rolemesh checkpoint list` shows them",
+            "a job writes one after its last step, and earlier ones with a failover ladder or snapshots.persist_every; "
+            "`rolemesh checkpoint list` shows them",
         )
     errors: list[str] = []
     if steps is not None and found.step >= steps - 1:
@@ -81,6 +83,24 @@ def check_pickles(found: disk.DiskCheckpoint, graph: LogicalGraph, *, trusted: b
                     read_edges(found.path, name, f"{role}/{rank}", graph, trusted=False)
                 except SnapshotError as error:
                     raise _not_started(error.what, error.where or "", error.remedy) from error
+
+
+def check_in_flight(found: disk.DiskCheckpoint, graph: LogicalGraph, unrepeated: Sequence[str]) -> None:
+    """Raise `SnapshotError` if ranks need values that were in flight, and the snapshot has none.
+
+    A job that takes no snapshots keeps no log of what ranks send; after its last step only states are written.
+    `unrepeated` are the roles that are restored by their states alone.
+    """
+    assert found.manifest is not None
+    activity = Activity(graph)
+    needed = [edge for edge in graph.edges if hold_of(edge, graph, activity, unrepeated) > 0]
+    if needed and not disk.has_log(found.path, found.manifest):
+        edges = ", ".join(f"{graph.ops[edge.src].label} → {graph.ops[edge.dst].label}" for edge in needed)
+        raise _not_started(
+            f"the snapshot of step {found.step} has the roles' states, and nothing that was in flight ({edges})",
+            str(found.path),
+            "resume from a run that had a failover ladder or snapshots.persist_every; export what this one has",
+        )
 
 
 def _newest_intact(source: Source) -> tuple[disk.DiskCheckpoint | None, list[str]]:

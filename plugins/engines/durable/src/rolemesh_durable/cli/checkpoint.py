@@ -52,7 +52,7 @@ def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: 
         rows = [(f"{each.step}", *_described(each), str(each.path)) for each in checkpoints]
         print_table(("step", "state", "ranks", "size", "folder"), rows)
     else:
-        typer.echo(f"no snapshots of {where} on disk; jobs write them every snapshots.persist_every steps")
+        typer.echo(f"no snapshots of {where} on disk; snapshots.persist_every=N writes one every N steps")
 
 
 @app.command()
@@ -250,7 +250,8 @@ def _none(source: Source) -> RolemeshError:
     return _refused(
         what,
         where=str(disk.snapshots_folder(source.run_dir)),
-        remedy="jobs with a failover ladder, or with snapshots.enabled, write one every snapshots.persist_every steps",
+        remedy="a job writes one after its last step, unless snapshots.keep is none, and earlier ones with a failover "
+        "ladder or snapshots.persist_every",
     )
 
 

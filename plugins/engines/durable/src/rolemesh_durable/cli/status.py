@@ -13,6 +13,7 @@ from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
+from rolemesh_durable.control.kept import export_command, kept_lines
 from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.runs import Control
@@ -83,7 +84,8 @@ def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
         # The master may have written it between our question and its answer: it is newer.
         known |= {key: result.get(key) for key in ("committed_steps", "steps", "wall_s", "message")}
         known |= {"state": result.get("status"), "master": None}
-        known |= {key: result[key] for key in ("state_sha256", "failure") if key in result}
+        known |= {key: result[key] for key in ("state_sha256", "failure", "kept", "not_kept") if key in result}
+        known |= {"export": export_command(run.path)} if (result.get("kept") or {}).get("exports") else {}
     elif status is not None:
         known |= {
             "state": status.state,
@@ -149,6 +151,8 @@ def _print_one(p: dict[str, Any]) -> None:
         console.print(Text(f"  {p['message']}", style="yellow"), soft_wrap=True)
     for warning in p["warnings"]:
         console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
+    for heading, text in kept_lines(p, p["run_dir"]):
+        console.print(Text.assemble((f"  {heading}  ", "dim"), text), soft_wrap=True)
     for role, has in p["resources"].items():
         told = ", ".join(f"{name} {amount:g}" for name, amount in has.items() if amount)
         console.print(Text(f"  each rank of {role} has been given {told}", style="dim"), soft_wrap=True)

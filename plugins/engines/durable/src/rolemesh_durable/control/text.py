@@ -11,7 +11,18 @@ from rich.text import Text
 
 from rolemesh.api.observer import RankStatus
 
-__all__ = ["activity", "clock", "duration", "number", "percent", "relative", "share_bar", "sparkline", "state_style"]
+__all__ = [
+    "activity",
+    "amount",
+    "clock",
+    "duration",
+    "number",
+    "percent",
+    "relative",
+    "share_bar",
+    "sparkline",
+    "state_style",
+]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STATES = {
@@ -72,6 +83,14 @@ def sparkline(values: Sequence[float]) -> str:
     # Halved first: the difference of two large floats may overflow.
     spread = high / 2 - low / 2
     return "".join(_BARS[min(7, int((value / 2 - low / 2) / spread * 8))] for value in values)
+
+
+def amount(size: int) -> str:
+    """``512 bytes``, ``1.2 MB`` (of 10^6 bytes), ``14.0 GB``."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
 
 
 def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:

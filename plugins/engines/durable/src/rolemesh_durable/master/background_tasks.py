@@ -227,7 +227,7 @@ class BackgroundTasks:
                     try:
                         disk.write_manifest(self._run_dir, manifest, attempts)
                         with contextlib.suppress(OSError):  # what could not be removed is so after the next checkpoint
-                            disk.prune(self._run_dir, config.snapshots.keep, config.job_id, effect.needed)
+                            disk.prune(self._run_dir, config.snapshots.stay, config.job_id, effect.needed)
                     except SnapshotError:
                         newest = disk.newest_complete(self._run_dir, config.job_id)
                         if newest < step:

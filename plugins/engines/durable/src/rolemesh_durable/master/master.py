@@ -34,6 +34,7 @@ from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.injector import Injector
 from rolemesh_durable.master.journal import Claimed, Journal, refuse_damaged
 from rolemesh_durable.master.keepalive import Keepalive
+from rolemesh_durable.master.kept import Kept, settle
 from rolemesh_durable.master.plugins import MasterPlugins, created, exact
 from rolemesh_durable.master.publication import DRAIN_S, Publication
 from rolemesh_durable.master.report import result_of, status_of
@@ -322,8 +323,10 @@ class Master:
         stopping = threading.Thread(target=self._launcher.stop, name="stop")
         stopping.start()
         self._serve(until=lambda: not stopping.is_alive())
-        ended = time.time()
-        result = result_of(self._machine.state, self.bundle, self._journal.history.account, ended - self._started)
+        ended, found = time.time(), list[Kept | None]()
+        self._files.submit("snapshots", partial(settle, self.run_dir, self.bundle, self._machine.state), found.append)
+        self._serve(until=lambda: bool(found), limit_s=DRAIN_S)
+        result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started, *found[:1])
         self._publication.add(self._lines.add("", (), self._machine.now, wall=ended))  # what has been held
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)

@@ -13,6 +13,7 @@ from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.master.goodput import Account
+from rolemesh_durable.master.kept import Kept, described
 from rolemesh_durable.protocol.failures import primary
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
@@ -82,8 +83,11 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
     return graph.ops[op].operator if 0 <= op < len(graph.ops) else ""
 
 
-def result_of(state: JobState, bundle: JobBundle, account: Account, wall_s: float) -> dict[str, Any]:
-    """The content of ``result.json``."""
+def result_of(
+    machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float, kept: Kept | None = None
+) -> dict[str, Any]:
+    """The content of ``result.json``; `kept` is the snapshot that stays."""
+    state = machine.state
     status = state.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
     never_started = status == "failed" and not state.failures and state.never_started
@@ -102,6 +106,7 @@ def result_of(state: JobState, bundle: JobBundle, account: Account, wall_s: floa
         "run_dir": bundle.config.run_dir,
         "restored_step": bundle.outline.origin_step,
         "persisted_step": state.persisted,
+        **described(kept, state, bundle, machine.troubles),
         "lost_nodes": sorted({agent.place.node for agent in state.agents.values() if agent.node_lost}),
         "refused_connections": sum(state.refused.values()),
         "recoveries": account.recoveries(),

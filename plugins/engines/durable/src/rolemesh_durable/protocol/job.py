@@ -154,6 +154,8 @@ class JobBundle(msgspec.Struct, frozen=True):
     """The job file's `until`, as data."""
     checks: tuple[CheckUse, ...] = ()
     scalers: tuple[PluginUse, ...] = ()
+    exports: tuple[str, ...] = ()
+    """Roles whose workload has an `export`."""
 
 
 def laid_out(job: JobConfig, layout: Layout) -> JobConfig:

@@ -17,6 +17,10 @@ ENDLESS: Final = 1 << 60
 """The number of steps of a job without an end; nobody is shown it."""
 
 
+KEEP: Final = 2
+"""The number of checkpoints on disk that stay by default."""
+
+
 def known(steps: int) -> int | None:
     """The number of steps of a job, if it has one."""
     return steps if steps < ENDLESS else None
@@ -26,16 +30,23 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
     """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one.
 
     Some of those may be left out, for `every_s` seconds at most if it is given (`rolemesh_durable.protocol.owing`), and
-    with `paced` also some of those that go to disk, every `persist_every` steps.
+    with `paced` also some of those that go to disk, every `persist_every` steps. The newest `keep` on disk stay, 0 for
+    none after the end. With `last` ranks take no snapshots, but each writes its state to disk after the last step.
     """
 
     enabled: bool = False
     every: int = 1
     persist_every: int = 10
-    keep: int = 2
+    keep: int = KEEP
     replicas: int = 0
     every_s: float | None = None
     paced: bool = False
+    last: bool = False
+
+    @property
+    def stay(self) -> int:
+        """How many checkpoints stay on disk while the job runs: it may have to go back to one."""
+        return self.keep or KEEP
 
     def due(self, step: int, steps: int) -> bool:
         """Whether ranks write a snapshot after `step` of `steps` steps."""

@@ -375,14 +375,19 @@ class RankFinish(OfRank, frozen=True, tag=True):
 
 
 class RankDone(OfRank, frozen=True, tag=True):
-    """All steps are finished and the workload torn down. `sha256` is of its snapshot, "" for a stateless one.
+    """All steps are finished. `sha256` is of its state, "" for a stateless one.
 
     `verdict`: why the job has failed all the same, as its workload says; "" if it has not.
+
+    Where only the last state is kept (`SnapshotPlan.last`), `kept` is the rank's part of that checkpoint, on disk
+    already; or `unkept` says why there is none.
     """
 
     finished: int
     sha256: str
     verdict: str = ""
+    kept: Persisted | None = None
+    unkept: str = ""
 
 
 class RankFailed(msgspec.Struct, frozen=True, tag=True):

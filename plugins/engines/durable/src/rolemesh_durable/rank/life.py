@@ -13,7 +13,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
-from rolemesh_durable.protocol.messages import Connect, Watermarks
+from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import by_appointment, may_owe
 from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
@@ -23,6 +23,7 @@ from rolemesh_durable.rank.control import Control, Stopping
 from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
@@ -136,15 +137,29 @@ class Life:
         if self._inherited.partial is not None:
             self._meter.resume(self._inherited.partial)
 
-    def digest(self) -> str:
-        """The sha256 of the state now, "" if there is none. Raises what the workload's ``snapshot`` raises."""
+    def conclude(self, last: int) -> RankDone:
+        """Take the state after the last step, and write it to disk if only that one is kept.
+
+        A job that takes snapshots fails with what the workload's ``snapshot`` raises. Any other job is done, and says
+        why there is no last state.
+        """
+        job, launch, sha256, part, why = self._start.job, self._start.launch, "", None, ""
         if self._admission is not None and self._stateful:
             self._admission.take()
-        state = self._workload.snapshot()
-        sha256 = digest(state) if state is not None else ""
+        try:
+            state = self._workload.snapshot()
+            sha256 = digest(state) if state is not None else ""
+            part = write_last(self._start, state, last) if job.snapshots.last else None
+        except Stopping:
+            raise
+        except Exception as error:
+            if self._keeps:
+                raise
+            why = not_kept(self._start, error)
         if self._admission is not None:
             self._admission.leave()
-        return sha256
+        who = launch.role, launch.rank, launch.generation
+        return RankDone(*who, last, sha256, self._workload.verdict(), part, why)
 
     def run(self) -> int:
         """Run all steps that are left; the last one. Raises `Stopping`."""

@@ -156,9 +156,9 @@ class _Rank:
             self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
             last = life.run()
             self.operator = "snapshot"
-            sha256 = life.digest()
+            done = life.conclude(last)
             self.operator = ""
-            self._say(m.RankDone(launch.role, launch.rank, launch.generation, last, sha256, workload.verdict()))
+            self._say(done)
             life.wait()
         except Stopping:
             pass

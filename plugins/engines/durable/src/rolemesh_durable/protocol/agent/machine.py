@@ -15,7 +15,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.lifetime import Lifetime
-from rolemesh_durable.protocol.agent.rank import AgentRank, unknown
+from rolemesh_durable.protocol.agent.rank import AgentRank, last_states, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
@@ -109,11 +109,12 @@ class AgentMachine:
 
     def _report(self, lines: tuple[m.Block, ...]) -> m.Report:
         at, book = self._last, self.addresses
+        kept, unkept, given_up = last_states(self.ranks.values())
         return self._reporting.build(
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
-            stored=at.stored, persisted=at.persisted, metrics=lines, warning=at.warning, timeline=self._timeline,
-            making=at.making, refused=at.refused, given_up=at.given_up, leaving=self.lifetime.leaving,
-            measured=at.measured, address=at.address,
+            stored=at.stored, persisted=(*at.persisted, *kept), metrics=lines, warning=at.warning or unkept,
+            timeline=self._timeline, making=at.making, refused=at.refused, given_up=max(at.given_up, given_up),
+            leaving=self.lifetime.leaving, measured=at.measured, address=at.address,
             granted=max(self._granted, self.advance.granted if self.advance is not None else -1),
         )  # fmt: skip
 

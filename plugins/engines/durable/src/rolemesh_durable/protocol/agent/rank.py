@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from rolemesh_durable.protocol.agent.events import RankExited, RankSample
 from rolemesh_durable.protocol.failures import describe_exit
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["AgentRank", "RankKey", "unknown"]
+__all__ = ["AgentRank", "RankKey", "last_states", "unknown"]
 
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
@@ -31,6 +32,8 @@ class AgentRank(msgspec.Struct):
     setup_s: float = 0.0
     sha256: str = ""
     verdict: str = ""
+    kept: m.Persisted | None = None
+    unkept: str = ""
     failure: Failure | None = None
     finish: str = ""
     finished: int = -1
@@ -51,6 +54,7 @@ class AgentRank(msgspec.Struct):
         elif self.state != "failed":
             self.state, self.sha256, self.finished = "done", said.sha256, said.finished
             self.verdict = said.verdict
+            self.kept, self.unkept = said.kept, said.unkept
 
     def injected(self, kind: m.FaultKind) -> list[e.Effect]:
         """A rehearsal wants it to fail: how, if it lives."""
@@ -96,6 +100,14 @@ class AgentRank(msgspec.Struct):
 
 
 _PROGRESS = set(m.RankProgress.__struct_fields__) - set(m.OfRank.__struct_fields__)
+
+
+def last_states(ranks: Iterable[AgentRank]) -> tuple[list[m.Persisted], str, int]:
+    """What ranks have written of their last states, why some have not, and the step of which there are none."""
+    ranks = list(ranks)
+    without = [rank for rank in ranks if rank.unkept]
+    kept = [rank.kept for rank in ranks if rank.kept is not None]
+    return kept, "; ".join(rank.unkept for rank in without[:1]), max((rank.finished for rank in without), default=-1)
 
 
 def unknown(role: str, rank: int) -> m.RankLaunch:

@@ -207,14 +207,12 @@ class MasterMachine:
 
     # ---------------------------------------------------------------------------------------------------------- view
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What goes wrong with snapshots now."""
+        return tuple(f"{who}: {text}" if who else text for who, text in self._context.warnings.items())
+
     def warnings(self) -> tuple[str, ...]:
         """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        warning = self._context.warnings.items()
-        draining = self.draining.warnings()
-        return (
-            *delay,
-            *draining,
-            *self._fitness.warnings(),
-            *(f"{who}: {text}" if who else text for who, text in warning),
-        )
+        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *self.troubles)

@@ -130,10 +130,12 @@ class Progress:
         context.stop("failed" if verdicts else "done", "\n".join(verdicts[:1]), context.outline.stop_grace_s)
 
     def _checkpoint_is_to_come(self, last: int, since: float) -> bool:
-        state = self._context.state
-        if not state.snapshots or state.persisted >= last:
+        state, plan = self._context.state, self._context.outline.snapshots
+        if not (state.snapshots or plan.last) or state.persisted >= last:
             return False
         if state.committed >= last and last < state.layout.whole_from(self._context.outline.graph):
             return False  # there can be none of it
         given_up = any(a.report is not None and a.report.given_up >= last for a in state.agents.values())
+        if given_up and plan.last:
+            return False  # each rank writes its part once
         return self._context.now < since + (WARNED_S if given_up or "" in self._context.warnings else LAST_CHECKPOINT_S)

@@ -20,7 +20,7 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["NO_SNAPSHOTS", "Resizing", "refusal", "sizes_now"]
 
-NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.enabled: true"
+NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.persist_every"
 ASK_AGAIN_S = 5.0
 """After so long without an answer places are looked for again."""
 

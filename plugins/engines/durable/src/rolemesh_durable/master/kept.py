@@ -1,0 +1,71 @@
+"""Which snapshot a job leaves on disk when it has ended, and why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolemesh.errors import RolemeshError
+from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.master.state import JobState
+
+__all__ = ["Kept", "described", "settle"]
+
+ENDED_EARLY = (
+    "the job ended before its last step, and no snapshot was on disk by then: snapshots.persist_every=N writes one "
+    "every N steps, and `rolemesh stop --drain` ends a job after a step whose state is kept"
+)
+UNKNOWN = "it could not be written; `rolemesh events` tells why"
+
+
+class Kept(NamedTuple):
+    """A complete checkpoint: the state after `step`, in `folder`, of `roles`."""
+
+    step: int
+    folder: str
+    bytes: int
+    roles: tuple[str, ...]
+
+
+def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
+    """Remove what is not to stay of an ended job's snapshots; the newest that does.
+
+    Its processes are gone, so nobody finishes a checkpoint that has no manifest.
+    """
+    plan, job_id = bundle.config.snapshots, bundle.config.job_id
+    with contextlib.suppress(OSError, RolemeshError):
+        if plan.keep == 0 and state.status == "done":
+            disk.prune(run_dir, 0, job_id)
+        if plan.last or plan.keep == 0:
+            for each in disk.find_checkpoints(run_dir):
+                if not (each.path / disk.MANIFEST).exists():
+                    shutil.rmtree(each.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                disk.snapshots_folder(run_dir).rmdir()  # if it is empty
+        for each in disk.find_checkpoints(run_dir):
+            manifest = each.manifest
+            if manifest is not None and manifest.job_id == job_id:
+                roles = [role for role in manifest.world_sizes if disk.has_state(manifest, role)]
+                size = sum(size for size, _ in manifest.files.values())
+                return Kept(each.step, str(each.path), size, tuple(roles)) if roles else None
+    return None
+
+
+def described(kept: Kept | None, state: JobState, bundle: JobBundle, troubles: Sequence[str]) -> dict[str, Any]:
+    """The entries of ``result.json`` about it: `kept`, and `not_kept`, why the last state is not there. Pure.
+
+    `troubles` are what has gone wrong with snapshots.
+    """
+    plan, last = bundle.config.snapshots, state.end
+    why = ""
+    if bundle.config.stateful and plan.keep > 0 and (plan.last or plan.enabled):
+        if state.status == "done" and state.persisted < last:
+            why = "; ".join(troubles) or UNKNOWN
+        elif state.status != "done" and kept is None and state.committed >= 0:
+            why = ENDED_EARLY
+    found = None if kept is None else kept._asdict() | {"exports": [r for r in kept.roles if r in bundle.exports]}
+    return {"kept": found, "not_kept": why}
