@@ -64,6 +64,8 @@ def test_a_folder_without_weights_needs_random_init(tmp_path):
         ({"betas": [0.9, 1.0]}, "each beta must be in"),
         ({"schedule": "cosine"}, "schedule cosine needs schedule_updates"),
         ({"schedule": "wsd", "schedule_updates": 9, "decay_updates": 9}, "leaves nothing between"),
+        ({"lora": {"dropout": 0.1}, "loss": GRPO}, "lora.dropout 0.1 has no effect with the loss grpo"),
+        ({"loss": GRPO, "loss_options": {"importance_sampling_cap": 0}}, "greater than 0"),
         ({"dtype": "float16"}, "'float32' or 'bfloat16'"),
         ({"logprobs": {"temperature": 0}}, "greater than 0"),
         ({"logprobs": {"temperatur": 1.0}}, "Extra inputs are not permitted"),
@@ -91,6 +93,21 @@ def test_wrong_options_are_refused_with_a_hint(given, message):
 def test_a_reference_model_of_any_loss_says_what_its_logprobs_are_of(given, temperature, packed):
     options = FSDPOptions.model_validate({"model": "m", **given})
     assert (options.sampled_at, options.packed) == (temperature, packed)
+
+
+@pytest.mark.parametrize(
+    ("given", "drops"),
+    [
+        ({}, True),
+        ({"loss": GRPO}, False),
+        ({"loss": GRPO, "dropout": True}, True),
+        ({"dropout": False}, False),
+        ({"loss": "rolemesh_training.losses:distill"}, True),
+        ({"loss": "rolemesh_training.losses:dpo"}, False),
+    ],
+)
+def test_dropout_is_off_where_a_loss_compares_with_what_had_none(given, drops):
+    assert FSDPOptions.model_validate({"model": "m", **given}).drops is drops
 
 
 def test_options_of_ones_own_loss_are_passed_through(tmp_path):

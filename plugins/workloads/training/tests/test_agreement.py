@@ -84,7 +84,13 @@ def checked(tiny_model: Path, tmp_path: Path) -> Any:
         (grpo, {}, {"loss_options": {"temperature": 0.5}}, {}, "at temperature 1.0, .* 0.5"),
         (grpo, {"temperature": 0.0}, {}, {}, "greedy"),
         (grpo, {"temperature": 0.0}, {"loss": f"{LOSSES}causal_lm"}, {}, ""),
-        (grpo, {"top_p": 0.7}, {}, {}, r"rollout.generate, .* top_p 0.7[\s\S]*importance_sampling_cap"),
+        (
+            grpo,
+            {"top_p": 0.7},
+            {},
+            {},
+            r"rollout.generate, .* top_p 0.7[\s\S]*leave top_p out of roles.rollout.options",
+        ),
         (grpo, {"top_p": 0.7}, {"loss_options": {"importance_sampling_cap": 2.0}}, {}, ""),
         (grpo, {"top_k": 9, "min_tokens": 2}, {"loss": f"{LOSSES}ppo"}, {}, "top_k 9, min_tokens 2"),
         (grpo, {"logit_bias": {3: 1.0}}, {}, {}, "logit_bias"),
@@ -116,6 +122,19 @@ def test_settings_of_two_roles_are_derived_or_compared(checked, flow, rollout, t
     assert ("roles.trainer.options" in found) is bool(said)
 
 
+@pytest.mark.parametrize("remedy", ["importance_sampling_cap=2", "leave top_p out"])
+def test_the_remedy_works_as_it_is_written(checked, remedy):
+    wrong = checked(grpo, {"top_p": 0.7}, {}, {})
+    if remedy.startswith("leave"):
+        assert "leave top_p out of roles.rollout.options" in wrong
+        assert checked(grpo, {}, {}, {}) == ""
+        return
+    override = re.search(r"\S+importance_sampling_cap=2", wrong)
+    assert override is not None
+    assert override[0] == "roles.trainer.options.loss_options.importance_sampling_cap=2"
+    assert checked(grpo, {"top_p": 0.7}, {"loss_options": {"importance_sampling_cap": 2}}, {}) == ""
+
+
 @pytest.fixture
 def another(tiny_model: Path, tmp_path: Path) -> Any:
     """A copy of the model's folder with other settings and another tokenizer."""
@@ -135,6 +154,7 @@ def test_token_ids_must_mean_the_same_to_all_that_take_them(checked, another):
     mine, same, other = (another(n, words) for n, words in (("a", ["x", "y"]), ("b", ["x", "y"]), ("c", ["y", "x"])))
     assert checked(grpo, {"model": mine}, {"model": same}, {}) == ""
     assert "2 tokens have other ids" in checked(grpo, {"model": mine}, {"model": other}, {})
+    assert checked(on_evaluations, {"model": mine}, {"model": other, "loss": f"{LOSSES}causal_lm"}, {}) == ""
     found = checked(with_reference, {"model": mine}, {"model": mine}, {"model": other})
     assert "has another tokenizer" in found
     assert "roles.reference.options" in found

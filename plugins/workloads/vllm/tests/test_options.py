@@ -15,6 +15,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError, Problems, RolemeshError
 from rolemesh_vllm import VLLMDecode, VLLMOptions, VLLMPrefill, VLLMWorkload
 from rolemesh_vllm.engine_args import default_engine_args
+from rolemesh_vllm.pd import check_halves
 from rolemesh_vllm.rows import Room, fitted
 
 
@@ -105,6 +106,20 @@ def test_where_the_parts_live_is_the_workloads_business(tiny_model: Path, name: 
 def test_a_context_without_room_for_prompts_is_refused(tiny_model: Path) -> None:
     with pytest.raises(OptionsError, match=r"max_model_len 8 leaves no room"):
         check(tiny_model, max_model_len=8)
+
+
+def test_a_generation_config_does_not_say_how_to_sample(tiny_model: Path) -> None:
+    check(tiny_model, override_generation_config={"eos_token_id": 3})
+    with pytest.raises(OptionsError, match=r"override_generation_config.top_k: top_k has no effect[\s\S]*option top_k"):
+        check(tiny_model, override_generation_config={"eos_token_id": 3, "top_k": 5})
+
+
+@pytest.mark.parametrize(("name", "one", "other"), [("chat_template", True, False), ("dtype", "float32", "bfloat16")])
+def test_halves_that_differ_are_refused_with_both_values(tiny_model: Path, name: str, one: Any, other: Any) -> None:
+    decode = VLLMDecode.Options(model=str(tiny_model), max_tokens=8, **{name: one})
+    assert check_halves(decode, "prefill", VLLMPrefill.Options(model=str(tiny_model), **{name: one})) == []
+    [error] = check_halves(decode, "prefill", VLLMPrefill.Options(model=str(tiny_model), **{name: other}))
+    assert error.what.startswith(f"{name} is {one}, and {other} in prefill")
 
 
 def positions(folder: Path, **config: Any) -> Path:

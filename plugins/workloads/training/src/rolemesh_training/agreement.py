@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.errors import OptionsError
-from rolemesh_training.options import DPOOptions, HuggingFaceOptions, PolicyOptions, loss_kind
+from rolemesh_training.options import DPOOptions, HuggingFaceOptions, PolicyOptions, ValueOptions, loss_kind
 from rolemesh_training.sampling import faults
 
 __all__ = ["disagreements"]
@@ -56,9 +56,9 @@ def disagreements(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterato
             continue
         before = _before(call, calls)
         samplers = [(each, said) for each in before if (said := _sampling(each)) is not None]
-        found = [*_tokenizers(options, samplers)]
+        found = [*_tokenizers(options, samplers)] if _takes_ids(options, call.operator) else []
         if call.operator == "train":
-            found += _distributions(options, samplers)
+            found += _distributions(options, role, samplers)
             found += _references(options, before, [said for _, said in samplers])
         for error in found:
             if error.what not in told:
@@ -88,15 +88,22 @@ def _sampling(call: FlowCall) -> Mapping[str, Any] | None:
     return found
 
 
+def _takes_ids(options: HuggingFaceOptions, operator: str) -> bool:
+    """Whether the operator reads the sampler's token ids; `input_ids` may be a tokenizer's of a role in between."""
+    kinds = (PolicyOptions, DPOOptions, ValueOptions)
+    return operator in ("logprobs", "values") or (operator == "train" and issubclass(loss_kind(options.loss), kinds))
+
+
 def _distributions(
-    options: HuggingFaceOptions, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
+    options: HuggingFaceOptions, role: str, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
 ) -> Iterator[OptionsError]:
     """Samples that a policy loss cannot correct."""
     if not issubclass(loss_kind(options.loss), PolicyOptions):
         return
     stated, cap = options.loss_options.get("temperature"), options.importance_sampling_cap
     for call, said in samplers:
-        for name, what, remedy in faults(said, stated, reweighted=cap is not None):
+        names = {"rollout": f"roles.{call.role}.options", "loss": f"roles.{role}.options.loss_options"}
+        for name, what, remedy in faults(said, stated, reweighted=cap is not None, **names):
             where = "loss_options.temperature" if name == "temperature" and said.get(name) else "loss_options"
             yield OptionsError(f"of {call.role}.{call.operator}, {what}", where=where, remedy=remedy)
 

@@ -86,28 +86,36 @@ def row_temperatures(
     return found
 
 
-def faults(sampling: Mapping[str, Any], stated: float | None, *, reweighted: bool) -> Iterator[tuple[str, str, str]]:
+def faults(
+    sampling: Mapping[str, Any],
+    stated: float | None,
+    *,
+    reweighted: bool,
+    rollout: str = "the rollout's options",
+    loss: str = "loss_options",
+) -> Iterator[tuple[str, str, str]]:
     """What a policy loss at the temperature `stated` cannot correct in `sampling`: setting, what is wrong, remedy.
 
-    `reweighted` says that the loss corrects by importance weights.
+    `reweighted` says that the loss corrects by importance weights. `rollout` and `loss` are what a remedy calls the
+    options of the two.
     """
     own = sampling.get("temperature")
     if own == 0:
         yield (
             "temperature",
             "the completions are greedy (temperature 0), so no policy loss can compare their probabilities",
-            "set the rollout's temperature above 0, or train on them with the loss causal_lm",
+            f"set temperature in {rollout} above 0, or train on them with the loss causal_lm",
         )
     elif stated is not None and own is not None and float(own) != stated:
         yield (
             "temperature",
             f"the completions are sampled at temperature {own}, the loss computes at temperature {stated}",
-            "leave temperature out of loss_options: the loss then takes that of the rows",
+            f"leave temperature out of {loss}: the loss then takes that of the rows",
         )
     if not reweighted and (more := reshaping(sampling)):
         yield (
             next(iter(more)),
             f"the completions are sampled with {named(more)}, so their log-probabilities are of another distribution "
             "than the trainer's softmax",
-            "leave that out of the rollout's options, or set loss_options.importance_sampling_cap (such as 2)",
+            f"leave {', '.join(more)} out of {rollout}, or correct for it: {loss}.importance_sampling_cap=2",
         )

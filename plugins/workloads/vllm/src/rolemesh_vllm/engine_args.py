@@ -12,6 +12,7 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, PluginError, nearest
 from rolemesh.kinds.installed import version as installed_version
+from rolemesh_vllm.options import NUCLEUS, PENALTIES
 
 __all__ = [
     "DERIVED",
@@ -105,6 +106,10 @@ def check_engine(
         elif name in single and value != 1:
             message = f"this workload's engine cannot be spread by {name}"
             errors.append(OptionsError(message, where=where, remedy=single[name]))
+        elif name == "override_generation_config" and isinstance(value, Mapping):
+            for key in [key for key in value if key in _SAMPLING]:
+                what = f"{key} has no effect here: completions are sampled as the role's own options say"
+                errors.append(OptionsError(what, where=f"{where}.{key}", remedy=_SAMPLING[key]))
     return errors
 
 
@@ -123,6 +128,11 @@ def check_logprobs(options: Any) -> list[OptionsError]:
     ]
 
 
+_SAMPLING = {
+    **{name: f"set the role's option {name}" for name in ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")},
+    "max_new_tokens": "set the role's option max_tokens",
+}
+"""Keys of a generation config that say how to sample, and what says it here."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 
 
