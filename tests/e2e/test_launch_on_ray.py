@@ -1,4 +1,4 @@
-"""`rolemesh launch` on a Ray that is up: two nodes, a worker of one is killed, and the script ends as undisturbed."""
+"""`rolemesh launch` on a Ray that is up: what a worker finds there, and how it comes back when it is killed."""
 
 from __future__ import annotations
 
@@ -68,3 +68,22 @@ def test_a_killed_worker_of_a_script_is_back_on_ray(tmp_path: Path, ray_address:
     assert set(re.findall("ends with ([0-9a-f]{64})", out)) == wanted
     assert min(int(step) for step in re.findall(r"begins at (\d+)", out)[2:]) > 0
     assert "worker/0, worker/1 ready again" in said
+
+
+@pytest.mark.ray
+def test_a_script_on_ray_finds_the_environment_of_the_command(tmp_path: Path, ray_address: str) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "own_lib.py").touch()
+    code = "import os, own_lib; print(os.environ['FLAG'], hash('a'), os.environ['MY_TOKEN'][::-1])"
+    (tmp_path / "show.py").write_text(code)
+    given = {"FLAG": "1", "PYTHONPATH": "lib", "PYTHONHASHSEED": "7", "MY_TOKEN": "only-in-memory"}
+
+    def shown(*command: str) -> str:
+        return subprocess.run(
+            [*command, "show.py"], cwd=tmp_path, env={**os.environ, **given}, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert shown(str(BIN / "rolemesh"), "launch", "--address", ray_address) == shown(sys.executable)
+    written = [path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert written
+    assert not any("only-in-memory" in text for text in written)

@@ -30,6 +30,7 @@ LAST = "\nimport torch\nos.environ['LATE'] = '1'\n"
         ("def later():\n    import own", Written({}, False)),
         ("print(os.environ['A'], 'B' in os.environ, {**os.environ}, os.environ.get('C'))", Written({}, True)),
         ("os.environ['MASTER_PORT'] = '1'\nos.environ['PYTHONHASHSEED'] = '1'", Written({}, True)),
+        ("os.environ['HF_TOKEN'] = 'none'", Written({}, True)),
         ("try:\n    import torch\nexcept ImportError:\n    pass\nos.environ['A'] = '1'", Written({}, True)),
         ("def later():\n    import torch\nos.environ['A'] = '1'", Written({"A": "1"}, True)),
     ],

@@ -23,6 +23,7 @@ from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.agent.limits import raise_limits
 from rolemesh_durable.agent.resource_guard import ResourceGuard
+from rolemesh_durable.carried import taken_up
 from rolemesh_durable.control.lock import hold
 from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.hosting.restarts import Restarts
@@ -77,6 +78,7 @@ class MasterActor:
             raise ElsewhereError(home)
         raise_limits()
         self._job = msgspec.msgpack.decode(joined(bundle), type=JobBundle)
+        os.environ.update(taken_up(self._job.environ, os.environ))
         self._self = ray.get_runtime_context().current_actor
         self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
         if not self._again:
@@ -145,8 +147,9 @@ class AgentActor:
         from rolemesh_durable.agent.agent import Agent
 
         raise_limits()
-        os.environ.pop(DEBUGGER, None)
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
+        os.environ.pop(DEBUGGER, None)
+        os.environ.update(taken_up(decoded.environ, os.environ))
         self._job = decoded.job.name
         # Between two masters it is the agents that keep the job alive.
         self._lock = hold(Path(decoded.job.run_dir))

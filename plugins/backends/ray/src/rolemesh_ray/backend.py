@@ -35,6 +35,7 @@ class RayBackend(Backend):
     Options: ClassVar[type[BaseModel]] = RayOptions
     name: ClassVar[str] = "ray"
     nodes_join: ClassVar[bool] = True
+    inherits: ClassVar[bool] = False
 
     def __init__(self, options: RayOptions, lost: Collection[str] = ()) -> None:
         super().__init__(options, lost)

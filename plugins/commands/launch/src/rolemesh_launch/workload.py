@@ -112,6 +112,8 @@ class Script(Workload):
         self._see_devices()
         for name, value in options.environment.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        if "PWD" in os.environ:
+            os.environ["PWD"] = os.getcwd()
         tempfile.tempdir = None
         if options.threads:
             for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -7,6 +7,7 @@ the source does not tell that for sure, workers import torch themselves.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ LATER = {
     "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
 }  # fmt: skip
 """Variables that are read when a process uses a device, starts another, or meets others."""
+SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL")
+"""Names of variables whose values must not come into a job file. Torch reads none of them."""
 READS = {"get", "items", "keys", "values", "copy"}
 """Methods of ``os.environ`` that change nothing."""
 WRITERS = {"putenv", "unsetenv", "load_dotenv"}
@@ -70,7 +73,9 @@ def written(script: Path, folder: Path, environ: Mapping[str, str]) -> Written:
                 other = True
             case _Unknown():
                 known = False
-            case _Set(name, value, default) if name not in LATER and not name.startswith(EARLIER):
+            case _Set(name, value, default) if not (
+                name in LATER or name.startswith(EARLIER) or SECRET.search(name.upper())
+            ):
                 known = known and not other
                 found[name] = {**environ, **found}.get(name, value) if default else value
     return Written(found if known else {}, known)

@@ -35,6 +35,8 @@ class Backend(Plugin, ABC):
     """As in the entry point: what the journal and ``run.json`` call it."""
     nodes_join: ClassVar[bool] = False
     """Whether nodes may come that were not there at the start."""
+    inherits: ClassVar[bool] = True
+    """Whether the job's processes inherit this process's environment. If not, they take up the bundle's `environ`."""
 
     def __init__(self, options: Any, lost: Collection[str] = ()) -> None:
         """`lost`: nodes that an earlier attempt of the job has lost, and that must not be used. Raises `BackendError`

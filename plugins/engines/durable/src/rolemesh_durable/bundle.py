@@ -107,11 +107,12 @@ def bundle_job(
     origin: tuple[str, int] = ("", -1),
     trust_pickles: bool = False,
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> JobBundle:
     """All that a master needs. `may_move`: its ranks may come to other nodes. `owned`: the job ends when nobody renews
     its lease. `rehearsed`: an injector of failures says how far its ranks may run.
 
-    `ranges`: the least and the most ranks of roles that have limits.
+    `ranges`: the least and the most ranks of roles that have limits. `environ`: see `JobBundle`.
     `origin` is the folder and step of the persisted snapshot to start from, `trust_pickles` whether objects
     in it may be unpickled.
     """
@@ -186,6 +187,7 @@ def bundle_job(
         checks=tuple(use for use, _ in checks),
         scalers=tuple(use for use, _ in scalers),
         exports=tuple(name for name, s in selection.roles.items() if can_export(s.cls)),
+        environ=dict(environ or {}),
     )
 
 

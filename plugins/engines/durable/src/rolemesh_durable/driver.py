@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from rolemesh.plugins.select import Selection
 from rolemesh.runs.run import LOGS_DIR, write_job_file
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
+from rolemesh_durable.carried import carried
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, find_origin, find_source
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
@@ -159,6 +161,7 @@ class Driver(RunHandle):
                 origin=origin,
                 trust_pickles=self._trusted,
                 ranges=self._asked.elastic,
+                environ={} if backend.inherits else carried(os.environ),
             )
             write_job_file(self.run_dir, job.job.dump())
             write_json(self.run_dir / PLAN_FILE, explain(job, plan, cluster))

@@ -89,7 +89,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
 
     `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from. `timed`: see
     `RankProgress.times`. `serves`: its ranks may have to go to where there is more of something, and then
-    fetch their snapshots from here.
+    fetch their snapshots from here. `environ`: see `JobBundle`.
     """
 
     agent: str
@@ -105,6 +105,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     checks: tuple[CheckUse, ...] = ()
     timed: bool = False
     serves: bool = False
+    environ: dict[str, str] = {}
 
 
 class RankStart(msgspec.Struct, frozen=True):
@@ -156,6 +157,8 @@ class JobBundle(msgspec.Struct, frozen=True):
     scalers: tuple[PluginUse, ...] = ()
     exports: tuple[str, ...] = ()
     """Roles whose workload has an `export`."""
+    environ: dict[str, str] = {}
+    """Variables of the command that started the job, for processes that do not inherit them."""
 
 
 def laid_out(job: JobConfig, layout: Layout) -> JobConfig:
@@ -178,6 +181,7 @@ def agent_start(bundle: JobBundle, place: AgentPlace, incarnation: int, host: st
         checks=bundle.checks,
         timed=bool(bundle.scalers),
         serves=any(bundle.outline.most.values()),
+        environ=bundle.environ,
         warm=tuple(dict.fromkeys(launch.role for launch in bundle.outline.launches.get(place.agent, ()))),
     )
     return AgentStart(place, incarnation, msgspec.msgpack.encode(config))
