@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Command")
 JobArgument = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Values to set, e.g. steps=5 roles.trainer.world_size=4.", show_default=False)
+    list[str] | None, typer.Argument(help="Values to set: KEY=TEXT (steps=5), or KEY:=YAML.", show_default=False)
 ]
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Name of the job (a folder in the runs folder).", show_default=False)

@@ -1,16 +1,15 @@
-"""``rolemesh plugins``: ``list`` and ``show``. Others add verbs below it: ``check``, ``lock``."""
+"""``rolemesh plugins``: ``list``. Others add verbs below it: ``check``, ``lock``, ``show``."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag
-from rolemesh.errors import EXIT_NOT_STARTED, PluginError, nearest
+from rolemesh.errors import PluginError, nearest
 from rolemesh.kinds import kind_names
 from rolemesh.kinds.installed import leftovers
 from rolemesh.plugins.discovery import PluginRecord, discover
@@ -43,24 +42,6 @@ def list_plugins(
     print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"), rows)
 
 
-@command.command("show")
-def show_plugin(
-    name: Annotated[str, typer.Argument(help="The plugin's name, or distribution:name.")],
-    kind: KindOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show a plugin: options with types, defaults and docs, operators or hooks, distribution and version."""
-    from rolemesh.plugins.describe import describe
-
-    described = [describe(record) for record in named(name, kind)]
-    if as_json:
-        print_json(described if len(described) > 1 else described[0])
-    else:
-        print("\n\n".join(_text(plugin) for plugin in described))
-    if any(plugin["status"] in ("broken", "incompatible") for plugin in described):
-        raise typer.Exit(EXIT_NOT_STARTED)
-
-
 def named(name: str, kind: str | None) -> list[PluginRecord]:
     """The installed plugins that ``name`` or ``distribution:name`` means."""
     records = discover((kind,) if kind is not None else None)
@@ -68,27 +49,3 @@ def named(name: str, kind: str | None) -> list[PluginRecord]:
         return found
     hint = nearest(name.rpartition(":")[2], {record.name for record in records})
     raise PluginError(f"there is no plugin {name!r}", remedy="; ".join([hint, *map(str, leftovers())]))
-
-
-def _text(plugin: dict[str, Any]) -> str:
-    lines = [f"{plugin['name']}  ({plugin['kind']})", f"  {plugin['distribution']} {plugin['version']}"]
-    lines.append(f"  {plugin['target']}, {plugin['status']}")
-    lines += [f"  {line}" for line in plugin["error"].splitlines()]
-    if doc := plugin.get("doc"):
-        lines += ["", *(f"  {line}" for line in doc.splitlines())]
-    if "options" in plugin:
-        lines += ["", "  options:" if plugin["options"] else "  no options"]
-    for option in plugin.get("options", ()):
-        default = "required" if option["required"] else f"default {json.dumps(option['default'], default=str)}"
-        lines.append(f"    {option['name']}: {option['type']}  ({default})")
-        lines += [f"        {line}" for line in option["doc"].splitlines()]
-    if "operators" in plugin:
-        lines += ["", "  operators:" if plugin["operators"] is not None else "  operators: they depend on the options"]
-    for operator in plugin.get("operators") or ():
-        inputs = ", ".join(f"{name}: {partition}" for name, partition in operator["inputs"].items())
-        returns = f" -> {operator['returns']}" if operator["returns"] else ""
-        lines.append(f"    {operator['name']}({inputs}){returns}{'  (streaming)' if operator['streaming'] else ''}")
-        lines += [f"        {line}" for line in operator["doc"].splitlines()]
-    if "hooks" in plugin:
-        lines += ["", "  hooks:", *(f"    {signature}" for signature in plugin["hooks"].values())]
-    return "\n".join(line.rstrip() for line in lines)

@@ -54,6 +54,9 @@ def _fixed(
 
     Ctrl-C ends the job. Everything about the run is kept in runs/NAME/.
 
+    An override KEY=TEXT sets the text as it was typed. Where the option is no string, the text means what it says as a
+    number, true, false, null, [LIST] or {MAPPING}. KEY:=YAML sets a piece of a job file, with ${VARIABLES}.
+
     Exit code: 0 done, 1 the job failed, 2 it could not start (nothing was started), 130 interrupted.
 
     Examples:

@@ -13,7 +13,7 @@ OWN = {
     "run": "Run a job.",
     "validate": "Check a job file, its plugins and its flow, without Ray.",
     "plan": "Show what would run where, without starting anything.",
-    "plugins": "List installed plugins, or show one.",
+    "plugins": "List installed plugins, show, check or lock them.",
 }
 """The kernel's own, with a line about each."""
 
