@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 BIN = Path(sys.executable).parent
+ARGUMENTS = ("a", "--b", "d=${now:%Y}", "u=${NOT_SET}", "h=${HOME}", "r=${local_rank}", "p=$$x", "$", " # ", "")
 TELL = """
 import json, logging, os, sys, tempfile
 from pathlib import Path
@@ -192,13 +193,13 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
     flags = ("--nnodes", str(nodes), "--nproc-per-node", "2", "--max-restarts", "0")
     met = ("--master-addr", "localhost", "--master-port", str(free_port())) if nodes > 1 else ()
     agents = [
-        start(folder, "torchrun", *flags, *met, "--node-rank", str(n), "tell.py", "a", "--b") for n in range(nodes)
+        start(folder, "torchrun", *flags, *met, "--node-rank", str(n), "tell.py", *ARGUMENTS) for n in range(nodes)
     ]
     for agent in agents:
         _, said = agent.communicate(timeout=100)
         assert agent.returncode == 0, said
     theirs = list(told(folder))
-    done = run(folder, "rolemesh", "launch", *flags, "tell.py", "a", "--b")
+    done = run(folder, "rolemesh", "launch", *flags, "tell.py", *ARGUMENTS)
     assert done.returncode == 0, done.stderr
     ours = list(told(folder))
     assert len(theirs) == len(ours) == 2 * nodes

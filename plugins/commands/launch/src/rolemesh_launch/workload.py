@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -120,7 +121,7 @@ class Script(Workload):
                 os.environ.pop(name, None)
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(max(1, len(os.sched_getaffinity(0))))
-        self._program = Program(options.target, options.how, options.arguments)
+        self._program = Program(options.target, options.how, self._arguments(options.arguments))
         self._sigterm = signal.getsignal(signal.SIGTERM)
         self._own_process = MARKER in os.environ
         # Torch reads variables when it is imported, which the script may do after it has set them.
@@ -144,6 +145,10 @@ class Script(Workload):
             master_listen_fd=at.listen_fd,
         )
         return Rounds(PrefixStore("rolemesh", store), ctx.world_size)
+
+    def _arguments(self, arguments: Sequence[str]) -> list[str]:
+        """With the macro ``${local_rank}`` filled in as torchrun does it, which also halves ``$$``."""
+        return [Template(argument).safe_substitute(local_rank=self._ctx.local_rank) for argument in arguments]
 
     def _see_devices(self) -> None:
         """Those of all ranks of the node, in their order: a script takes its own by LOCAL_RANK."""
