@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from rolemesh.api.cluster import NodeView
 from rolemesh.cli import main
-from rolemesh.errors import JobFileError
 from rolemesh.job.prepared import Prepared, prepare
+from rolemesh.spec import load
 from rolemesh.spec.job_file import Written
-from rolemesh_submit import Asked, Pods, Submission, groups_of, manifest
+from rolemesh_submit import Asked, Group, Pods, Submission, groups_of, manifest
 from rolemesh_submit.kuberay import resource_name, secret_commands
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -35,6 +40,9 @@ GROUPS = "2x(cpu=4,gpu=1,memory_gb=64,custom.ssd=2,label.rack=a),1x(cpu=2,label.
 
 def job(*overrides: str) -> Prepared:
     return prepare(Written((EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides)
+
+
+JOB = job()
 
 
 def submission(*overrides: str, asked: Asked = AS_NEEDED, **more: Any) -> Submission:
@@ -89,42 +97,81 @@ def test_a_variable_is_a_reference_to_a_secret_and_its_value_nowhere(monkeypatch
     assert "TOKEN comes out of the secret vault, key token; its value is not in this file" in told
 
 
-def through_shells(entrypoint: str) -> list[str]:
-    """The words that the command gets: one shell in the submitter's pod, `ray job submit` joins, one in the head's."""
-    show = f"{shlex.quote(sys.executable)} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
-
-    def shell(words: str) -> list[str]:
-        done = subprocess.run(["sh", "-c", f"{show} {words}"], capture_output=True, text=True, check=True)
-        return list(json.loads(done.stdout))
-
-    return shell(subprocess.list2cmdline(shell(entrypoint)))
+def shell(words: str) -> list[str]:
+    """The words that a shell hands to a command."""
+    done = subprocess.run(["sh", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True)
+    return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
 
 
-def test_overrides_reach_the_command_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("N", "5")
-    given = ("steps=${N}", ELASTIC, "name=h*llo#$HOME;c&d", "failover=[]")
-    monkeypatch.setattr("rolemesh.spec.model.NAME", re.compile(".*"))
-    one = submission(*given, resume="hello")
-    words = through_shells(made(one)["spec"]["entrypoint"])
-    path = "/runs/jobs/hello/job.yaml"
-    assert words == [
-        "rolemesh",
-        "run",
-        path,
-        "--address",
-        "auto",
-        "--resume",
-        "hello",
-        *(text.replace(" ", "\n") for text in given),
-    ]
-    again = job(*words[words.index("hello") + 1 :])
-    assert again.job.spec == one.prepared.job.spec
+def kubernetes(text: str, environment: Mapping[str, str]) -> str:
+    """What a container gets: ``$(NAME)`` is replaced if there is such a variable, ``$$`` is one dollar sign."""
+    names = re.compile(r"\$\$|\$\(([^)]*)\)")
+    return names.sub(lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]), text)
 
 
-@pytest.mark.parametrize("fragile", ["steps='5'", 'steps="5"', 'name="a\\x62"'])
-def test_an_override_that_no_shell_would_leave_alone_is_refused(fragile: str) -> None:
-    with pytest.raises(JobFileError, match="write it into the job file"):
-        made(submission(fragile))
+@pytest.fixture(scope="module")
+def ray_submits() -> Callable[[list[str]], str]:
+    """What `ray job submit` gives the shell of the head's pod, by the installed Ray."""
+    from ray.dashboard.modules.job import cli
+
+    def submitted(words: list[str]) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            client = mock.Mock()
+            patch.setattr(cli, "_get_sdk_client", lambda *_, **__: client)
+            done = CliRunner().invoke(cli.submit, ["--no-wait", "--", *words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return str(client.submit_job.call_args.kwargs["entrypoint"])
+
+    return submitted
+
+
+def overridden(overrides: Sequence[str]) -> Any:
+    return load(Written((EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"), overrides).spec.params
+
+
+HOSTILE = ["two words", "a  b", "a # b", "x: 1", "{x: 1}", "'", '"', "a\\", "$HOME", "$(hostname)", "`id`", "a\nb", "*",
+           "-x", "$$", "$(PATH)", "~", "!", "%41", "é", "", "a;b", "\t"]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["ray", "list2cmdline"])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=30))
+@example(texts=HOSTILE)
+def test_overrides_reach_the_command_as_they_were_typed(
+    by: str, texts: list[str], ray_submits: Callable[[list[str]], str]
+) -> None:
+    given = [f'params.p{n}="{text}"' if not text else f"params.p{n}={text}" for n, text in enumerate(texts)]
+    prepared = replace(JOB, overrides=tuple(given))
+    one = Submission(prepared, groups_of(prepared, AS_NEEDED), "/runs/my job/$(PATH)/job.yaml", "/runs", resume="x")
+    told = yaml.safe_load(manifest(one, Pods("jobs:1")))["spec"]["entrypoint"]
+    words = shell(kubernetes(told, {"PATH": "/bin", "HOME": "/root"}))
+    there = shell(ray_submits(words) if by == "ray" else subprocess.list2cmdline(words))
+    if by == "ray":
+        assert there[:7] == ["rolemesh", "run", "/runs/my job/$(PATH)/job.yaml", "--address", "auto", "--resume", "x"]
+    assert overridden(there[-len(given) :] if given else []) == overridden(given)
+
+
+@given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))
+@example("$(RUNS)$$")
+@example("y")
+@example("1e3")
+def test_values_names_and_paths_are_the_same_strings_behind_the_manifest(text: str) -> None:
+    labelled = NodeView("n", cpu=4.0, labels={"rack": text})
+    one = Submission(JOB, (Group(labelled, 1, 1, 1),), "/job.yaml", f"/runs{text}", {"A": text}, None)
+    data = yaml.safe_load(manifest(one, Pods(f"i{text}", claim=f"c{text}", secrets={})))
+    spec = data["spec"]["rayClusterSpec"]
+    (worker,) = spec["workerGroupSpecs"]
+    (container,) = worker["template"]["spec"]["containers"]
+    env = {each["name"]: kubernetes(each["value"], {"RUNS": "/x"}) for each in container["env"]}
+    assert env == {"ROLEMESH_RUNS": f"/runs{text}", "A": text}
+    assert worker["labels"] == {"rack": text}
+    assert container["image"] == f"i{text}"
+    assert container["volumeMounts"][0]["mountPath"] == f"/runs{text}"
+
+
+@pytest.mark.parametrize("text", ["y", "1e3", "on", "12:30", "007", "0o7", "~", "1_000", "=", "<<"])
+def test_a_string_stays_one_for_every_version_of_yaml(text: str) -> None:
+    assert f'value: "{text}"' in manifest(submission(settings={"A": text}), Pods("jobs:1"))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +217,7 @@ def test_the_verb_writes_a_file_says_what_must_be_true_and_applies_nothing(
 
 def test_a_secret_that_is_not_set_here_need_not_be(verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHO", raising=False)
-    given = ("roles.sink.runtime_env.env_vars.A=${WHO}", "--to", "kuberay", "--image", "jobs:1")
+    given = ("roles.sink.runtime_env.env_vars.A:=${WHO}", "--to", "kuberay", "--image", "jobs:1")
     assert "the environment variable WHO is not set" in verb(*given).err
     done = verb(*given, "--secret", "WHO=vault:who")
     assert done.code == 0, done.err
@@ -183,11 +230,11 @@ def test_neither_names_nor_requirements_give_a_variable_away(
     verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, target: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("WHO", SECRET)
-    done = verb("roles.sink.runtime_env.pip=[numpy>2${WHO:-}]", "--to", *target)
+    done = verb("roles.sink.runtime_env.pip:=['numpy>2${WHO:-}']", "--to", *target)
     assert SECRET not in done.out + done.err
-    done = verb("name=${WHO}", "--to", *target)
+    done = verb("name:=${WHO}", "--to", *target)
     assert (done.code, SECRET in done.err, "--env WHO=VALUE" in done.err) == (2, False, True)
-    assert verb("name=${WHO}", "--env", "WHO=me", "--to", *target).code == 0
+    assert verb("name:=${WHO}", "--env", "WHO=me", "--to", *target).code == 0
 
 
 @pytest.mark.parametrize(
@@ -198,12 +245,19 @@ def test_neither_names_nor_requirements_give_a_variable_away(
         (["--to", "kuberay", "--image", "x", "--partition", "gpu"], "means nothing to kuberay"),
         (["--to", "kuberay", "--image", "x", "--runs-dir", "runs"], "no absolute path"),
         (["--to", "kuberay", "--image", "x", "--env", "A"], "names no variable"),
+        (["--to", "kuberay", "--image", "x", "--env", "Ä=b"], "names no variable"),
         (["--to", "kuberay", "--image", "x", "--secret", "A=:b"], "not a secret and a key"),
+        (["--to", "kuberay", "--image", "x", "--secret", "A=my vault:b"], "not a secret and a key"),
+        (["--to", "slurm", "name:=${WHO}", "--env", "WHO=a b"], "the job's name is 'a b'"),
+        (["--to", "slurm", "--partition", "a b"], "no name of a partition"),
         (["--to", "slurm", "--time", "soon"], "is not a time"),
         (["--to", "slurm", "-o", "nowhere/x"], "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_told_with_a_remedy(arguments: Sequence[str], words: str, verb: Callable[..., Done]) -> None:
+def test_what_is_wrong_is_told_with_a_remedy(
+    arguments: Sequence[str], words: str, verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHO", "me")
     done = verb(*arguments)
     assert (done.code, words in done.err, "→" in done.err) == (2, True, True), done.err
 

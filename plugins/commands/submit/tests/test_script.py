@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from rolemesh.errors import PlacementError
 from rolemesh.job.prepared import prepare
@@ -14,6 +17,7 @@ from rolemesh_submit import Allocation, Asked, Submission, groups_of, script
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"
 AS_NEEDED, PLAIN = Asked(), Allocation()
+JOB = prepare(Written((EXAMPLE / "job.yaml").read_text(), EXAMPLE, "job.yaml"))
 
 
 def made(*overrides: str, asked: Asked = AS_NEEDED, text: str = "", allocation: Allocation = PLAIN) -> str:
@@ -71,3 +75,23 @@ def test_a_variable_comes_from_where_sbatch_runs_and_its_value_is_nowhere(monkey
 def test_nodes_of_several_sizes_are_refused() -> None:
     with pytest.raises(PlacementError, match="nodes of one size"):
         made(asked=Asked("1x(cpu=2),1x(cpu=4)"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))
+@example("'\"$(id)`id`$HOME\\\n#SBATCH --exclusive\u2028\x07{x} ! ~ * %41")
+def test_a_script_hands_on_every_text_as_it_is(text: str) -> None:
+    prepared = replace(JOB, overrides=(f"name={text}", text))
+    one = Submission(
+        prepared, groups_of(JOB, AS_NEEDED), f"/{text}/job.yaml", f"/runs{text}", {"A": text}, text or None
+    )
+    lines = script(one, PLAIN)
+    before, _, rest = lines.partition("set -euo pipefail\n")
+    assert all(line.startswith("#") for line in before.splitlines())
+    assert "#SBATCH --exclusive" not in before.splitlines()
+    environment, command = rest.partition("# Others on")[0], rest.partition("\nEND\n\n")[2].partition(" &\njob=$!")[0]
+    run = f'address=here; rolemesh() {{ printf \'%s\\0\' "$@" "$A" "$ROLEMESH_RUNS"; }}\n{environment}\n{command}'
+    done = subprocess.run(["bash", "-c", run], capture_output=True, check=True)
+    resumed = ["--resume", text] if text else []
+    words = ["run", f"/{text}/job.yaml", "--address", "here", *resumed, f"name={text}", text, text, f"/runs{text}"]
+    assert done.stdout.decode().split("\0")[:-1] == words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -109,8 +110,8 @@ def submit(
     the output, and told on stderr with -o.
 
     Values of ${VARIABLES} in the job file are never written: a RayJob has references to a secret, a script takes them
-    from where sbatch runs. --env writes a value. For the check those count that are set here; with --env or --secret
-    none need be.
+    from where sbatch runs. --env writes a value. An override can name a variable, too: KEY:='${VARIABLE}'. For the
+    check those count that are set here; with --env or --secret none need be.
 
     Examples:
 
@@ -137,10 +138,10 @@ def submit(
             raise JobFileError(what, where="command line", remedy=remedy)
         pods = Pods(image, claim or "rolemesh-runs", secrets, cluster_only)
         text, notes, first = manifest(submission, pods), pod_notes(submission, pods), secret_commands(submission, pods)
-        then = f"kubectl apply -f {output}"
+        then = f"kubectl apply -f {shlex.quote(str(output))}"
     else:
         text = script(submission, Allocation(partition, time, setup or ()))
-        notes, first, then = allocation_notes(submission), [], f"sbatch {output}"
+        notes, first, then = allocation_notes(submission), [], f"sbatch {shlex.quote(str(output))}"
     if output is None:
         sys.stdout.write(text)
         notes, then = [line for line in notes if "its value is not in this file" in line], ""
@@ -160,7 +161,7 @@ def _belongs(to: Target, options: Mapping[str, object], only: Target) -> None:
 
 def _pair(text: str, option: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name):
+    if not separator or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         what = f"{option} {text!r} names no variable and its value"
         remedy = "--env NAME=VALUE" if option == "--env" else "--secret NAME=SECRET:KEY"
         raise JobFileError(what, where="command line", remedy=remedy)
@@ -169,7 +170,8 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 def _key(name: str, where: str) -> tuple[str, str]:
     secret, separator, key = where.partition(":")
-    if not secret or (separator and not key):
+    names = re.fullmatch(r"[a-z0-9][a-z0-9.-]*:[\w.-]+", f"{secret}:{key if separator else name}", re.ASCII)
+    if names is None:
         what = f"--secret {name}={where} is not a secret and a key in it"
         raise JobFileError(what, where="command line", remedy="--secret NAME=SECRET:KEY, or NAME=SECRET")
     return secret, key or name
@@ -223,7 +225,7 @@ def _seconds(text: str) -> int:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}"
         raise JobFileError(what, where="command line", remedy="give --output another path") from error

@@ -7,17 +7,21 @@ import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import yaml
 
-from rolemesh.errors import JobFileError
 from rolemesh_submit.groups import Group
-from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, memory_gb, ray_version
+from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb, ray_version
 
 LONGEST_NAME = 47
 """KubeRay puts a suffix behind a RayJob's name, and a service's name has 63 characters."""
 HEAD = {"cpu": "4", "memory": "16G"}
-FRAGILE = re.compile(r"[ \t\"'\\]")
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]+")
+"""Strings that need no quotes in any version of YAML, unless they are words for true, false or null."""
+WORDS = {"yes", "no", "on", "off", "true", "false", "null"}
+EXPANDED = re.compile(r"\$(?=[$(])")
+"""A dollar sign that Kubernetes reads as the start of ``$(VARIABLE)``, or as half of a doubled one."""
 STOP_MORE_S, END_MORE_S = 25, 55
 KEPT_S = 600
 SHARED = 0.5
@@ -34,25 +38,30 @@ class Pods(NamedTuple):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: pods are read one by one."""
+    """Without anchors: pods are read one by one. Strings stay strings for YAML 1.1 (``1e3``, ``y``), too."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Always."""
         return True
 
 
-def manifest(submission: Submission, pods: Pods) -> str:
-    """The manifest as YAML, with what must be true in its head.
+def _represent(dumper: _Dumper, text: str) -> yaml.Node:
+    style = None if PLAIN.fullmatch(text) and text.lower() not in WORDS else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
-    Raises `JobFileError` for an override that would not survive the shells between KubeRay and the command.
-    """
+
+_Dumper.add_representer(str, _represent)
+
+
+def manifest(submission: Submission, pods: Pods) -> str:
+    """The manifest as YAML, with what must be true in its head."""
     kind = "RayCluster" if pods.cluster_only else "RayJob"
     name, cluster = resource_name(submission.name), _cluster(submission, pods)
     spec = cluster if pods.cluster_only else _job(submission) | {"rayClusterSpec": cluster}
     data = {"apiVersion": "ray.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
     made = f"Made by `rolemesh submit --to kuberay`. Job {submission.name}, workers: {submission.size}."
-    head = "".join(f"# {line}\n" for line in (made, *notes(submission, pods)))
-    return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
+    head = "".join(map(comment, (made, *notes(submission, pods))))
+    return head + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=math.inf)
 
 
 def notes(submission: Submission, pods: Pods) -> list[str]:
@@ -81,8 +90,10 @@ def secret_commands(submission: Submission, pods: Pods) -> list[str]:
     literals: dict[str, list[str]] = {}
     for name, secret, key, optional in _references(submission, pods):
         if not optional:
-            literals.setdefault(secret, []).append(f'--from-literal={key}="${name}"')
-    return [f"kubectl create secret generic {secret} {' '.join(each)}" for secret, each in literals.items()]
+            literals.setdefault(secret, []).append(f'{shlex.quote(f"--from-literal={key}=")}"${name}"')
+    return [
+        f"kubectl create secret generic {shlex.quote(secret)} {' '.join(each)}" for secret, each in literals.items()
+    ]
 
 
 def resource_name(job: str) -> str:
@@ -92,20 +103,25 @@ def resource_name(job: str) -> str:
 
 
 def entrypoint(submission: Submission) -> str:
-    """The command, quoted for two shells: the submitter's pod has one, and the head's pod one more.
+    """The command, for the shell of the submitter's pod.
 
-    Between them `ray job submit` joins the words again, and puts quotes of its own around those with a blank. So in
-    overrides, which are YAML, a blank becomes a line break, which is the same there. Raises `JobFileError` for what
-    would not survive.
+    That shell hands words to ``ray job submit``, which quotes them for the shell of the head's pod. An override with
+    letters that mean something to a shell is percent-encoded, so its quotes cannot be lost or doubled on the way.
     """
-    told = ["rolemesh", "run", submission.job, "--address", "auto"]
-    words = [*told, *(argument.replace(" ", "\n") for argument in submission.arguments)]
-    for word in words:
-        if FRAGILE.search(word):
-            what = f"{word!r} has blanks, quotes or backslashes that do not survive the shells of a RayJob"
-            remedy = "write it into the job file, or give --job-dir another path"
-            raise JobFileError(what, where="command line", remedy=remedy)
-    return " ".join(word if shlex.quote(word) == word else rf"\''{word}'\'" for word in words)
+    told = ["rolemesh", "run", submission.job, "--address", "auto", *submission.resuming]
+    return " ".join(map(_word, [*told, *map(encoded, submission.prepared.overrides)]))
+
+
+def encoded(override: str) -> str:
+    """The same override (see `rolemesh.spec.overrides`), in letters that mean nothing to any shell."""
+    if shlex.quote(override) == override:
+        return override
+    return f"%{quote(override, safe='=:,./@+', errors='surrogateescape')}"
+
+
+def _word(word: str) -> str:
+    """A word for a shell in a container's arguments, in which Kubernetes expands ``$(NAME)`` and halves ``$$``."""
+    return EXPANDED.sub("$''", shlex.quote(word))  # such a word is in single quotes; they end and begin again
 
 
 def _job(submission: Submission) -> dict[str, Any]:
@@ -167,7 +183,7 @@ def _pod(
         "name": "ray",
         "image": pods.image,
         "resources": {"requests": dict(amounts), "limits": dict(amounts)},
-        "env": [*({"name": name, "value": value} for name, value in plain.items()), *env],
+        "env": [*({"name": name, "value": EXPANDED.sub("$$", value)} for name, value in plain.items()), *env],
         "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # py-spy takes the stacks of ranks that hang
         "volumeMounts": [{"name": "runs", "mountPath": submission.runs}, {"name": "shm", "mountPath": "/dev/shm"}],
     }

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rolemesh.errors import PlacementError
-from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, memory_gb
+from rolemesh.errors import JobFileError, PlacementError
+from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb
 
 JOIN_S = 300
 NOTICE_S = 60
 TEMPLATE = r"""#!/usr/bin/env bash
-{head}
-set -euo pipefail
+{head}set -euo pipefail
 
 {environment}
 # Others on these nodes cannot join this Ray, nor give it work.
@@ -79,11 +79,14 @@ class Allocation(NamedTuple):
 
 
 def script(submission: Submission, allocation: Allocation) -> str:
-    """The script. Raises `PlacementError` if the nodes are not all of one size."""
+    """The script. Raises `PlacementError` if the nodes are not all of one size, `JobFileError` for a bad partition."""
     if len(submission.groups) > 1:
         what = "an allocation has nodes of one size and no labels, and --nodes has several groups"
         raise PlacementError(what, where="--nodes", remedy="give one group, or a number and --cpus-per-node")
-    head = [*(f"# {line}" for line in (_made(submission), *notes(submission))), *_directives(submission, allocation)]
+    if allocation.partition and not re.fullmatch(r"[\w.,@+-]+", allocation.partition, re.ASCII):
+        what, remedy = f"{allocation.partition!r} is no name of a partition", "sinfo lists them"
+        raise JobFileError(what, where="--partition", remedy=remedy)
+    head = [*map(comment, (_made(submission), *notes(submission))), *_directives(submission, allocation)]
     required = [each.name for each in submission.variables if each.required]
     environment = [
         *allocation.setup,
@@ -93,11 +96,11 @@ def script(submission: Submission, allocation: Allocation) -> str:
     ]
     command = f'rolemesh run {shlex.quote(submission.job)} --address "$address"'
     return TEMPLATE.format(
-        head="\n".join(head),
+        head="".join(head),
         environment="\n".join(environment),
         node=shlex.join(_ray_node(submission)),
         join_s=JOIN_S,
-        command=" ".join([command, *map(shlex.quote, submission.arguments)]),
+        command=" ".join([command, *map(shlex.quote, [*submission.resuming, *submission.prepared.overrides])]),
     )
 
 
@@ -136,7 +139,8 @@ def _directives(submission: Submission, allocation: Allocation) -> list[str]:
         "signal": f"B:TERM@{NOTICE_S}",
     }
     # A node that fails is the job's failover's business, and another run of the script would begin from scratch.
-    return [*(f"#SBATCH --{name}={value}" for name, value in given.items() if value), "#SBATCH --no-kill --no-requeue"]
+    options = [f"--{name}={value}" for name, value in given.items() if value]
+    return [f"#SBATCH {option}\n" for option in (*options, "--no-kill --no-requeue")]
 
 
 def _ray_node(submission: Submission) -> list[str]:

@@ -13,6 +13,7 @@ from rolemesh.job.prepared import Prepared
 from rolemesh.kinds.installed import distribution, version
 from rolemesh.spec import JobFile
 from rolemesh.spec.environment import Expansion
+from rolemesh.spec.model import NAME
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")
@@ -21,7 +22,7 @@ OBJECT_STORE_BYTES = 500_000_000
 
 
 class Variable(NamedTuple):
-    """A ``${NAME}`` of a job file or an override. `required`: it has no default everywhere."""
+    """A ``${NAME}`` of a job file, or of a piece of one in an override. `required`: it has no default everywhere."""
 
     name: str
     required: bool
@@ -54,9 +55,9 @@ class Submission(NamedTuple):
         return tuple(each for each in variables(self.prepared.job) if each.name not in self.settings)
 
     @property
-    def arguments(self) -> list[str]:
-        """What `rolemesh run` is told behind the job file's path and the address."""
-        return [*(("--resume", self.resume) if self.resume else ()), *self.prepared.overrides]
+    def resuming(self) -> list[str]:
+        """The arguments of `rolemesh run` that name the run to go on from."""
+        return ["--resume", self.resume] if self.resume else []
 
     @property
     def size(self) -> str:
@@ -92,13 +93,23 @@ class Submission(NamedTuple):
         return [f"Python {python}, and: {' '.join(installed)}", *own]
 
 
+def comment(line: str) -> str:
+    """The line as a comment of YAML or a shell, whatever is in it: line breaks and control characters are escaped."""
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+    return f"# {''.join(shown)}\n"
+
+
 def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
-    """Raise `JobFileError` if the job's name, which is in every output, comes out of a variable that may be secret."""
+    """Raise `JobFileError` if the job's name, which is in all output, may be secret, or is no name with `settings`."""
     probe = Expansion({}, job.places)
     probe.expand(job.raw["name"], ("name",))
     for name in sorted(probe.used.keys() - settings.keys()):
         what = f"the job's name comes out of the variable {name}, and names are in what is written"
         raise JobFileError(what, where=job.where(("name",)), remedy=f"--env {name}=VALUE says that it is no secret")
+    if not NAME.fullmatch(name := str(Expansion(settings, job.places).expand(job.raw["name"], ("name",)))):
+        what = f"with the variables of --env the job's name is {name!r}"
+        remedy = "a name has letters, digits, '.', '_' and '-', at most 63 of them"
+        raise JobFileError(what, where=job.where(("name",)), remedy=remedy)
 
 
 def variables(job: JobFile) -> tuple[Variable, ...]:
