@@ -32,7 +32,7 @@ __all__ = ["Client", "Model", "Online", "Served", "block", "keys", "percentile"]
 
 SECRET = "s3cret-of-the-broker"
 NATS = (
-    "plugins.sources=[{use: nats, options: "
+    "plugins.sources:=[{use: nats, options: "
     "{url: '${REDIS_URL}', streams: [CLICKS-0, CLICKS-1], until: sealed, trim: true}}]"
 )
 PROBE = [{"user": n, "item": 7 * n, "segment": n % 8, "topic": n % 16} for n in range(24)]

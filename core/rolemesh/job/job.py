@@ -17,6 +17,7 @@ from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement import PlacementPlan
 from rolemesh.placement.nodes import parse_nodes, this_machine
 from rolemesh.runs.run import runs_folder
+from rolemesh.spec.environment import literal
 from rolemesh.spec.job_file import Written
 from rolemesh.spec.places import dump_yaml
 
@@ -28,13 +29,13 @@ def _silent(text: str) -> None:
 class Job:
     """``Job("sft", steps=10).role("trainer", use="fsdp", world_size=2).flow(fn).run()``.
 
-    Settings are the top-level keys of a job file. Paths in it are relative to `base`. Nothing is checked before
-    `validate`, which all the verbs do first.
+    Settings are the top-level keys of a job file; values stay as given, ``${…}`` in a string is no variable. Paths in
+    it are relative to `base`. Nothing is checked before `validate`, which all the verbs do first.
     """
 
     def __init__(self, name: str, *, base: str | Path = ".", **settings: Any) -> None:
         self._data: dict[str, Any] = {"name": name, **settings}
-        self._base = Path(base)
+        self._base, self._called = Path(base), f"Job({name!r})"
         self._flow: Flow | None = None
 
     def set(self, **settings: Any) -> Self:
@@ -69,12 +70,12 @@ class Job:
         return self._add("observers", use, options)
 
     def text(self) -> str:
-        """The job file."""
-        return dump_yaml(self._data)
+        """The job file. Raises `JobFileError` for a value that YAML cannot express."""
+        return dump_yaml(literal(self._data, self._called))
 
     def validate(self) -> Prepared:
         """Check everything that needs no cluster. Raises `RolemeshError` with every problem that was found."""
-        written = Written(self.text(), self._base, f"Job({self._data['name']!r})")
+        written = Written(self.text(), self._base, self._called)
         return prepare(written, flow=self._flow)
 
     def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:

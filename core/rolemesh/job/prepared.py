@@ -16,7 +16,7 @@ from rolemesh.graph.trace import trace_job
 from rolemesh.job.planning import flows_of, largest, plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import Admission, Selected, Selection, checked, select
+from rolemesh.plugins.select import Admission, Selected, Selection, checked, select, types_of_plugins
 from rolemesh.spec import JobFile, WorldSize, load
 from rolemesh.spec.job_file import Written
 
@@ -135,7 +135,7 @@ def prepare(
 
     Raises `RolemeshError` with every problem that was found.
     """
-    job = load(source, overrides)
+    job = load(source, overrides, types=partial(types_of_plugins, admit=admit))
     selection = select(job, admit=admit)
     try:
         graph = trace_job(job, selection.roles, flow)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -17,8 +18,9 @@ from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.spec.job_file import JobFile
 from rolemesh.spec.model import Use
+from rolemesh.spec.overrides import Types, types_of_spec
 from rolemesh.spec.places import Path
-from rolemesh.spec.problems import problems
+from rolemesh.spec.problems import annotations_at, problems
 
 VERSION = ("kind", "distribution", "version")
 
@@ -105,6 +107,33 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admiss
     )
 
 
+def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
+    """The types by which overrides of a job file in the folder `base` are read: its own keys', and plugins' options'.
+
+    With `admit`, no plugin is imported that it refuses.
+    """
+
+    @cache
+    def options_of(kind: str, reference: str) -> Any:
+        record = resolve(kind, reference, discover(), base)
+        return load(admit.look(record, "") if admit is not None else record).Options
+
+    def types(data: Any, path: Path) -> Sequence[Any]:
+        named = 1 + (path[0] in ("roles", "edges", "plugins"))
+        if "options" not in path[named:]:
+            return types_of_spec(data, path)
+        end = path.index("options", named)
+        holders = {"roles": "workloads", "edges": "transports", "plugins": str(path[1])} | dict(job_keys())
+        try:
+            for part in path[:end]:
+                data = data[int(part) if isinstance(data, list) else part]
+            return annotations_at(options_of(holders[str(path[0])], data["use"]), path[end + 1 :])
+        except (RolemeshError, LookupError, TypeError, ValueError):
+            return ()  # select says what is wrong with it
+
+    return types
+
+
 class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
@@ -161,19 +190,11 @@ def checked(job: JobFile, role: str, used: Selected, check: Callable[..., None],
         base = {"base": job.base} if "base" in inspect.signature(check).parameters else {}
         check(used.options, *told, **base)
     except RolemeshError as error:
-        yield from (_placed(job, each, path) for each in getattr(error, "errors", (error,)))
+        yield from (job.placed(each, path) for each in getattr(error, "errors", (error,)))
     except Exception as error:
         what = f"{used.record.what} failed in {check.__name__}(): {type(error).__name__}: {error}"
         remedy = f"check its options, or report it to {used.record.author}"
         yield PluginError(what, where=job.where(path), remedy=remedy)
-
-
-def _placed(job: JobFile, error: RolemeshError, options: Path) -> RolemeshError:
-    """The error with its place in the job file: a workload knows only the option's name, if that."""
-    path = (*options, *error.where.split(".")) if error.where else options
-    known = not job.places.resolve(path)[1]
-    where = job.where(path) if known or not error.where else f"{job.where(options)}: {error.where}"
-    return type(error)(error.what, where=where, remedy=error.remedy)
 
 
 def validate_options(job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path) -> BaseModel:

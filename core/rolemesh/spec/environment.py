@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
-from rolemesh.spec.places import Path, Places, Quoted, parse_scalar
+from rolemesh.spec.places import Path, Places, Quoted, dotted, parse_scalar
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 
@@ -35,7 +36,7 @@ class Expansion:
             return value
         text = _REFERENCE.sub(lambda match: self._one(match, path), value)
         whole = (match := _REFERENCE.fullmatch(value)) is not None and match["name"] is not None
-        if _REFERENCE.sub("", value) != value:
+        if any(match["name"] for match in _REFERENCE.finditer(value)):
             self.expanded.add(path)
         keep = isinstance(value, Quoted) or (path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars"))
         return parse_scalar(text) if whole and not keep else text
@@ -57,3 +58,25 @@ class Expansion:
             self.errors.append(JobFileError(what, where=where, remedy=remedy))
         self.used[name] = value
         return value
+
+
+def literal(value: Any, where: str = "", path: Path = ()) -> Any:
+    """Data that a job file reads back as `value`: nothing in it is a variable.
+
+    Paths become strings, tuples lists. Raises `JobFileError` for what YAML has no words for, with its place below
+    `where`: other objects, and what is nested more than 100 deep.
+    """
+    match value:
+        case None | bool():
+            return value
+        case str() | PurePath():
+            return (str.__str__(value) if isinstance(value, str) else str(value)).replace("${", "$${")
+        case int() | float():
+            return int(value) if isinstance(value, int) else float(value)
+        case Mapping() if len(path) < 100 and all(type(key) in (str, int, float) for key in value):
+            return {key: literal(item, where, (*path, key)) for key, item in value.items()}
+        case list() | tuple() if len(path) < 100:
+            return [literal(item, where, (*path, index)) for index, item in enumerate(value)]
+    what = f"a job file cannot hold {type(value).__name__} {value!r:.60}"
+    remedy = "give strings, numbers, True, False, None, lists and dicts; name code as 'package.module:name'"
+    raise JobFileError(what, where=f"{where}: {dotted(path)}", remedy=remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.spec.environment import Expansion
 from rolemesh.spec.model import JobSpec
-from rolemesh.spec.overrides import apply_overrides
+from rolemesh.spec.overrides import Types, apply_overrides, types_of_spec
 from rolemesh.spec.places import Path as Keys
 from rolemesh.spec.places import Places, dump_yaml, parse_yaml
 from rolemesh.spec.problems import problems
@@ -44,14 +44,18 @@ class JobFile:
         known, _ = self.places.resolve(tuple(path))
         return any(known[: len(expanded)] == expanded for expanded in self.from_env)
 
-    def placed(self, error: RolemeshError) -> RolemeshError:
-        """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``)."""
+    def placed(self, error: RolemeshError, below: Keys = ()) -> RolemeshError:
+        """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``).
+
+        With `below`, its place is a path from there, or nothing that the job file has.
+        """
         if isinstance(error, Problems):
-            return Problems([self.placed(each) for each in error.errors])
-        path = tuple(error.where.split(".")) if error.where else ()
-        if not path or self.places.resolve(path)[1]:
+            return Problems([self.placed(each, below) for each in error.errors])
+        path = (*below, *(error.where.split(".") if error.where else ()))
+        if (unknown := not path or self.places.resolve(path)[1]) and not below:
             return error
-        placed = type(error)(error.what, where=self.where(path), remedy=error.remedy)
+        where = f"{self.where(below)}: {error.where}" if unknown and error.where else self.where(path)
+        placed = type(error)(error.what, where=where, remedy=error.remedy)
         placed.__cause__ = error.__cause__
         return placed
 
@@ -69,9 +73,14 @@ class Written(NamedTuple):
 
 
 def load(
-    source: str | Path | Written, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    source: str | Path | Written,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    types: Callable[[Path], Types] = lambda base: types_of_spec,
 ) -> JobFile:
     """Read, override, expand and check a job file. `environ` defaults to `os.environ`.
+
+    `types` gives, for the folder of the job file, the types by which overrides are read.
 
     Raises `JobFileError`, or `Problems` with all that were found.
     """
@@ -84,12 +93,13 @@ def load(
     if not isinstance(data, dict):
         found = "is empty" if data is None else "is not a mapping"
         raise JobFileError(f"the job file {found}", where=str(path), remedy="begin with 'name:', 'flow:' and 'roles:'")
-    errors = apply_overrides(data, places, overrides)
+    base = path.resolve().parent
+    errors = apply_overrides(data, places, overrides, types(base))
     expansion = Expansion(os.environ if environ is None else environ, places)
     expanded = expansion.expand(data)
     errors += expansion.errors
     raise_all(errors)
-    from_env, base = frozenset(expansion.expanded), path.resolve().parent
+    from_env = frozenset(expansion.expanded)
     try:
         spec = JobSpec.model_validate(expanded, context={"base": base})
     except ValidationError as error:

@@ -1,45 +1,107 @@
-"""``roles.trainer.world_size=4``: values from the command line, put over those of the file."""
+"""``roles.trainer.world_size=4``: values from the command line, put over those of the job file.
+
+``PATH=TEXT`` sets what was typed: the shell has had its turn, so ``${…}``, ``#`` and blanks stay. An option that takes
+a string gets the text itself. Elsewhere the text is a value only if all of it is a number, ``true``, ``false``,
+``null``, a list ``[…]``, a mapping ``{…}`` or a quoted string. ``PATH:=YAML`` sets a piece of a job file, with its
+rules and variables. ``%PATH=TEXT`` is the same percent-encoded, so that it survives any number of shells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_origin
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+from urllib.parse import unquote
+
+from pydantic import BaseModel, SecretStr
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
+from rolemesh.spec.environment import literal
 from rolemesh.spec.model import JobSpec
-from rolemesh.spec.places import COMMAND_LINE, Path, Places, dotted, parse_yaml
+from rolemesh.spec.places import COMMAND_LINE, Path, Places, dotted, parse_scalar, parse_yaml
 from rolemesh.spec.problems import annotations_at, known_keys
 
 SHOWN = 60
 """Characters of an override that a place shows; longer ones are cut after the ``=``."""
+_PART = r'(?:\[[^\]]*\]|"[^"]*"|[^.=\[\]"]+?)'
+_OVERRIDE = re.compile(rf"\s*({_PART}(?:\.{_PART}|(?=\[){_PART})*)\s*(:?)=(.*)", re.DOTALL)
+_KEY = re.compile(r'\["?([^\]]*?)"?\]|"([^"]*)"|([^.\[\]"]+)')
+_KINDS: Sequence[tuple[Any, str]] = (
+    (bool, "bool"), ((int, float), "number"), ((str, bytes, PurePath, SecretStr), "text"),
+    ((Mapping, BaseModel), "mapping"), (Collection, "list"), (NoneType, "null"),
+)  # fmt: skip
+"""What may stand for a type, by its base class."""
+Types: TypeAlias = Callable[[Any, Path], Sequence[Any]]
+"""The types that may stand at a path of a job file's data; none if they are not known."""
 
 
-def apply_overrides(data: Any, places: Places, overrides: Sequence[str]) -> list[RolemeshError]:
+def types_of_spec(data: Any, path: Path) -> Sequence[Any]:
+    """See `Types`: those of the job file's own keys."""
+    return annotations_at(JobSpec, path)
+
+
+def apply_overrides(data: Any, places: Places, overrides: Sequence[str], types: Types) -> list[RolemeshError]:
     """Change `data` and `places` in place, in the order given; return what was wrong."""
     errors: list[RolemeshError] = []
     for text in overrides:
         try:
-            _apply(data, places, text)
+            _apply(data, places, unquote(text[1:], errors="surrogateescape") if text[:1] == "%" else text, types)
         except JobFileError as error:
             errors.append(error)
     return errors
 
 
-def _apply(data: Any, places: Places, text: str) -> None:
-    name, equals, value_text = text.partition("=")
-    place = f"{COMMAND_LINE}: {text if len(text) <= SHOWN else f'{name}=…'}"
-    parts = name.strip().split(".")
-    if not equals or not all(parts):
+def _apply(data: Any, places: Places, text: str, types: Types) -> None:
+    if (found := _OVERRIDE.fullmatch(text)) is None:
         remedy = "write it as path.to.key=value, e.g. steps=10"
         raise JobFileError(f"{text!r} is not an override", where=COMMAND_LINE, remedy=remedy)
-    value, _ = parse_yaml(value_text, place)
+    place = f"{COMMAND_LINE}: {text if len(text) <= SHOWN else f'{found[1]}=…'}"
+    parts = [match[match.lastindex or 0] for match in _KEY.finditer(found[1])]
+    for end in range(1, len(parts) - 1):
+        holders, below = (types(data, tuple(parts[:number])) for number in (end, end + 1))
+        if dict in list[Any](map(get_origin, holders)) and not _kinds(below) & {"any", "mapping", "list"}:
+            parts[end:] = [".".join(parts[end:])]  # what it holds has no keys, so this is one
+    kinds = _kinds(types(data, tuple(parts)))
+    if not re.match(r"\s*[^\s#]", found[3]) if found[2] else not found[3] and "text" not in kinds:
+        remedy = f"give one; '{found[1]}:=null' sets null, '{found[1]}:=\"\"' an empty string"
+        raise JobFileError("there is no value: is a variable of the shell unset?", where=place, remedy=remedy)
+    value = parse_yaml(found[3], place)[0] if found[2] else literal(_read(found[3], kinds, place))
     container, path = _container(data, parts, place, places)
     key = _step(container, parts[-1], path, place)
-    if isinstance(container, list):
-        container[int(key)] = value
-    else:
-        container[key] = value
+    container[key] = value
     places.replace((*path, key), place, value)
+
+
+def _read(text: str, kinds: set[str], place: str) -> Any:
+    """What `text` means for an option that takes values of these `kinds`."""
+    if not kinds & {"text", "any"} and text[:1] in ("[", "{"):
+        return parse_yaml(text, place)[0]
+    value = _value(text)
+    return value if "text" not in kinds or _kinds([type(value)]) & kinds - {"text"} else text
+
+
+def _value(text: str) -> Any:
+    """What `text` means if nobody says of which type it is."""
+    if text[:1] + text[-1:] in ("[]", "{}", '""', "''"):
+        with suppress(JobFileError):
+            value = parse_yaml(text, "")[0]
+            # YAML reads {name} as a mapping, and line breaks in quotes as blanks: such a text is no value.
+            is_value = {"[": isinstance(value, list), "{": isinstance(value, dict) and (":" in text or not value)}
+            if is_value.get(text[0], isinstance(value, str) and "\n" not in text):
+                return value
+    return None if text in ("null", "Null", "NULL") else text if "_" in text else parse_scalar(text)
+
+
+def _kinds(types: Sequence[Any]) -> set[str]:
+    """What may stand for values of these types: text, number, …; just ``any`` if one of them takes everything."""
+    origins = [(get_origin(each) or each, get_args(each)) for each in types]
+    classes = [cls for origin, args in origins for cls in (map(type, args) if origin is Literal else [origin])]
+    real = [cls if isinstance(cls, type) else object for cls in classes]
+    found = {next((kind for base, kind in _KINDS if issubclass(cls, base)), "any") for cls in real}
+    return found if found and "any" not in found else {"any"}
 
 
 def _container(data: Any, parts: list[str], place: str, places: Places) -> tuple[Any, Path]:

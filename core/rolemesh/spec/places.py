@@ -23,16 +23,13 @@ Path: TypeAlias = tuple[str | int, ...]
 """The way to a value: ``("failover", 0, "use")``."""
 
 _RESOLVERS = {
-    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    "int": (r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
-    "float": (
-        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
-        list("-+0123456789."),
-    ),
-    "merge": (r"<<", ["<"]),
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+    "merge": r"<<",
 }
-"""What a plain scalar is: the whole of it, and the characters that it may begin with."""
+"""The whole of a plain scalar, by its kind."""
 
 
 class Quoted(str):
@@ -94,22 +91,21 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(node.value.replace(".inf", "inf").replace(".nan", "nan"))
-
-
 def _string(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
     return Quoted(node.value) if node.style is not None and "${" in node.value else str(node.value)
 
 
-_Dumper.add_representer(
-    Quoted, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style='"')
-)
+def _represent(dumper: _Dumper, text: str) -> yaml.Node:
+    # In other styles PyYAML loses some line breaks.
+    style = '"' if isinstance(text, Quoted) or not text.isprintable() else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style=style)
 
+
+for _text in (str, Quoted):
+    _Dumper.add_representer(_text, _represent)
 for _kind in (_Loader, _Dumper):
-    for _tag, (_pattern, _first) in _RESOLVERS.items():
-        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-_Loader.add_constructor("tag:yaml.org,2002:float", _float)
+    for _tag, _pattern in _RESOLVERS.items():
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), None)
 _Loader.add_constructor("tag:yaml.org,2002:str", _string)
 
 
@@ -119,7 +115,7 @@ _REMEDIES = {
     "alias": "define the anchor before it is used",
 }
 """By what PyYAML says."""
-_VARIABLE = re.compile(r"\$\{[^}\n]*\}")
+_VARIABLE = re.compile(r"\$\{[^}\n\"']*\}")
 _HIDE = {ord(char): 0x10FF00 + ord(char) for char in "{}[],:#"}
 _SHOW = {hidden: char for char, hidden in _HIDE.items()}
 
@@ -155,7 +151,8 @@ class Places:
         known, rest = self.resolve(path)
         place = self.lines.get(known, self.file)
         name = dotted((*known, *rest))
-        return place if not name or place.startswith(f"{COMMAND_LINE}: {name}=") else f"{place}: {name}"
+        named = tuple(f"{COMMAND_LINE}: {name}{operator}" for operator in ("=", ":="))
+        return place if not name or place.startswith(named) else f"{place}: {name}"
 
     def replace(self, path: Path, place: str, value: Any) -> None:
         """Forget what was below `path`; everything in `value` now comes from `place`."""

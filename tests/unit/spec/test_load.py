@@ -72,7 +72,7 @@ def test_paths_refer_to_the_folder_of_the_job_file(job: Load, tmp_path: Path) ->
         ("edgs.credits=2", "edgs.credits=2", "there is no edgs", "'edges'"),
         ("steps.x=2", "steps.x=2", "steps is 3, so it has no 'x'", "set steps itself"),
         ("steps=[1", "steps=[1", "not valid YAML", "brackets"),
-        ("roles.trainer.use=", "roles.trainer.use=", "expected a string, got nothing", "leave the key out"),
+        ("roles.trainer.use:=null", "roles.trainer.use:=null", "expected a string, got nothing", "leave the key out"),
         ("roles.a-b={use: x}", "roles.a-b={use: x}", "not a Python identifier", ""),
         ("grant=0", "grant=0", "greater than or equal to 1", ""),
     ],
@@ -182,8 +182,8 @@ def test_an_undefined_variable_names_itself_its_place_and_the_remedy(job: Load, 
 
 
 def test_a_variable_of_an_override_has_the_command_line_as_its_place(job: Load) -> None:
-    [error] = errors_of(job, JOB, "roles.data.options.token=${NOPE}")
-    assert error.where == "command line: roles.data.options.token=${NOPE}"
+    [error] = errors_of(job, JOB, "roles.data.options.token:=${NOPE}")
+    assert error.where == "command line: roles.data.options.token:=${NOPE}"
 
 
 def test_plain_variables_are_typed_as_if_written_and_quoted_ones_are_strings(job: Load) -> None:

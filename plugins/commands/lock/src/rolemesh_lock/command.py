@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.command import Command, RunOption
 from rolemesh.cli.arguments import JobArgument, Overrides
-from rolemesh.plugins.select import Admission, select
+from rolemesh.plugins.select import Admission, select, types_of_plugins
 from rolemesh.spec import load
 from rolemesh_lock.lock import lock_file, locked, read_lock
 
@@ -34,7 +34,7 @@ def lock(job: JobArgument, overrides: Overrides = None) -> None:
     The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
     changed in the plugins.
     """
-    records = select(load(job, overrides or ())).records
+    records = select(load(job, overrides or (), types=types_of_plugins)).records
     path = lock_file(job)
     path.write_text(locked(job.name, records), encoding="utf-8")
     print(f"{path}: {len(records)} plugins")

@@ -18,7 +18,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.content import check_content, content_hash
 
 _AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
-_HEAD = "# What {job} runs with. Made by `rolemesh plugins lock {job}`, for `rolemesh run --locked`.\n"
+_HEAD = "# What {job!r} runs with. Made by `rolemesh plugins lock`, for `rolemesh run --locked`.\n"
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
