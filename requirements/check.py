@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -42,9 +44,26 @@ def fits(requirement: Requirement, version: str) -> bool:
     return requirement.specifier.contains(version, prereleases=True)
 
 
+def usable(there: Iterable[importlib.metadata.Distribution]) -> dict[str, importlib.metadata.Distribution]:
+    """The first of each name that says its version: what interrupted installations left does not.
+
+    `rolemesh doctor` names the leftovers.
+    """
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for each in there:
+        try:
+            name, version = each.metadata["Name"], each.metadata["Version"]
+        except (OSError, UnicodeDecodeError):
+            continue
+        renamed_by_pip = Path(str(getattr(each, "_path", ""))).name.startswith(("~", "-"))
+        if name and version and not renamed_by_pip:
+            found.setdefault(canonicalize_name(name), each)
+    return found
+
+
 def problems(lock: dict[str, str]) -> list[str]:
     """One sentence for each pinned package of another version and each requirement that is not met."""
-    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions()}
+    installed = usable(importlib.metadata.distributions())
     found = []
     for name, version in lock.items():
         here = installed[name].version if name in installed else "nothing"
