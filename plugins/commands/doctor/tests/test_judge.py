@@ -140,6 +140,7 @@ WRONG: list[tuple[Callable[[Any], Iterator[Finding]], Any, str, str, str]] = [
     (judge.plugins, Plugins(1, shadowed=(("elsewhere", "do"),)), "warning", "elsewhere", "do"),
     (judge.installation, Installation(leftovers=(("left", "rm -r x"),)), "warning", "left", "rm -r x"),
     (judge.installation, Installation(half=(("half", "rm -r x"),)), "error", "half", "rm -r x"),
+    (judge.working_dir, WorkingDir("", error="it is gone"), "error", "cannot be read: it is gone", "cd"),
     (judge.working_dir, WorkingDir("/home/a", ("random.py",)), "warning", "/home/a/random.py hides", "rename it"),
 ]
 

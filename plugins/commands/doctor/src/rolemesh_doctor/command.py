@@ -129,7 +129,7 @@ def _examine(record: PluginRecord) -> list[Finding]:
 
 
 def _lines(found: list[Finding]) -> Iterator[str]:
-    colours = {"warning": "\033[33m", "error": "\033[1;31m"} if sys.stdout.isatty() else {}
+    colours = {"warning": "\033[33m", "error": "\033[1;31m"} if sys.stdout is not None and sys.stdout.isatty() else {}
     width = max(len(each.name) for each in found)
     for each in found:
         colour = colours.get(each.status, "")
@@ -137,5 +137,6 @@ def _lines(found: list[Finding]) -> Iterator[str]:
         yield f"{mark}  {each.name:{width}}  {each.what}"
         if each.remedy:
             yield f"{'':{width + 9}}  → {each.remedy}"
-    errors, warnings = (sum(each.status == status for each in found) for status in ("error", "warning"))
-    yield f"{errors} errors, {warnings} warnings" if errors or warnings else "nothing keeps jobs from running here"
+    counts = {status: sum(each.status == status for each in found) for status in ("error", "warning")}
+    told = ", ".join(f"{count} {status}{'' if count == 1 else 's'}" for status, count in counts.items() if count)
+    yield told or "nothing keeps jobs from running here"

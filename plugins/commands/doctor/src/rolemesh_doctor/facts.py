@@ -156,7 +156,8 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 class WorkingDir(msgspec.Struct, frozen=True):
-    """The working directory, and the files in it that hide a module that jobs import."""
+    """The working directory, and the files in it that hide a module that jobs import; why it cannot be read, or ""."""
 
     path: str
     hides: tuple[str, ...] = ()
+    error: str = ""

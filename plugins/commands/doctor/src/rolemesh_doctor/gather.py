@@ -331,11 +331,15 @@ def installation() -> facts.Installation:
 
 def working_dir() -> facts.WorkingDir:
     """Modules in the working directory that have the names of others."""
-    folder = Path.cwd()
+    try:
+        folder = Path.cwd()
+        there = sorted(folder.iterdir())
+    except OSError as error:
+        return facts.WorkingDir("", error=_why(error))
     names = {*sys.stdlib_module_names, *HIDEABLE}
     others = [path for path in sys.path if path and Path(path).resolve() != folder.resolve()]
     hides = []
-    for path in sorted(folder.iterdir()):
+    for path in there:
         package = path.is_dir() and (path / "__init__.py").is_file()
         name = path.name if package else path.stem if path.suffix == ".py" else ""
         if name in names and (name in sys.stdlib_module_names or PathFinder.find_spec(name, others)):

@@ -304,6 +304,10 @@ def installation(facts: Installation) -> Iterator[Finding]:
 
 def working_dir(facts: WorkingDir) -> Iterator[Finding]:
     """Files that hide modules: the working directory comes first on a job's path."""
+    if facts.error:
+        what = f"the working directory cannot be read: {facts.error}"
+        yield Finding("working-dir", "error", what, "change to a folder that is there: cd")
+        return
     for name in facts.hides:
         what = f"{facts.path}/{name} hides the module of that name from jobs that are started here"
         yield Finding("working-dir", "warning", what, "rename it, or start jobs from another folder")
