@@ -14,6 +14,7 @@ import rolemesh
 from rolemesh.cli._output import print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
+from rolemesh.kinds.installed import how_to_install, leftovers
 from rolemesh.plugins.discovery import discover
 
 
@@ -26,8 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         # With no engine but the kernel's own, most verbs are missing.
         if code == EXIT_NOT_STARTED and {record.distribution for record in discover(("engines",))} <= {"rolemesh"}:
-            text = "Here is the kernel alone; pip install 'rolemesh[local]' brings more verbs and options."
-            print(text, file=sys.stderr)
+            more = how_to_install("rolemesh-durable", "'rolemesh[local]'")
+            print(f"Here is the kernel alone; for more verbs and options: {more}", file=sys.stderr)
+        elif code == EXIT_NOT_STARTED and _typed(given) not in verbs():
+            for left in leftovers():
+                print(f"warning: {left}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -41,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _typed(given: Sequence[str]) -> str:
+    """The verb in the arguments `given`, "" without one."""
+    return next((argument for argument in given if not argument.startswith("-")), "")
+
+
 def _app(given: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         add_completion=False,
@@ -49,8 +58,7 @@ def _app(given: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="The control plane for AI jobs made of many roles.",
     )
-    known = verbs()
-    typed = next((argument for argument in given if not argument.startswith("-")), None)
+    known, typed = verbs(), _typed(given)
     groups = {"": app}
     for name, verb in known.items():
         group, _, last = name.rpartition(".")

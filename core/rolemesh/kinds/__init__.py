@@ -64,11 +64,20 @@ class Kind(msgspec.Struct, frozen=True):
 _DURABLE = "rolemesh-durable"
 OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE)
 """Kinds that need not be installed, and the distributions that declare them: for messages."""
-_GYM = dict.fromkeys(("reasoning-gym", "reasoning-gym-reward"), "rolemesh-reasoning-gym") | {"function": "rolemesh"}
+_WORKLOADS = {
+    "rolemesh": ("function",),
+    _DURABLE: ("source",),
+    "rolemesh-ddp": ("ddp", "stage"),
+    "rolemesh-deepspeed": ("deepspeed",),
+    "rolemesh-fsdp": ("fsdp",),
+    "rolemesh-launch": ("script",),
+    "rolemesh-reasoning-gym": ("reasoning-gym", "reasoning-gym-reward"),
+    "rolemesh-vllm": ("vllm", "vllm-prefill", "vllm-decode"),
+}
 _KNOWN = {
-    "workloads": {n: f"rolemesh-{n}" for n in ("ddp", "deepspeed", "fsdp", "vllm")} | {"source": _DURABLE} | _GYM,
-    "schedulers": {"collocation": "rolemesh-collocation", "pack": "rolemesh"},
-    "failover": {name: f"rolemesh-failover-{name}" for name in ("process", "node", "shrink", "job")},
+    "workloads": {name: distribution for distribution, names in _WORKLOADS.items() for name in names},
+    "schedulers": {n: f"rolemesh-{n}" for n in ("collocation", "pd", "separation", "subgraph")} | {"pack": "rolemesh"},
+    "failover": {n: f"rolemesh-failover-{n}" for n in ("process", "node", "more-memory", "shrink", "job")},
     "diagnosers": {"standard": _DURABLE},
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
     "engines": {"durable": _DURABLE, "inline": "rolemesh"},

@@ -1,13 +1,14 @@
 """What is installed, read from metadata: nothing is imported, and ambiguity is data until a job selects it."""
 
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rolemesh.errors import PluginError
-from rolemesh.kinds import OFFERED
+from rolemesh.kinds import OFFERED, kinds
 from rolemesh.plugins.discovery import PluginRecord, discover, find, resolve
 
 Install = Callable[..., Path]
@@ -148,3 +149,16 @@ def test_a_distribution_comes_before_a_module_of_its_name(install: Install, tmp_
     install("same", "1.0", {"workloads": {"One": "same:Other"}}, same="Other = One = None")
     record = resolve("workloads", "same:One", discover(), tmp_path)
     assert (record.distribution, record.target) == ("same", "same:Other")
+
+
+def test_every_plugin_of_this_repository_is_known_with_its_distribution() -> None:
+    """So that an error about one that is not installed names what to install."""
+    root = Path(__file__).resolve().parents[3]
+    for file in (root / "pyproject.toml", *root.glob("plugins/*/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text())["project"]
+        for group, points in project.get("entry-points", {}).items():
+            kind = group.removeprefix("rolemesh.")
+            if kind in kinds() and kind != "commands":
+                assert {name: kinds()[kind].known.get(name) for name in points} == dict.fromkeys(
+                    points, project["name"]
+                )

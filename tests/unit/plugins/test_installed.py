@@ -170,3 +170,12 @@ def test_every_command_uses_the_intact_kernel_and_the_list_of_plugins_names_left
     assert '"function"' in listed.stdout
     assert listed.stderr.count("an interrupted installation left it") == 3
     assert f"rm -r {tmp_path}/rolemesh-0.0.1.dist-info" in listed.stderr
+
+
+def test_a_verb_that_is_half_installed_is_named(site: Path, tmp_path: Path) -> None:
+    (site / "gad_get-1.0.dist-info/METADATA").unlink()
+    command = [sys.executable, "-m", "rolemesh.cli", "gadget"]
+    environ = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"{site}/gad_get-1.0.dist-info: an interrupted installation left it" in done.stderr

@@ -22,7 +22,7 @@ KIND = Kind(
     "scaler",
     "rolemesh_durable.scalers:Scaler",
     ("master",),
-    known={"backlog": "rolemesh-scaler-backlog", "bottleneck": "rolemesh-scaler-bottleneck"},
+    known={"backlog": "rolemesh-scaler-backlog", "bottleneck": "rolemesh-scaler-bottleneck", "room": "rolemesh-launch"},
 )
 
 
