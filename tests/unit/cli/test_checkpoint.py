@@ -132,6 +132,25 @@ def test_export_merges_the_ranks_and_calls_the_workload(rolemesh, run_dir, tmp_p
     assert "out exists already" in again.stderr
 
 
+def test_without_a_role_each_is_exported_that_can_be_and_one_that_fails_keeps_no_other_back(
+    rolemesh, run_dir, tmp_path
+):
+    job = run_dir / "job.yaml"
+    job.write_text(job.read_text().replace("data: {use: keeper}", "data: {use: exporter, options: {name: d.txt}}"))
+    done = rolemesh("checkpoint", "export", "demo", "-o", "both")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "both/trainer/w.txt").exists()
+    assert (tmp_path / "both/data/d.txt").exists()
+    assert "role data after step 19: both/data/ (d.txt)" in done.stdout
+    job.write_text(job.read_text().replace("d.txt", "no/such/folder.txt"))
+    done = rolemesh("checkpoint", "export", "demo", "-o", "one", "--json")
+    assert done.returncode == 1
+    rows = json.loads(done.stdout)
+    assert rows["roles"] == [{"role": "trainer", "folder": "one/trainer", "files": ["w.txt"]}]
+    assert "role data is not exported" in done.stderr
+    assert not (tmp_path / "one/data").exists()
+
+
 def test_export_falls_back_to_the_snapshot_before_and_says_so(rolemesh, run_dir, tmp_path):
     (disk.step_folder(run_dir, 19) / disk.state_file("trainer", 0, 2)).unlink()
     done = rolemesh("checkpoint", "export", "demo", "--json")

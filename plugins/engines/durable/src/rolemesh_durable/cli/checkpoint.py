@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rolemesh.api.workload import Workload
 from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, PluginError, RolemeshError
@@ -18,6 +18,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.runs.run import runs_folder
 from rolemesh.spec.model import Use
 from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reshard import merge
 from rolemesh_durable.checkpoint.resume import Source, find_source
@@ -93,17 +94,18 @@ def export(
     ] = None,
     step: TheStep = None,
     role: Annotated[
-        str | None, typer.Option("--role", help="The role to export.", show_default="the only one that can be")
+        str | None, typer.Option("--role", help="The role to export.", show_default="each that can be")
     ] = None,
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Write a role's state in the form that other tools read: of `fsdp`, a Hugging Face folder.
+    """Write roles' states in the form that other tools read: of `fsdp`, a Hugging Face folder.
 
-    The ranks' shards are put together, and the role's workload writes them as its `export` says. The newest intact
-    snapshot is taken, unless --step names one.
+    The ranks' shards are put together, and the role's workload writes them as its `export` says. Without --role each
+    role is exported whose workload can; if there are several, each gets a folder of its name in --out. The newest
+    intact snapshot is taken, unless --step names one.
 
-    Exit code: 0, 1 if the snapshot is damaged, 2 if there is none or the role cannot be exported.
+    Exit code: 0, 1 if the snapshot is damaged or an export fails, 2 if there is none or the role cannot be exported.
 
     Examples:
 
@@ -124,28 +126,53 @@ def export(
         raise _refused(f"{out} exists already", remedy="name another folder with --out")
     workloads, broken = _workloads(source.run_dir, found.manifest)
     for name, error in broken.items():
-        if name == role or (role is None and not any(_can_export(each.cls) for each in workloads.values())):
+        if name == role or (role is None and not any(can_export(each.cls) for each in workloads.values())):
             raise error
         if role is None:
             typer.echo(f"warning: role {name} cannot be exported: {error}", err=True)
     chosen = _choose(role, workloads, found.manifest)
-    states = disk.states(found.path, chosen)
+    folders = {name: out / name if len(chosen) > 1 else out for name in chosen}
+    failed = {}
+    for name, folder in folders.items():
+        try:
+            _write(found.path, name, workloads[name], folder)
+        except (RolemeshError, OSError) as error:
+            if len(chosen) == 1:
+                raise
+            failed[name] = error
+    with suppress(OSError):
+        out.rmdir()  # nothing could be exported into it
+    written = {name: (str(folder), _files(folder)) for name, folder in folders.items() if name not in failed}
+    if as_json:
+        rows = [{"role": name, "folder": where, "files": files} for name, (where, files) in written.items()]
+        print_json({"step": found.step} | (rows[0] if len(chosen) == 1 else {"folder": str(out), "roles": rows}))
+    else:
+        for name, (where, files) in written.items():
+            typer.echo(f"role {name} after step {found.step}: {where}/ ({', '.join(files)})")
+    for name, why in failed.items():
+        typer.echo(f"error: role {name} is not exported: {why}", err=True)
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _write(checkpoint: Path, role: str, workload: Resolved, folder: Path) -> None:
+    """Export `role` into `folder`, which is not there before, and has all files afterwards."""
+    states = disk.states(checkpoint, role)
     if not states:
-        raise _refused(f"role {chosen} keeps no state", where=str(found.path))
-    record, cls, options = workloads[chosen]
-    partial = out.with_name(f".{out.name}.part")
+        raise _refused(f"role {role} keeps no state", where=str(checkpoint))
+    record, cls, options = workload
+    partial = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         _export(record, lambda: cls.export(options, merge(states), partial))
-        partial.rename(out)
+        partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    files = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
-    if as_json:
-        print_json({"step": found.step, "role": chosen, "folder": str(out), "files": files})
-    else:
-        typer.echo(f"role {chosen} after step {found.step}: {out}{'/'} ({', '.join(files)})")
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 # ------------------------------------------------------------------------------------------------------------ finding
@@ -193,30 +220,27 @@ def _export(record: PluginRecord, write: Callable[[], None]) -> None:
         raise PluginError(what, remedy=remedy) from error
 
 
-def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Manifest) -> str:
-    able = [name for name, each in workloads.items() if _can_export(each.cls)]
-    if role is None and len(able) == 1:
-        return able[0]
-    if role is not None and role not in manifest.world_sizes:
+def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Manifest) -> list[str]:
+    """The roles to export: `role`, or all whose workload can. Raises `SnapshotError` if there is none."""
+    able = [name for name, each in workloads.items() if can_export(each.cls)]
+    if role is None and able:
+        return able
+    if role is None:
+        raise _refused("no role can be exported", remedy=_these(able))
+    if role not in manifest.world_sizes:
         raise _refused(f"the snapshot has no role {role!r}", remedy=f"it has {', '.join(sorted(manifest.world_sizes))}")
-    if role is not None and role in able:
-        return role
-    if role is not None and role in workloads:
+    if role in able:
+        return [role]
+    if role in workloads:
         raise _refused(
             f"{workloads[role].cls.__name__}, the workload of role {role}, cannot be exported",
             remedy="give it a classmethod export(options, state, folder); see rolemesh.api.workload.Workload.export",
         )
-    if role is not None:
-        raise _refused(f"role {role} keeps no state", remedy=_these(able))
-    raise _refused(f"{'several roles' if able else 'no role'} can be exported", remedy=_these(able))
+    raise _refused(f"role {role} keeps no state", remedy=_these(able))
 
 
 def _these(able: list[str]) -> str:
     return f"choose one with --role: {', '.join(able)}" if able else "no workload of this job has an export()"
-
-
-def _can_export(cls: type[Workload]) -> bool:
-    return getattr(cls.export, "__func__", None) is not Workload.export.__func__  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
