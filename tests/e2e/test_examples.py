@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -164,6 +165,23 @@ def test_grpo_on_the_real_model_is_on_policy(grpo: Example) -> None:
     assert metrics[0]["records"]["eval_answers"]
     assert (job.run_dir / "reward.png").stat().st_size > 1000
     assert not leftovers(job.ids())
+
+
+@pytest.mark.slow
+def test_the_command_that_status_names_exports_a_model_that_transformers_loads(grpo: Example) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    told = grpo.cli("status", "grpo").stdout.splitlines()
+    (command,) = [line.strip().removeprefix("to export it") for line in told if "to export it" in line]
+    exported = grpo.cli(*shlex.split(command)[1:])
+    assert exported.returncode == 0, exported.stderr
+    folder = grpo.folder / "grpo-step-2"
+    model, loading = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(loading.values()), loading
+    rows = AutoTokenizer.from_pretrained(folder)("Hello", return_tensors="pt")
+    with torch.no_grad():
+        assert torch.isfinite(model(**rows).logits).all()
 
 
 @pytest.mark.slow
