@@ -146,7 +146,8 @@ def test_a_function_that_returns_no_module_is_named(group):
 
 @pytest.mark.parametrize("world_size", [pytest.param(1, marks=SOAK), 2])
 def test_adapters_alone_are_trained_and_continue_bit_for_bit(group, tiny_model, rollouts, world_size):
-    given = {"model": str(tiny_model), "loss": "rolemesh_training.losses:grpo", "lora": {"rank": 4, "dropout": 0.1}}
+    given = {"model": str(tiny_model), "loss": "rolemesh_training.losses:grpo"}
+    given |= {"lora": {"rank": 4, "dropout": 0.1}, "dropout": True}
     shares, batches = [4, 2] if world_size == 2 else [6], [rollouts(seed) for seed in range(3)]
     straight = group(trainer_group.train_and_return_to, world_size, given, batches, shares, 1)
     early = [result["early"] for result in straight]
