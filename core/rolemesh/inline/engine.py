@@ -61,7 +61,7 @@ def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
         for key in (key for key in ("pip", "working_dir") if getattr(role.runtime_env, key)):
             what = f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
             where = job.job.where(("roles", name, "runtime_env", key))
-            yield JobFileError(what, where=where, remedy="run it with --backend local")
+            yield JobFileError(what, where=where, remedy="start it with `rolemesh run --backend local`")
 
 
 class _Stopped(Exception):

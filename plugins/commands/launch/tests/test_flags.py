@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.errors import JobFileError
+from rolemesh.errors import JobFileError, NameInUseError
+from rolemesh_launch.command import with_free_name
 from rolemesh_launch.flags import Asked, Std, ignored, job_name, keeps_state, node_range, processes, std
 from rolemesh_launch.job import job_of
 
@@ -105,3 +106,20 @@ def test_a_script_that_keeps_its_state_is_known_by_what_it_imports(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert keeps_state(tmp_path / "train.py", tmp_path) is keeps
+
+
+def test_a_second_job_of_a_script_takes_another_name_unless_it_was_given_one() -> None:
+    asked = list[str]()
+
+    @with_free_name
+    def command(script: list[str], name: str = "", override: list[str] | None = None) -> None:
+        asked.append(name)
+        if len(asked) < 3:
+            raise NameInUseError("a job named 'train' is running")
+
+    command(script=["train.py"], name="", override=None)
+    assert asked == ["", "train-2", "train-3"]
+    for given in ({"name": "mine", "override": None}, {"name": "", "override": ["name=mine"]}):
+        asked.clear()
+        with pytest.raises(NameInUseError):
+            command(script=["train.py"], **given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -13,7 +15,7 @@ from pydantic import ValidationError
 
 from rolemesh.api.command import Command
 from rolemesh.cli.arguments import RunsDir
-from rolemesh.errors import JobFileError
+from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.run import runs_folder
@@ -31,6 +33,7 @@ from rolemesh_launch.flags import (
 )
 from rolemesh_launch.job import job_of
 from rolemesh_launch.program import How
+from rolemesh_launch.remedies import with_own_remedies
 from rolemesh_launch.watching import Printing, finish, say
 from rolemesh_launch.writes import Written, written
 
@@ -55,6 +58,27 @@ def _flag(name: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, envvar=f"PET_{under.upper()}", show_envvar=False, **more)
 
 
+def with_free_name(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which takes another name than the script's while a job of that name lives."""
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> None:
+        named = values["name"] or any(text.startswith(("name=", "name:=")) for text in values["override"] or ())
+        for number in count(2):
+            try:
+                command(**values)
+                return
+            except NameInUseError as error:
+                if named:
+                    raise
+                values["name"] = f"{job_name(values['script'][0])}-{number}"
+                say(f"{error.what}: this one is called {values['name']}")
+
+    return wrapped
+
+
+@with_own_remedies
+@with_free_name
 def launch(
     script: Annotated[
         list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script, and what it is told.")
