@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 from tests.unit.agent.conftest import Node, until
 
+from rolemesh_durable.protocol import messages as m
+
 SLOW = """
 import os
 import signal
@@ -91,6 +93,18 @@ def test_an_operator_may_finish_and_one_that_takes_long_gets_a_sigterm(
     here.thread.join(30)
     assert not here.thread.is_alive()
     assert lines(here) == says
+
+
+def test_what_a_rank_leaves_to_do_at_its_end_may_take_longer_than_the_grace_if_the_job_is_over(
+    node: Callable[..., Node],
+) -> None:
+    here = node(SLOW.replace("BODY", LEAVES_A_THREAD), {"work": "step"})
+    here.launch("work")
+    here.run("work", granted=0)
+    until(lambda: "ends" in lines(here), "it has computed")
+    here.deliver(m.Stop(here.epoch, 0.2, patient=True))
+    here.thread.join(30)
+    assert lines(here) == ["begins", "ends", "teardown", "thread", "handler"]
 
 
 def test_a_sigterm_from_elsewhere_ends_a_rank_as_it_always_has(node: Callable[..., Node]) -> None:

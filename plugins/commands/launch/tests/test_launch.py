@@ -250,7 +250,7 @@ def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: P
     undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
     (digest,) = digests(undisturbed.stdout)
     (folder / "kept.pt").unlink()
-    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "3", "train.py", "0.05")
+    process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "3", "train.py", "0.15")
     deadline = time.monotonic() + 60
     while not (folder / "kept.pt").exists():
         assert time.monotonic() < deadline

@@ -63,7 +63,7 @@ def release_modules(kept: Collection[str]) -> None:
     modules.clear()
     gc.collect()
     for space in spaces:
-        for name in [name for name in space if name != "__builtins__"]:
+        for name in [name for name in reversed(space) if name != "__builtins__"]:
             space[name] = None
 
 

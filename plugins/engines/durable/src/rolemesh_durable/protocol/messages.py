@@ -115,7 +115,7 @@ class RankReport(RankProgress, frozen=True):
 
     `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
     failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finish`: its
-    workload wants the job to finish, for this reason.
+    workload wants the job to finish, for this reason. `ends`: its process is left, and its workload torn down.
     """
 
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -128,6 +128,7 @@ class RankReport(RankProgress, frozen=True):
     failure: Failure | None = None
     finish: str = ""
     verdict: str = ""
+    ends: bool = False
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -277,13 +278,15 @@ class Inject(msgspec.Struct, frozen=True, tag=True):
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End: ranks finish the operator they are in, and tear down. One that takes longer than half of `grace_s` seconds
-    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once. `committed`, `persisted`: see `Watermarks`."""
+    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once. `patient`: the job is over, so processes whose
+    workload is torn down (`RankEnds`) may take any time to end. `committed`, `persisted`: see `Watermarks`."""
 
     epoch: int
     grace_s: float
     reason: str = ""
     committed: int = -1
     persisted: int = -1
+    patient: bool = False
 
 
 # ------------------------------------------------------------------------------------------------- agent to master
@@ -390,6 +393,10 @@ class RankDone(OfRank, frozen=True, tag=True):
     unkept: str = ""
 
 
+class RankEnds(OfRank, frozen=True, tag=True):
+    """The workload is torn down: what is left are threads and exit handlers of the process."""
+
+
 class RankFailed(msgspec.Struct, frozen=True, tag=True):
     """A rank failed, by its own report or by what its agent saw of the process."""
 
@@ -431,7 +438,7 @@ class RankMetrics(msgspec.Struct, frozen=True, tag=True):
     blocks: tuple[Block, ...]
 
 
-RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankFailed
+RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankEnds | RankFailed
 AgentToRank: TypeAlias = Connect | Watermarks | Fault | Stop | Adopted
 
 encode = msgspec.msgpack.Encoder().encode

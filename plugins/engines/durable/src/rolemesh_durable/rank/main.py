@@ -169,6 +169,8 @@ class _Rank:
                 life.close()
         finally:
             workload.teardown()
+        self.over = True
+        self._say(m.RankEnds(launch.role, launch.rank, launch.generation))
         return 0
 
     def _listen(self) -> socket.socket:

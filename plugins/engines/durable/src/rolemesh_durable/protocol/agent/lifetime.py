@@ -19,7 +19,8 @@ class Lifetime:
     """`lease_s` is how long it lives without its master; the backend is asked for one after half of that."""
 
     def __init__(self, lease_s: float) -> None:
-        self.stopping = False
+        self.stopping = self.patient = False
+        """Patient: ranks that are torn down may take any time to end."""
         self._lease_s = lease_s
         self._heard = self._revived = self._promised = -NEVER
         self._asking = False
@@ -47,9 +48,11 @@ class Lifetime:
         """Somebody has told it to end."""
         self._quit_at = min(self._quit_at, now + NOTICE_S)
 
-    def stop(self, grace_s: float, now: float) -> bool:
+    def stop(self, grace_s: float, now: float, patient: bool = False) -> bool:
         """The job stops; whether that is news."""
-        news, self.stopping = not self.stopping, True
+        if self.patient and not patient:
+            self._kill_at = NEVER
+        news, self.stopping, self.patient = not self.stopping, True, patient
         self._kill_at = min(self._kill_at, now + grace_s)
         if news and grace_s > 0:
             self._terminate_at = now + TERMINATE_SHARE * grace_s

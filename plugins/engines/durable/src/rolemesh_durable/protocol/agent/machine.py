@@ -245,14 +245,14 @@ class AgentMachine:
         return [e.ToRank(role, n, message) for (role, n), rank in self.ranks.items() if rank.hello and rank.alive]
 
     def _stop(self, stop: m.Stop, grace_s: float, now: float) -> list[e.Effect]:
-        if not self.lifetime.stop(grace_s, now):
+        if not self.lifetime.stop(grace_s, now, stop.patient):
             return []
         if grace_s <= 0:
             return self._kill_all() + self._clean_up_if_empty()
         return self._to_connected(stop) + self._kill_all(unheard=True) + self._clean_up_if_empty()
 
     def _kill_all(self, unheard: bool = False) -> list[e.Effect]:
-        """e.Kill all that live, or those of them that cannot be told to end."""
+        """Kill all that live, or those of them that cannot be told to end."""
         alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
         return [effect for key, rank in alive for effect in self._kill(key, rank)]
 
@@ -287,7 +287,7 @@ class AgentMachine:
                 self.addresses.settled(rank)
                 if rank.state in ("starting", "up"):
                     rank.state, rank.setup_s = "ready", setup_s
-            case m.RankFinish() | m.RankDone():
+            case m.RankFinish() | m.RankDone() | m.RankEnds():
                 rank.nears_end(message)
             case m.RankFailed(failure=failure):
                 if rank.failure is None and not rank.halted:
@@ -355,8 +355,8 @@ class AgentMachine:
             lifetime.stopping = True
             return self._kill_all() + self._clean_up_if_empty()
         effects: list[e.Effect] = [e.ReviveMaster()] if lifetime.revive(now) else []
+        left = {key: rank for key, rank in self.ranks.items() if rank.alive and not (lifetime.patient and rank.ends)}
         if lifetime.kills(now):
-            effects += self._kill_all()
-        else:
-            effects += lifetime.terminates([rank.start for rank in self.ranks.values() if rank.alive], now)
+            return effects + [effect for key, rank in left.items() for effect in self._kill(key, rank)]
+        effects += lifetime.terminates([rank.start for rank in left.values()], now)
         return effects + ([e.Quit()] if lifetime.quits(now) else [])

@@ -36,6 +36,7 @@ class AgentRank(msgspec.Struct):
     unkept: str = ""
     failure: Failure | None = None
     finish: str = ""
+    ends: bool = False
     finished: int = -1
     exited: RankExited | None = None
     exited_at: float = 0.0
@@ -47,9 +48,11 @@ class AgentRank(msgspec.Struct):
         """This start of it: its role, number and generation."""
         return self.launch.role, self.launch.rank, self.launch.generation
 
-    def nears_end(self, said: m.RankFinish | m.RankDone) -> None:
-        """It wants the job to finish, or has come to the last step itself."""
-        if isinstance(said, m.RankFinish):
+    def nears_end(self, said: m.RankFinish | m.RankDone | m.RankEnds) -> None:
+        """It wants the job to finish, has come to the last step itself, or is torn down."""
+        if isinstance(said, m.RankEnds):
+            self.ends = True
+        elif isinstance(said, m.RankFinish):
             self.finish = self.finish or said.reason
         elif self.state != "failed":
             self.state, self.sha256, self.finished = "done", said.sha256, said.finished
@@ -94,6 +97,7 @@ class AgentRank(msgspec.Struct):
             sha256=self.sha256,
             failure=self.failure,
             finish=self.finish,
+            ends=self.ends and self.alive,
             verdict=self.verdict,
             **progress,
         )

@@ -37,7 +37,7 @@ class Commands:
         """What every agent has to be told now."""
         state, epoch = self._context.state, self._context.outline.epoch
         if state.phase == "stopping":
-            stop = m.Stop(epoch, state.grace_s, state.message, state.committed, state.persisted)
+            stop = m.Stop(epoch, state.grace_s, state.message, state.committed, state.persisted, state.patient)
             for agent in state.agents.values():
                 if agent.state in ("up", "starting"):
                     self._send(agent, stop)

@@ -104,7 +104,9 @@ class MasterContext:
     def stop(self, status: t.Status, message: str, grace_s: float) -> None:
         """End the job: ranks are asked to stop, then killed."""
         if self.state.phase == "stopping":
-            return
+            if not (self.state.patient and status == "interrupted"):
+                return
+            status = "done"  # its processes have to end now, which does not change how the job ended
         self.deadline = self.now + grace_s + STOP_MARGIN_S
         self.tell(t.JobStopping(status, message, grace_s, self.now))
         self.end_if_gone()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rolemesh.api.failures import Cause, Failure
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.adoption import Adoption
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
-from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.hangs import HangWatch
@@ -66,6 +68,7 @@ class Reports:
         if report.metrics and report.timeline == state.timeline:
             context.want(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if state.phase == "stopping":
+            self._ends(name, [f"{seen.role}/{seen.rank}" for seen in report.ranks if seen.ends])
             return
         for seen in report.ranks:
             record = state.ranks.get((seen.role, seen.rank))
@@ -81,6 +84,13 @@ class Reports:
                 context.tell(t.Environment(name, report.node, text))
         self._making[name] = report.making
         self._draining.told(agent, leaving=report.leaving)
+
+    def _ends(self, name: str, ranks: Sequence[str]) -> None:
+        """The job is over: wait for processes of ranks as long as their threads and exit handlers take."""
+        context = self._context
+        if ranks and context.state.patient and context.deadline < context.now + STOP_MARGIN_S:
+            context.deadline = context.now + STOP_MARGIN_S
+            context.warnings[name] = f"{', '.join(ranks)} waits for threads or exit handlers; its log says which"
 
     def _warning(self, name: str, warning: str) -> None:
         context = self._context

@@ -246,6 +246,11 @@ class JobState(msgspec.Struct):
         return self.last_step if self.last_step >= 0 else self.steps - 1
 
     @property
+    def patient(self) -> bool:
+        """Whether the job ended by itself, and nobody has asked for the end of its processes since."""
+        return self.status == "done" and not self.message
+
+    @property
     def pause(self) -> int:
         """The step to which all ranks come, and where they wait; -1 for none."""
         return self.resize.step if self.resize is not None else self.hold
