@@ -1,4 +1,7 @@
-"""A package index on loopback, over HTTP, which counts what is downloaded; and wheels to put into it."""
+"""A package index on loopback, over HTTP, which notes what is asked for; and wheels to put into it.
+
+As a proxy it is every host's index.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 __all__ = ["Index", "fake_wheel", "wheel_of"]
 
@@ -95,7 +98,7 @@ class Index:
         self._server.server_close()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        path = unquote(request.path)
+        path = unquote(urlsplit(request.path).path)
         parts = path.strip("/").split("/")
         self.asked.append(path)
         body, kind = None, "text/html"

@@ -67,8 +67,10 @@ def both(wheels: dict[str, Path]) -> Iterator[Index]:
         yield index
 
 
-def install(checkout: Path, index: str, cpu_index: str, torch: str = "") -> subprocess.CompletedProcess[str]:
-    """``make install`` of a user whose pip is configured for `index` alone."""
+def install(
+    checkout: Path, index: str, cpu_index: str, torch: str = "", **further: str
+) -> subprocess.CompletedProcess[str]:
+    """``make install`` of a user whose pip is configured for `index` alone; with `further` variables."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "ROLEMESH_"))}
     environ |= {
         "PYTHON": sys.executable,
@@ -78,6 +80,7 @@ def install(checkout: Path, index: str, cpu_index: str, torch: str = "") -> subp
         "ROLEMESH_TORCH_INDEX": cpu_index,
         "ROLEMESH_COMMAND": "make test",
         **({"ROLEMESH_TORCH": torch} if torch else {}),
+        **further,
     }
     script = str(checkout / "requirements/install.sh")
     return subprocess.run([script], capture_output=True, text=True, env=environ, timeout=200, check=False)
@@ -143,17 +146,24 @@ def test_an_index_that_refuses_is_named_with_the_settings_that_lead_elsewhere(ch
 
 @pytest.mark.soak
 def test_an_interpreter_without_ensurepip_is_filled_by_its_pip(both: Index, checkout: Path, tmp_path: Path) -> None:
-    without = tmp_path / "python-without-ensurepip"
-    hidden = "import sys; sys.modules['ensurepip'] = None"
     (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/sitecustomize.py").write_text(f"{hidden}\n")
-    without.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/hidden" exec "{sys.executable}" "$@"\n')
-    without.chmod(0o755)
-    both.asked.clear()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "ROLEMESH_"))}
-    environ |= {"PYTHON": str(without), "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": both.url("simple")}
-    environ |= {"HOME": str(tmp_path)}
-    script = str(checkout / "requirements/install.sh")
-    done = subprocess.run([script, "kernel"], capture_output=True, text=True, env=environ, timeout=200, check=False)
+    (tmp_path / "hidden/sitecustomize.py").write_text("import sys; sys.modules['ensurepip'] = None\n")
+    python = tmp_path / "python-without-ensurepip"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/hidden" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    done = install(checkout, both.url("simple"), both.url("cpu"), torch="cpu", PYTHON=str(python))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert has(checkout, "rolemesh") == "0.1.0"
+    assert has(checkout, "torch") == f"{TORCH}+cpu"
+    assert not (checkout / ".venv/bin/pip").exists()
+
+
+@pytest.mark.soak
+def test_pips_proxy_and_trusted_hosts_hold_for_every_download(
+    both: Index, checkout: Path, wheels: dict[str, Path]
+) -> None:
+    both.asked.clear()
+    behind = {"PIP_PROXY": both.url(""), "PIP_TRUSTED_HOST": "packages.invalid torch.invalid"}
+    done = install(checkout, "http://packages.invalid/simple", "http://torch.invalid/cpu", torch="cpu", **behind)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert has(checkout, "torch") == f"{TORCH}+cpu"
+    assert both.downloaded(wheels["cpu"].name)
