@@ -105,9 +105,11 @@ def bootstrap(setuptools: str) -> Installer:
     get = pip("install", "--quiet", "--no-deps", "--retries", "1")
     done = subprocess.run([*get, setuptools], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "error"))] or [done.stderr]
+        broken = re.findall(r"connection broken by '(.*)'", done.stderr)
+        said = [broken[-1].rsplit(": ", 1)[-1].rstrip("')")] if broken else done.stderr.splitlines()
+        said += [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise Failure(
-            f"pip could not install {setuptools}: {said[0].removeprefix('ERROR: ').strip()}",
+            f"pip could not install {setuptools}: {'; '.join(dict.fromkeys(said[:1] + said[-1:]))}",
             f"{COMMAND} PIP_INDEX_URL=https://…    (an index that answers; behind a proxy: HTTPS_PROXY=http://…)",
         )
     own = Path(sys.executable).with_name("uv")

@@ -141,6 +141,7 @@ def test_an_index_that_refuses_is_named_with_the_settings_that_lead_elsewhere(ch
     done = install(checkout, url, url)
     assert done.returncode != 0
     assert "pip could not install setuptools==" in done.stderr
+    assert "Connection refused" in done.stderr
     assert "→ make test PIP_INDEX_URL=https://…" in done.stderr
 
 
