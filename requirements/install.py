@@ -232,15 +232,6 @@ def pycosat(installer: Installer) -> None:
         shutil.copy(REQUIREMENTS / "stand_ins" / "pycosat.py", sysconfig.get_path("purelib"))
 
 
-def doctor() -> None:
-    """Let `rolemesh doctor` look at the machine. Raises Failure if it reports an error."""
-    program = Path(sys.executable).with_name("rolemesh")
-    if not _installed("rolemesh-doctor"):
-        return
-    if subprocess.run([program, "doctor"], check=False).returncode:
-        raise Failure("rolemesh doctor reports an error, above, with its remedy", f"{program} doctor    (looks again)")
-
-
 def main(group: str) -> None:
     """Install the group. Raises Failure."""
     lock, cuda = ((REQUIREMENTS / name).read_text() for name in ("lock.txt", "lock-cuda.txt"))
@@ -292,7 +283,6 @@ def main(group: str) -> None:
     check = [sys.executable, str(REQUIREMENTS / "check.py")]
     if subprocess.run(check, input="\n".join(wanted), text=True, check=False).returncode:
         raise Failure("the environment is not what requirements/lock.txt says", f"make clean; {COMMAND}")
-    doctor()
 
 
 if __name__ == "__main__":

@@ -68,3 +68,12 @@ fi
 printf '%s %s\n' "$wanted" "$group" >"$stamp.new"
 mv "$stamp.new" "$stamp"
 echo "installed: $venv/bin/rolemesh"
+if [[ -d plugins/commands/doctor ]]; then
+    "$venv/bin/rolemesh" doctor || {
+        code=$?
+        [[ $code == 1 ]] || exit 0
+        echo "error: rolemesh doctor reports an error, above, with its remedy; everything is installed" >&2
+        echo "  → ${ROLEMESH_COMMAND:-make install}    (again, goes on in spite of it)" >&2
+        exit 1
+    }
+fi

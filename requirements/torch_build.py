@@ -82,7 +82,8 @@ def decide(want: str, version: str, answers: Mapping[Probe, Offer | None], index
         requirement = probe.requirement if probe == exact else f"torch=={offer.version}"
         return Choice(requirement, offer.build, probe.index)
     has = answers[plain]
-    theirs = f"the configured package index has {f'only the {has.build.upper()} build' if has else 'none, or does not answer'}"
+    what = f"only the {has.build.upper()} build" if has else "none, or does not answer"
+    theirs = f"the configured package index has {what}"
     if want == "cpu":
         reason = f"no CPU build of torch {version} for this Python: {theirs}, and {index} has none or cannot be reached"
         return Refusal(reason, "any" if has else None)
