@@ -50,7 +50,9 @@ def test_two_runs_with_one_seed_end_with_the_same_state(make_job: Make, backend:
     job = make_job(backend=backend)
     assert job.run().returncode == 0
     first = job.result()
-    assert job.run().returncode == 0
+    again = job.run()
+    assert again.returncode == 0
+    assert f"the run before is now in {job.folder / 'runs' / '.earlier'}" in again.stderr
     assert job.result()["state_sha256"] == first["state_sha256"]
     assert job.result()["job_id"] != first["job_id"]
     earlier = list((job.folder / "runs" / ".earlier").glob("squares-*/result.json"))

@@ -53,7 +53,7 @@ class InlineEngine(Engine):
             say(f"one process cannot have a group of {roles[name].world_size} ranks: role {name} runs as one rank")
         job = job.sized({**{role: least for role, (least, _) in job.elastic.items()}, **alone})
         raise_all(list(_needs_processes(job)))
-        return InlineRun(job, run_dir)
+        return InlineRun(job, run_dir, say)
 
 
 def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
@@ -74,8 +74,9 @@ class InlineRun(RunHandle):
     ``produced_bytes`` in its result is what the calls have returned over all steps and ranks, by label.
     """
 
-    def __init__(self, job: Prepared, run_dir: Path) -> None:
+    def __init__(self, job: Prepared, run_dir: Path, say: Say) -> None:
         super().__init__(run_dir)
+        self._say = say
         self._job, self._selection, self._graph, self._spec = job.job, job.selection, job.graph, job.job.spec
         self._sizes = {name: int(role.world_size) for name, role in self._spec.roles.items()}
         self._builder = LineBuilder(self._graph, self._sizes)
@@ -106,7 +107,8 @@ class InlineRun(RunHandle):
         """Run the job. A `KeyboardInterrupt` ends it where it is."""
         if self._result is None:
             with ExitStack() as held:
-                held.enter_context(claim(self.run_dir))
+                if (earlier := held.enter_context(claim(self.run_dir))) is not None:
+                    self._say(f"the run before is now in {earlier}")
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
                 self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
                 self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))

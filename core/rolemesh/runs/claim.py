@@ -1,5 +1,7 @@
 """Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run is lost.
 
+Only what rolemesh made is ever moved. A file or folder of somebody else stays, and keeps its name from a run.
+
 Who lives in a folder holds a lock beside it, ``<runs>/.<name>.alive``, which the system lets go of when he is gone,
 however he goes. Some shared file systems know no locks, or none between machines.
 """
@@ -20,8 +22,10 @@ import msgspec
 
 from rolemesh.errors import BackendError, NameInUseError
 from rolemesh.runs.jsonl import open_regular
-from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUNS_ENV
+from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUN_FILE, RUNS_ENV
 
+MARK_FILE = ".rolemesh"
+"""An empty file in each run's folder. It says that rolemesh made the folder."""
 _UNKNOWN = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _LOOK_S = 0.01
 PROBE_S = 1.0
@@ -35,24 +39,43 @@ class UnlockableError(OSError):
 
 
 @contextmanager
-def claim(run_dir: Path) -> Iterator[None]:
+def claim(run_dir: Path) -> Iterator[Path | None]:
     """Hold the name of `run_dir` while a job runs in this process; the folder is `fresh` then.
 
-    Raises `NameInUseError` if a job lives there, and `BackendError` if the folder cannot be written.
+    Gives the place of an earlier run, if there was one. Raises `NameInUseError` if a job lives there, or if it is no
+    run, and `BackendError` if the folder cannot be written.
     """
     with open(open_lock(lock_file(run_dir)), "rb") as held:
         with suppress(UnlockableError):
             if not lock(held.fileno(), fcntl.LOCK_EX, ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S):
                 raise in_use(run_dir, f"is running (pid {speaker(run_dir)})")
-        fresh(run_dir)
-        yield
+        yield fresh(run_dir)
+
+
+def is_run(path: Path) -> bool:
+    """Whether rolemesh made the folder: it has the mark, or a ``run.json`` that says whose folder it is."""
+    try:
+        if (path / MARK_FILE).is_file():
+            return True
+        with open_regular(path / RUN_FILE) as file:
+            return "run_dir" in msgspec.json.decode(file.read(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError):
+        return False
 
 
 def fresh(run_dir: Path) -> Path | None:
-    """Make the folder; an earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is returned."""
+    """Make the folder; an earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is returned.
+
+    Raises `NameInUseError` for what is no run: that stays.
+    """
+    there = os.path.lexists(run_dir)
+    if there and not is_run(run_dir):
+        what = f"{run_dir.name!r} exists and was not made by rolemesh, so it stays as it is"
+        raise NameInUseError(what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}")
     try:
-        earlier = _set_aside(run_dir) if run_dir.exists() else None
+        earlier = _set_aside(run_dir) if there else None
         run_dir.mkdir(mode=0o755)  # whatever the umask: only then its job file is this user's word
+        (run_dir / MARK_FILE).touch()
         (run_dir / LOGS_DIR).mkdir()
     except OSError as error:
         raise _unwritable(run_dir, error) from error

@@ -130,6 +130,39 @@ def test_without_locks_the_masters_answer_decides_and_that_is_said(
     assert "file system without locks (Operation not supported)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("what", ["results", "result.json", "empty", "file", "link", "dangling"])
+def test_what_is_no_run_stays_where_it_is(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "runs" / "train"
+    other = tmp_path / "elsewhere"
+    place.parent.mkdir()
+    if what == "file":
+        place.write_text("mine")
+    elif what in ("link", "dangling"):
+        if what == "link":
+            other.mkdir()
+        place.symlink_to(other)
+    else:
+        place.mkdir()
+        if what != "empty":
+            (place / ("last.pt" if what == "results" else what)).write_text("{}")
+    before = sorted(str(path) for path in tmp_path.rglob("*") if ".alive" not in path.name)
+    with pytest.raises(NameInUseError, match="was not made by rolemesh") as refused, claim(place):
+        pass
+    assert "--runs-dir" in str(refused.value.remedy)
+    found = sorted(str(p) for p in tmp_path.rglob("*") if not p.name.endswith((".alive", ".lock")))
+    assert found == before
+
+
+def test_what_a_run_holds_of_others_moves_with_it(tmp_path: Path) -> None:
+    place = tmp_path / "runs" / "train"
+    with claim(place):
+        (place / "last.pt").write_text("5")
+    with claim(place) as (earlier, _):
+        assert earlier is not None
+        assert (earlier / "last.pt").read_text() == "5"
+        assert not (place / "last.pt").exists()
+
+
 FOREIGN = """
 import os, sys
 from rolemesh.cli import main

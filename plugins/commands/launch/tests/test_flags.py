@@ -8,7 +8,7 @@ import pytest
 
 from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh_launch.command import with_free_name
-from rolemesh_launch.flags import Asked, Std, ignored, job_name, keeps_state, node_range, processes, std
+from rolemesh_launch.flags import Asked, Std, free_name, ignored, job_name, keeps_state, node_range, processes, std
 from rolemesh_launch.job import job_of
 
 
@@ -123,3 +123,8 @@ def test_a_second_job_of_a_script_takes_another_name_unless_it_was_given_one() -
         asked.clear()
         with pytest.raises(NameInUseError):
             command(script=["train.py"], **given)
+
+
+def test_a_name_that_something_else_has_gets_a_number() -> None:
+    assert free_name("train", lambda name: False) == "train"
+    assert free_name("train", {"train", "train-2"}.__contains__) == "train-3"

@@ -14,15 +14,17 @@ import typer
 from pydantic import ValidationError
 
 from rolemesh.api.command import Command
-from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.placement.nodes import this_machine
-from rolemesh.runs.run import runs_folder
+from rolemesh.runs.claim import is_run
+from rolemesh.runs.run import RUNS_ENV
+from rolemesh_durable.runs import SCRIPT_RUNS
 from rolemesh_launch.flags import (
     OWN_VARIABLES,
     RESTARTS,
     Asked,
+    free_name,
     ignored,
     job_name,
     keeps_state,
@@ -34,6 +36,7 @@ from rolemesh_launch.flags import (
 from rolemesh_launch.job import job_of
 from rolemesh_launch.program import How
 from rolemesh_launch.remedies import with_own_remedies
+from rolemesh_launch.resuming import Note, decided, left_by
 from rolemesh_launch.watching import Printing, finish, say
 from rolemesh_launch.writes import Written, written
 
@@ -110,7 +113,7 @@ def launch(
     ] = "0",
     local_ranks_filter: Annotated[str, _flag("local-ranks-filter", "Show only these local ranks: 0,1.")] = "",
     log_dir: Annotated[
-        Path | None, _flag("log-dir", "The runs folder; default: runs. Logs are in NAME/logs below it.")
+        Path | None, _flag("log-dir", "The runs folder; default: .rolemesh. Logs are in NAME/logs below it.")
     ] = None,
     rdzv_id: Annotated[str, _flag("rdzv-id", "TORCHELASTIC_RUN_ID.")] = "",
     standalone: Annotated[bool, _flag("standalone", "One node; needs no more than that.")] = False,
@@ -151,7 +154,17 @@ def launch(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the job is running.")] = False,
     print_job: Annotated[bool, typer.Option("--print-job", help="Print the job file, and start nothing.")] = False,
-    runs_dir: RunsDir = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Where the runs' folders are.", envvar=RUNS_ENV, show_default=f"./{SCRIPT_RUNS}")
+    ] = None,
+    resume: Annotated[
+        str,
+        typer.Option(
+            help="Where a script that keeps its state goes on: auto, after a run of the same command that was not "
+            "done; never; or a job's name, or a run's or snapshot's folder.",
+            metavar="auto|never|PATH",
+        ),
+    ] = "auto",
 ) -> None:
     """Run a training script as it is, with torchrun's flags.
 
@@ -195,6 +208,10 @@ def launch(
     early = written(script_file(target, how), Path.cwd(), os.environ) if how != "executable" else Written({}, True)
     if not early.known:
         say(f"{target} sets environment variables before it imports torch, so each worker imports torch itself")
+    runs = log_dir or runs_dir or Path(SCRIPT_RUNS)
+    job_called = name or free_name(job_name(target), lambda each: taken(runs / each))
+    if not name and job_called != job_name(target):
+        say(f"{runs / job_name(target)} was not made by rolemesh and stays: this job is called {job_called}")
     asked = Asked(
         target=target,
         how=how,
@@ -212,7 +229,7 @@ def launch(
         early=early.variables,
         preload=early.known,
         grace_s=shutdown_timeout,
-        name=name or job_name(target),
+        name=job_called,
     )
     job = job_of(asked, Path.cwd())
     if print_job:
@@ -227,19 +244,29 @@ def launch(
         chosen["address"] = address
     elif chosen["backend"] == "local":
         chosen["nodes"] = nodes or f"{most}x(cpu={per_node}{f',gpu={per_node}' if on_gpus else ''})"
+    called = prepared.job.spec.name
+    note = Note.of(asked, script_file(target, how), Path.cwd(), override or ())
+    going_on = decided(resume, left_by((runs / called).resolve()) if keeps else None, note)
+    for text in going_on.said:
+        say(text)
+    if going_on.reference:
+        chosen["resume"] = going_on.reference
     model = engine.options_for(chosen)
     try:
         options = model(**chosen)
     except ValidationError as error:
         raise JobFileError(str(error), where="rolemesh launch", remedy="see rolemesh launch --help") from error
     printing = Printing(std(tee, "--tee"), std(redirects, "--redirects"), role, per_node, _ranks(local_ranks_filter))
-    run = JobRun(
-        prepared, engine, options, runs_folder(log_dir or runs_dir), say, detached=detach, finish=finish(printing)
-    )
+    run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note))
     raise typer.Exit(run.run())
 
 
 launch.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]
+
+
+def taken(place: Path) -> bool:
+    """Whether something is there that is no run."""
+    return os.path.lexists(place) and not is_run(place)
 
 
 def _ranks(text: str) -> frozenset[int] | None:

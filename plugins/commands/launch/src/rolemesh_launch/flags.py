@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from rolemesh.errors import JobFileError
 from rolemesh_launch.program import How
 
-__all__ = ["OWN_VARIABLES", "RESTARTS", "Asked", "Std", "ignored", "imported", "job_name", "keeps_state", "node_range"]
+__all__ = [
+    "OWN_VARIABLES",
+    "RESTARTS",
+    "Asked",
+    "Std",
+    "free_name",
+    "ignored",
+    "imported",
+    "job_name",
+    "keeps_state",
+    "node_range",
+]
 __all__ += ["processes", "script_file", "std"]
 
 RESTARTS = 3
@@ -162,6 +174,12 @@ def keeps_state(script: Path, folder: Path) -> bool:
             inner = [base.joinpath(*name.split(".")) for name in names]
             left += [file for at in inner for file in (at.with_suffix(".py"), at / "__init__.py")]
     return False
+
+
+def free_name(name: str, taken: Callable[[str], bool]) -> str:
+    """`name`, or ``name-2``, ``name-3`` and so on: the first that is not `taken`."""
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(each for each in names if not taken(each))
 
 
 def job_name(target: str) -> str:

@@ -25,6 +25,7 @@ from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_launch.flags import Std
 from rolemesh_launch.job import ROLE
+from rolemesh_launch.resuming import Note
 
 __all__ = ["Printing", "finish", "say"]
 
@@ -102,11 +103,12 @@ def say(text: str) -> None:
     print(f"rolemesh: {text}", file=sys.stderr)
 
 
-def finish(printing: Printing) -> Callable[[JobRun, RunHandle], int]:
-    """Waits for the end of a script and tells it; the exit code. Raises `JobFailedError`."""
+def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]:
+    """Waits for the end of a script and tells it; the exit code. The run keeps `note`. Raises `JobFailedError`."""
 
     def wait(run: JobRun, handle: RunHandle) -> int:
         name = run.job.job.spec.name
+        note.write(run.run_dir)
         if run.detached:
             handle.leave()
             say(f"job {name} is running; rolemesh attach {name}, rolemesh logs {name} -f, rolemesh stop {name}")

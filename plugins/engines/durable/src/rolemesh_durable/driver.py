@@ -29,7 +29,7 @@ from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.carried import carried
 from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, find_origin, find_source
+from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, find_origin, find_source, moved
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
@@ -143,6 +143,8 @@ class Driver(RunHandle):
             plan, cluster = find_room(backend, spec.name, spec.priority, on, spec.room_wait_s, where, self._say)
         origin = self._origin(self._resume) if self._resume else ("", -1)
         with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):
+            if earlier is not None:
+                self._say(moved(earlier, resumed=bool(self._resume)))
             if earlier is not None and Path(origin[0]).is_relative_to(self.run_dir):
                 origin = (str(earlier / Path(origin[0]).relative_to(self.run_dir)), origin[1])
             job = self._job

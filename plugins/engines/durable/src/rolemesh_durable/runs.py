@@ -23,6 +23,8 @@ from rolemesh_durable.transports import TransportKeys
 __all__ = ["PLAN_FILE", "Control", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs", "write_json"]
 
 PLAN_FILE = "plan.json"
+SCRIPT_RUNS = ".rolemesh"
+"""Folder of the runs of scripts, beside the runs folder: scripts have results of their own in ``runs``."""
 
 T = TypeVar("T")
 
@@ -137,17 +139,18 @@ class Run:
 
 
 def list_runs(folder: Path) -> list[Run]:
-    """The runs in `folder`, the latest first. Empty if there is no such folder."""
-    found = [run for run in map(Run, folder.iterdir()) if _is_run(run.path)] if folder.is_dir() else []
+    """The runs in `folder` and those of scripts beside it, the latest first. Empty if there are no such folders."""
+    folders = [each for each in (folder, folder.parent / SCRIPT_RUNS) if each.is_dir()]
+    found = [run for each in folders for run in map(Run, each.iterdir()) if _is_run(run.path)]
     return sorted(found, key=lambda run: (-_changed(run.path), run.name))
 
 
 def find_run(job: str, folder: Path) -> Run:
-    """The run of the job named `job` in `folder`; `job` may also be the path of a run's folder.
+    """The run of the job named `job` in `folder`, or of a script beside it; `job` may also be a run's path.
 
     Raises `UnknownRunError` with the runs that there are.
     """
-    for path in (folder / job, Path(job)):
+    for path in (folder / job, folder.parent / SCRIPT_RUNS / job, Path(job)):
         if job and _is_run(path):
             return Run(path)
     known = [run.name for run in list_runs(folder)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rolemesh.errors import EXIT_NOT_STARTED
+from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.checkpoint import disk
@@ -15,7 +16,8 @@ from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 
-__all__ = ["Source", "check_in_flight", "check_pickles", "find_origin", "find_source"]
+__all__ = ["Source", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
+__all__ += ["unfinished"]
 
 
 class Source(NamedTuple):
@@ -23,6 +25,35 @@ class Source(NamedTuple):
 
     run_dir: Path
     step: int | None
+
+
+class Unfinished(NamedTuple):
+    """A run that did not come to its end, and the step of the newest snapshot from which it can go on."""
+
+    run_dir: Path
+    step: int
+
+
+def unfinished(run_dir: Path) -> Unfinished | None:
+    """What a run left that was not done; None for one that was, or that left no state of any role."""
+    try:
+        if (Run(run_dir).result() or {}).get("status") == "done":
+            return None
+        found, _ = _newest_intact(Source(run_dir, None))
+        if found is None or found.manifest is None:
+            return None
+        kept = any(any(disk.states(found.path, role)) for role in found.manifest.world_sizes)
+    except (RolemeshError, OSError):
+        return None
+    return Unfinished(run_dir, found.step) if kept else None
+
+
+def moved(earlier: Path, *, resumed: bool) -> str:
+    """What to say of an earlier run that is now in the folder `earlier`. `resumed`: the new run goes on from one."""
+    where = f"the run before is now in {earlier}"
+    if resumed or (left := unfinished(earlier)) is None:
+        return where
+    return f"{where}; it was not done: add --resume {shlex.quote(str(earlier))} to go on after its step {left.step}"
 
 
 def find_source(reference: str, runs: Path) -> Source:

@@ -1,0 +1,91 @@
+"""Whether a script goes on where the run before it stopped: the note that each run keeps, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rolemesh.runs.claim import is_run
+from rolemesh.runs.run import write_json
+from rolemesh_durable.checkpoint.resume import Unfinished, unfinished
+from rolemesh_launch.flags import Asked
+
+__all__ = ["NOTE_FILE", "Before", "GoingOn", "Note", "decided", "left_by"]
+
+NOTE_FILE = "launch.json"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a script was run with. `script` is the sha256 of its file, "" if there is none."""
+
+    script: str
+    target: str
+    how: str
+    arguments: tuple[str, ...]
+    folder: str
+    nodes: tuple[int, int]
+    per_node: int
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, asked: Asked, file: Path, folder: Path, overrides: Sequence[str]) -> Note:
+        """The note of a run that is about to start in `folder`."""
+        script = sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+        given = asked.target, asked.how, asked.arguments, str(folder), asked.nodes, asked.per_node
+        return cls(script, *given, tuple(overrides))
+
+    def write(self, run_dir: Path) -> None:
+        """Keep it in the run's folder."""
+        write_json(run_dir / NOTE_FILE, self)
+
+    def differs(self, other: Note) -> list[str]:
+        """What is not the same in `other`, in words."""
+        words = {
+            "script": "the script", "target": "the script", "how": "the script", "arguments": "its arguments",
+            "folder": "the working directory", "nodes": "the number of workers", "per_node": "the number of workers",
+            "overrides": "--set",
+        }  # fmt: skip
+        return list(dict.fromkeys(word for name, word in words.items() if getattr(self, name) != getattr(other, name)))
+
+
+class Before(NamedTuple):
+    """A run that was not done. `note` is None if it kept none."""
+
+    left: Unfinished
+    note: Note | None
+
+
+def left_by(run_dir: Path) -> Before | None:
+    """What the run in this folder left; None if there is none, it was done, or it left no state."""
+    left = unfinished(run_dir) if is_run(run_dir) else None
+    if left is None:
+        return None
+    try:
+        return Before(left, msgspec.json.decode((run_dir / NOTE_FILE).read_bytes(), type=Note))
+    except (OSError, msgspec.MsgspecError):
+        return Before(left, None)
+
+
+class GoingOn(NamedTuple):
+    """What to resume from, "" for nothing, and what the person should know."""
+
+    reference: str = ""
+    said: tuple[str, ...] = ()
+
+
+def decided(resume: str, before: Before | None, note: Note) -> GoingOn:
+    """What ``--resume`` means for a run with `note`, after the run `before`. Pure."""
+    if resume not in ("auto", "never"):
+        return GoingOn(resume)
+    if resume == "never" or before is None:
+        return GoingOn()
+    changed = before.note.differs(note) if before.note is not None else ["the command"]
+    if changed:
+        what = f"the run before was not done, but {' and '.join(changed)} changed since"
+        return GoingOn(said=(f"{what}: the script begins from its beginning",))
+    said = f"the run before was not done: the script goes on after its step {before.left.step} (or: --resume never)"
+    return GoingOn(str(before.left.run_dir), (said,))
