@@ -55,3 +55,86 @@ def test_a_trainer_that_is_killed_ends_as_one_that_is_not(tmp_path: Path) -> Non
     assert "started again 2 times" in done.stderr
     assert len(ends[0]) == 1
     assert ends[1] == ends[0]
+
+
+KINDS = """
+import hashlib, os, signal, sys
+import torch
+from torch.utils.data import Dataset, IterableDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from rolemesh_launch.transformers import KeepState
+
+kind, *kills = sys.argv[1:]
+
+class Killed(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if life < len(kills) and state.global_step == int(kills[life]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+torch.manual_seed(0)
+rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 50, (10, 8))]
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from rows
+        while kind == "endless":
+            yield from rows
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        row = torch.where(torch.rand(8) < 0.3, torch.randint(0, 50, (8,)), rows[index]["input_ids"])
+        return {"input_ids": row, "labels": row}
+
+data = {"stream": Stream(), "endless": Stream(), "workers": Noisy()}.get(kind, rows)
+more = {
+    "stream": {"max_steps": 13, "gradient_accumulation_steps": 2}, "endless": {"max_steps": 13},
+    "workers": {"dataloader_num_workers": 2}, "accumulation": {"gradient_accumulation_steps": 2},
+    "lengths": {"train_sampling_strategy": "group_by_length"}, "evaluation": {"eval_strategy": "epoch"},
+}.get(kind, {})
+model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=2, num_train_epochs=3, use_cpu=True, report_to=[], save_strategy="no",
+    logging_steps=2, disable_tqdm=True, **more,
+)
+trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=rows, callbacks=[Killed(), KeepState()])
+trainer.train()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print("ends after", trainer.state.global_step, digest, [line.get("loss") for line in trainer.state.log_history])
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        ("plain", ["5", "6", "10"]),
+        ("accumulation", ["3", "4", "8"]),
+        ("stream", ["3", "4", "7"]),
+        ("endless", ["3", "4", "8"]),
+        ("workers", ["4", "6", "12"]),
+        ("lengths", ["4", "6", "12"]),
+        ("evaluation", ["5", "6", "14"]),
+    ],
+)
+def test_wherever_a_trainer_is_killed_its_weights_and_losses_are_those_of_an_undisturbed_run(
+    tmp_path: Path, kind: str, kills: list[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(KINDS)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    ends = []
+    for command in (("torchrun",), ("rolemesh", "launch", "--set", "snapshots.every_s=0")):
+        killed = kills if command[0] == "rolemesh" else []
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:], "--max-restarts", "3", "train.py", kind, *killed],
+            cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        ends.append(re.findall(r"ends after .*", done.stdout))
+    assert "started again 3 times" in done.stderr
+    assert ends[1] == ends[0]

@@ -1,81 +1,144 @@
 """`track` for the Trainer of Hugging Face's ``transformers``, as one of its callbacks.
 
-``Trainer(…, callbacks=[KeepState()])`` keeps model, optimizer, schedule and position after each step. A Trainer that
-starts again has no way to begin in the middle, but for one of its own checkpoints. So the callback lets it find no
-batches in the epochs that are done, and only the rest of them in the one that was under way.
+``Trainer(…, callbacks=[KeepState()])`` keeps model, optimizer, schedule and position. A Trainer that starts again goes
+on in the middle by its own means: the epochs that are done are left out, and the one under way begins behind the
+batches that were trained on.
+
+The state is kept when the next step begins. By then everything of the step before has happened: evaluation, logging,
+the end of an epoch and the beginning of the next one. Each of these may draw random numbers.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rolemesh_launch.states import generators, set_generators
 from rolemesh_launch.tracking import Run, track
 
 __all__ = ["KeepState"]
 
+KEPT = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
+"""Numbers of a Trainer from which it reports losses and speed."""
 
-class _Position:
-    """Where the Trainer is: what it keeps in its `TrainerState`."""
 
-    def __init__(self, state: TrainerState) -> None:
-        self._state = state
+class _State:
+    """A `Stateful` of two functions."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"global_step": self._state.global_step, "log_history": self._state.log_history}
-
-    def load_state_dict(self, found: dict[str, Any]) -> None:
-        for name, value in found.items():
-            setattr(self._state, name, value)
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        self.state_dict, self.load_state_dict = get, put
 
 
 class KeepState(TrainerCallback):
-    """Keeps what is trained after each step of the optimizer, and takes up what an earlier life has left.
+    """Keeps what is trained after each step of the optimizer, and takes up what an earlier life left.
 
-    It comes after the Trainer's own callbacks, and where there is no job it does nothing. The loader's batches must be
-    the same in every life, as those of accelerate's seeded sampler are.
+    Put it last in the list of callbacks. Without a job it does nothing. The order of the batches must follow from the
+    epoch, as that of accelerate's seeded sampler does, from the global generators when the epoch begins, or from the
+    data itself, as that of a stream does.
     """
 
     def __init__(self) -> None:
         self._run: Run | None = None
-        self._from = (0, 0)
-        self._random: dict[str, Any] | None = None
+        self._trainer: Any = None
+        self._kept = 0
+        self._epoch, self._steps = -1, 0
+        self._order: dict[str, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
         """The model is wrapped, and the optimizer made."""
+        self._trainer = _trainer()
+        self._epoch, self._steps, self._order = -1, 0, _drawn_from()
         names = {"model": at["model"], "optimizer": at["optimizer"], "schedule": at["lr_scheduler"]}
-        self._run = track(**names, position=_Position(state))
-        if not self._run.step:
-            return
-        loader, steps = at["train_dataloader"], args.gradient_accumulation_steps
-        self._from = divmod(state.global_step, -(-len(loader) // steps))
-        self._random = generators(0, 1)
+        self._run = track(**names, position=_State(self._position, self._go_to))
+        self._kept = state.global_step
+        if self._run.step:
+            self._go_on(self._epoch, self._steps, self._order)
+        self._epoch, self._steps = -1, 0
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
-        """Batches that were trained on are skipped."""
-        loader, (epochs, steps) = at["train_dataloader"], self._from
-        if self._random is not None:
-            done = loader.iteration < epochs
-            loader.skip_batches = len(loader) if done else steps * args.gradient_accumulation_steps
+        """The order of the epoch's batches is drawn next."""
+        self._epoch, self._steps, self._order = self._epoch + 1, 0, _drawn_from()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
-        """The first step after those that were done: what was random since then has not been."""
-        if self._random is not None:
-            set_generators(self._random, 0)
-            self._random, at["train_dataloader"].skip_batches = None, 0
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
-        """A step is done."""
-        if self._run is not None:
+        """The step before is done, with all that came after it."""
+        if self._run is not None and state.global_step > self._kept:
+            self._kept = state.global_step
             self._run.done()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any
-    ) -> TrainerControl:
-        """An epoch without a batch is no reason to stop, or to evaluate and save again."""
-        if self._random is not None:
-            control.should_training_stop = state.global_step >= state.max_steps
-            control.should_evaluate = control.should_save = control.should_log = False
-        return control
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
+        """One more step of this epoch."""
+        self._steps += 1
+
+    def _position(self) -> dict[str, Any]:
+        trainer = self._trainer
+        plain = (int, float, str, bool, list)
+        state = {
+            field.name: value
+            for field in fields(trainer.state)
+            if isinstance(value := getattr(trainer.state, field.name), plain) and not field.name.startswith("is_")
+        }
+        return {
+            "state": state,
+            "trainer": {name: getattr(trainer, name) for name in KEPT if hasattr(trainer, name)},
+            "loss": trainer._tr_loss.detach().cpu(),
+            "callbacks": [found.state()["attributes"] for found in self._stateful()],
+            "epoch": self._epoch, "steps": self._steps, "order": self._order,
+        }  # fmt: skip
+
+    def _go_to(self, found: dict[str, Any]) -> None:
+        trainer = self._trainer
+        for name, value in found["state"].items():
+            setattr(trainer.state, name, value)
+        for name, value in found["trainer"].items():
+            setattr(trainer, name, value)
+        trainer._tr_loss += found["loss"].to(trainer._tr_loss.device)
+        for callback, attributes in zip(self._stateful(), found["callbacks"], strict=True):
+            vars(callback).update(attributes)
+        self._epoch, self._steps, self._order = found["epoch"], found["steps"], found["order"]
+
+    def _stateful(self) -> list[Any]:
+        """The callbacks that count something, as the one that stops early."""
+        return [found for found in self._trainer.callback_handler.callbacks if hasattr(found, "state")]
+
+    def _go_on(self, epoch: int, steps: int, order: dict[str, Any]) -> None:
+        """Let the Trainer go on in this epoch after so many steps, as it does from one of its own checkpoints."""
+        trainer, random = self._trainer, _drawn_from()
+        run_epoch, load = trainer._run_epoch, trainer._load_rng_state
+
+        def under_way(**given: Any) -> None:
+            if given["epoch"] < epoch:
+                return
+            trainer._run_epoch = run_epoch
+            set_generators(order, 0)
+            self._order, self._steps = order, steps
+            done = steps * trainer.args.gradient_accumulation_steps
+            if done:  # at an epoch's beginning all that is random follows from what the order is drawn from
+                given |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": done}
+            trainer._load_rng_state = lambda _: set_generators(random, 0)
+            try:
+                run_epoch(**given)
+            finally:
+                trainer._load_rng_state = load
+
+        trainer._run_epoch = under_way
+
+
+def _drawn_from() -> dict[str, Any]:
+    """The states of the global generators, of this process."""
+    return {name: found.data for name, found in generators(0, 1).items()}
+
+
+def _trainer() -> Trainer:
+    """The Trainer that calls: its callbacks do not get it. Raises `RuntimeError` if nobody of the kind calls."""
+    frame = sys._getframe()
+    while frame is not None:
+        if isinstance(found := frame.f_locals.get("self"), Trainer):
+            if not hasattr(found, "_run_epoch"):
+                raise RuntimeError("KeepState needs a newer transformers: pip install -U 'transformers>=5,<6'")
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    raise RuntimeError("KeepState is a callback of transformers' Trainer")
