@@ -14,9 +14,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """How often a level may be tried for one rank or group before the next level's turn comes."""
 
     max_attempts: int = Field(default=5, ge=1, description="Recoveries of one rank or group within window_s.")
-    window_s: float = Field(
-        default=300.0, gt=0, description="Seconds after which an attempt that helped counts no more."
-    )
+    window_s: float = Field(default=300.0, gt=0, description="Seconds after which an attempt that helped is forgotten.")
 
 
 class FailoverLevel(Plugin):

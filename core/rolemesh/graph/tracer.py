@@ -127,9 +127,7 @@ class GraphTracer:
                 if other == role:
                     self.error(f"{name} calls its own role", where, "call the method: it is in the same process")
                 elif not shape.services:
-                    self.error(
-                        f"{name} calls role {other!r}, which has no service", where, "mark methods with @service"
-                    )
+                    self.error(f"{name} calls role {other!r}, which has no service", where, "mark methods as @service")
                 elif shape.together:
                     remedy = "give the role one rank, or an operator"
                     self.error(f"{name} calls role {other!r}, whose ranks only work all together", where, remedy)

@@ -76,13 +76,12 @@ class InlineRun(RunHandle):
 
     def __init__(self, job: Prepared, run_dir: Path, say: Say) -> None:
         super().__init__(run_dir)
-        self._say = say
         self._job, self._selection, self._graph, self._spec = job.job, job.selection, job.graph, job.job.spec
         self._sizes = {name: int(role.world_size) for name, role in self._spec.roles.items()}
         self._builder = LineBuilder(self._graph, self._sizes)
         self._result: dict[str, Any] | None = None
         self._observers = instances(job.selection.observers)
-        self._stopped = False
+        self._say, self._stopped = say, False
         self._started, self._finished, self._seq = 0.0, -1, 0
         self._where, self._verdict = ("", -1, "setup"), ""
         self._produced: dict[str, int] = {}

@@ -206,9 +206,7 @@ class PlanBuilder:
         violated: list[frozenset[str]] = []
         for node in self.nodes:
             forbidden, foreign = self._judged(ranks, node)
-            violated.append(
-                frozenset({*self._capacity.short(node, needs, foreign), *(each.told() for each in forbidden)})
-            )
+            violated.append(frozenset({*self._capacity.short(node, needs, foreign), *(by.told() for by in forbidden)}))
         if not all(violated):
             return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {

@@ -54,13 +54,7 @@ def claim(run_dir: Path) -> Iterator[Path | None]:
 
 def is_run(path: Path) -> bool:
     """Whether rolemesh made the folder: it has the mark, or a ``run.json`` that says whose folder it is."""
-    try:
-        if (path / MARK_FILE).is_file():
-            return True
-        with open_regular(path / RUN_FILE) as file:
-            return "run_dir" in msgspec.json.decode(file.read(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError):
-        return False
+    return os.path.isfile(path / MARK_FILE) or "run_dir" in _said(path / RUN_FILE)
 
 
 def fresh(run_dir: Path) -> Path | None:
@@ -68,12 +62,11 @@ def fresh(run_dir: Path) -> Path | None:
 
     Raises `NameInUseError` for what is no run: that stays.
     """
-    there = os.path.lexists(run_dir)
-    if there and not is_run(run_dir):
+    if os.path.lexists(run_dir) and not is_run(run_dir):
         what = f"{run_dir.name!r} exists and was not made by rolemesh, so it stays as it is"
         raise NameInUseError(what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}")
     try:
-        earlier = _set_aside(run_dir) if there else None
+        earlier = _set_aside(run_dir) if run_dir.exists() else None
         run_dir.mkdir(mode=0o755)  # whatever the umask: only then its job file is this user's word
         (run_dir / MARK_FILE).touch()
         (run_dir / LOGS_DIR).mkdir()
@@ -99,11 +92,16 @@ def in_use(run_dir: Path, how: str) -> NameInUseError:
 
 def speaker(run_dir: Path) -> str:
     """The pid of the process that speaks for the job there, "?" if none has said so."""
+    return str(_said(run_dir / CONTROL_FILE).get("pid", "?"))
+
+
+def _said(path: Path) -> dict[str, Any]:
+    """What a JSON file has; nothing if it cannot be read."""
     try:
-        with open_regular(run_dir / CONTROL_FILE) as file:
-            return str(msgspec.json.decode(file.read(), type=dict[str, Any])["pid"])
-    except (OSError, msgspec.MsgspecError, KeyError):
-        return "?"
+        with open_regular(path) as file:
+            return msgspec.json.decode(file.read(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError):
+        return {}
 
 
 def lock_file(run_dir: Path) -> Path:
