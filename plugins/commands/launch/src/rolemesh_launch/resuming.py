@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import write_json
 from rolemesh_durable.checkpoint.resume import Unfinished, unfinished
+from rolemesh_durable.control.lock import is_held
 from rolemesh_launch.flags import Asked
 
 __all__ = ["NOTE_FILE", "Before", "GoingOn", "Note", "decided", "left_by"]
@@ -60,8 +61,8 @@ class Before(NamedTuple):
 
 
 def left_by(run_dir: Path) -> Before | None:
-    """What the run in this folder left; None if there is none, it was done, or it left no state."""
-    left = unfinished(run_dir) if is_run(run_dir) else None
+    """What the run in this folder left; None if there is none, it lives or was done, or it left no state."""
+    left = unfinished(run_dir) if is_run(run_dir) and not is_held(run_dir) else None
     if left is None:
         return None
     try:
