@@ -168,7 +168,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
         ("runs/squares/snapshots/step-5", (), ("step-5",)),
         ("squares", ("--inline",), ("No such option", "--resume")),
-        ("squares", (f"steps={STEPS}", "snapshots.enabled=false"), ("snapshots.enabled", "resumes")),
+        ("squares", (f"steps={STEPS}", "snapshots={enabled: false}"), ("snapshots.enabled", "resumes")),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
