@@ -46,7 +46,9 @@ class JobRun:
         return (self.runs / self.job.job.spec.name).resolve()
 
     def start(self) -> RunHandle:
-        """Start the job."""
+        """Start the job; say before which keys have no effect."""
+        for text in engine_named(None).warnings(self.job, self.engine, self.options):
+            self.say(f"warning: {text}")
         return self.engine(self.options).start(self.job, self.run_dir, detached=self.detached, say=self.say)
 
     def run(self) -> int:

@@ -6,7 +6,7 @@ said in a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
+from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
 from rolemesh_durable.protocol.turns import taking_turns
 
@@ -76,6 +77,11 @@ class DurableEngine(Engine):
                 where=job.job.where(("plugins", "scalers")),
                 remedy="give one a range, as in world_size: {min: 1, max: 4}",
             )
+
+    @classmethod
+    def warnings(cls, job: Prepared, engine: type[Engine], options: BaseModel | None) -> Sequence[str]:
+        """Keys of the job file that have no effect."""
+        return warnings(job, engine, options)
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Start the job's master, and return when it answers."""

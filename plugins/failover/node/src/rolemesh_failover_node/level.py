@@ -17,7 +17,12 @@ class NodeOptions(Budget):
     when_full: Literal["wait", "fail"] = Field(
         default="wait", description="Where no other node has room: wait for one, or pass the failure to the next level."
     )
-    node_wait_s: float = Field(default=300.0, gt=0, description="With `when_full: wait`, how many seconds at most.")
+    node_wait_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="With `when_full: wait`, how many seconds at most.",
+        json_schema_extra={"needs": "when_full = wait"},
+    )
 
 
 class NodeLevel(FailoverLevel):

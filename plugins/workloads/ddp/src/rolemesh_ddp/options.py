@@ -24,6 +24,9 @@ class DDPOptions(HuggingFaceOptions):
         description="`file.py:name` or `module:name` of a function that returns a torch module, or a folder of a "
         "Hugging Face model; relative to the job file"
     )
+    init_seed: int | None = Field(
+        None, ge=0, description="seed of a module of one's own, or of `init: random`; from the job's seed if absent"
+    )
     model_options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the function that returns the module"
     )

@@ -30,6 +30,13 @@ class DeepSpeedOptions(HuggingFaceOptions):
         "float32", description="what forward, backward and `weights` are in; config's bf16 and fp16 say the same"
     )
 
+    schedule_updates: int | None = Field(
+        None,
+        gt=0,
+        description="the update at which the schedule is at its end, or what an auto `total_num_steps` of config is",
+        json_schema_extra={"needs": ["frozen = false", "schedule != constant or config.scheduler"]},
+    )
+
     @property
     def stage(self) -> int:
         """ZeRO's: 1 divides the optimizer's state, 2 the gradients as well, 3 the parameters too."""

@@ -27,6 +27,11 @@ __all__ = [
 ]
 
 _LOSSES = "rolemesh_training.losses:"
+_TRAINED: dict[str, Any] = {"needs": "frozen = false"}
+_ADAM: dict[str, Any] = {"needs": ["frozen = false", "optimizer = adamw|adam"]}
+_SGD: dict[str, Any] = {"needs": ["frozen = false", "optimizer = sgd"]}
+_SCHEDULED: dict[str, Any] = {"needs": ["frozen = false", "schedule != constant"]}
+_WSD: dict[str, Any] = {"needs": ["frozen = false", "schedule = wsd"]}
 
 
 class CausalLMOptions(BaseModel, extra="forbid"):
@@ -177,20 +182,40 @@ class TrainerOptions(BaseModel, extra="forbid"):
         description="`module:name` or `file.py:name` of a function like rolemesh_training.LossFunction",
     )
     loss_options: dict[str, Any] = Field(default_factory=dict, description="passed to the loss as `ctx.options`")
-    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="torch's optimizer")
-    lr: float = Field(1e-5, gt=0, description="the highest learning rate, after the warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="Adam's decay rates of the two moments")
-    eps: float = Field(1e-8, gt=0, description="Adam's epsilon")
-    momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum")
-    weight_decay: float = Field(0.0, ge=0, description="decay of parameters of two or more dimensions")
-    warmup_steps: int = Field(0, ge=0, description="updates over which the learning rate rises linearly to `lr`")
-    schedule: Literal["constant", "linear", "cosine", "wsd"] = Field(
-        "constant", description="how the learning rate falls after the warm-up; wsd: only over the last `decay_updates`"
+    optimizer: Literal["adamw", "adam", "sgd"] = Field(
+        "adamw", description="torch's optimizer", json_schema_extra=_TRAINED
     )
-    schedule_updates: int | None = Field(None, gt=0, description="the update at which the schedule is at its end")
-    decay_updates: int = Field(0, ge=0, description="of `schedule: wsd`: over how many updates it falls")
-    min_lr_ratio: float = Field(0.0, ge=0, le=1, description="what is left of `lr` at the schedule's end")
-    clip_norm: float | None = Field(1.0, gt=0, description="largest global gradient norm; null for no clipping")
+    lr: float = Field(
+        1e-5, gt=0, description="the highest learning rate, after the warm-up", json_schema_extra=_TRAINED
+    )
+    betas: tuple[float, float] = Field(
+        (0.9, 0.95), description="Adam's decay rates of the two moments", json_schema_extra=_ADAM
+    )
+    eps: float = Field(1e-8, gt=0, description="Adam's epsilon", json_schema_extra=_ADAM)
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum", json_schema_extra=_SGD)
+    weight_decay: float = Field(
+        0.0, ge=0, description="decay of parameters of two or more dimensions", json_schema_extra=_TRAINED
+    )
+    warmup_steps: int = Field(
+        0, ge=0, description="updates over which the learning rate rises linearly to `lr`", json_schema_extra=_TRAINED
+    )
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = Field(
+        "constant",
+        description="how the learning rate falls after the warm-up; wsd: only over the last `decay_updates`",
+        json_schema_extra=_TRAINED,
+    )
+    schedule_updates: int | None = Field(
+        None, gt=0, description="the update at which the schedule is at its end", json_schema_extra=_SCHEDULED
+    )
+    decay_updates: int = Field(
+        0, ge=0, description="of `schedule: wsd`: over how many updates it falls", json_schema_extra=_WSD
+    )
+    min_lr_ratio: float = Field(
+        0.0, ge=0, le=1, description="what is left of `lr` at the schedule's end", json_schema_extra=_SCHEDULED
+    )
+    clip_norm: float | None = Field(
+        1.0, gt=0, description="largest global gradient norm; null for no clipping", json_schema_extra=_TRAINED
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="what forward, backward and `weights` are in; parameters, gradient sums and optimizer are float32",
@@ -200,18 +225,23 @@ class TrainerOptions(BaseModel, extra="forbid"):
         gt=0,
         description="rows per forward and backward pass, whose gradients are added up; null: all rows at once",
     )
-    mini_batches: int = Field(1, gt=0, description="into how many parts, an update each, a rank's rows are cut")
-    epochs: int = Field(1, gt=0, description="how often `train` goes through its batch")
+    mini_batches: int = Field(
+        1, gt=0, description="into how many parts, an update each, a rank's rows are cut", json_schema_extra=_TRAINED
+    )
+    epochs: int = Field(1, gt=0, description="how often `train` goes through its batch", json_schema_extra=_TRAINED)
     dropout: bool | None = Field(
         None,
         description="whether the model's dropout acts in training; null: not with the losses grpo, ppo, dpo and value, "
         "which compare with what was computed without it",
+        json_schema_extra=_TRAINED,
     )
     frozen: bool = Field(
         False, description="never trained (a reference): it keeps no optimizer state and gives no snapshots"
     )
     if_nothing_learned: Literal["fail", "done"] = Field(
-        "fail", description="how a job ends in which updates were made and none of them changed a weight"
+        "fail",
+        description="how a job ends in which updates were made and none of them changed a weight",
+        json_schema_extra=_TRAINED,
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
@@ -250,6 +280,8 @@ class TrainerOptions(BaseModel, extra="forbid"):
         if self.schedule != "constant":
             if self.schedule_updates is None:
                 raise ValueError(f"schedule {self.schedule} needs schedule_updates: the update at which it ends")
+            if self.schedule == "wsd" and not self.decay_updates:
+                raise ValueError("schedule wsd needs decay_updates: over how many updates the learning rate falls")
             if self.schedule_updates <= self.warmup_steps + self.decay_updates * (self.schedule == "wsd"):
                 raise ValueError(
                     f"schedule_updates {self.schedule_updates} leaves nothing between the warm-up of "
@@ -265,7 +297,12 @@ class HuggingFaceOptions(TrainerOptions):
     init: Literal["pretrained", "random"] = Field(
         "pretrained", description="pretrained: load the folder's weights; random: seeded weights from its config.json"
     )
-    init_seed: int | None = Field(None, ge=0, description="seed of `init: random`; from the job's seed if absent")
+    init_seed: int | None = Field(
+        None,
+        ge=0,
+        description="seed of `init: random`; from the job's seed if absent",
+        json_schema_extra={"needs": "init = random or lora or task != causal_lm"},
+    )
     task: Literal["causal_lm", "classification", "value"] = Field(
         "causal_lm",
         description="the model's head: next tokens; one label for a row; or a value for each token (a critic)",
@@ -290,7 +327,9 @@ class HuggingFaceOptions(TrainerOptions):
         description="train adapters only: they alone have optimizer states, are in snapshots and are what `weights` "
         "gives; {} for the defaults; needs peft",
     )
-    gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass to save memory")
+    gradient_checkpointing: bool = Field(
+        False, description="recompute activations in the backward pass to save memory", json_schema_extra=_TRAINED
+    )
     attention: Literal["sdpa", "eager"] = Field("sdpa", description="transformers' attention implementation")
 
     @model_validator(mode="after")

@@ -16,6 +16,10 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "log
 """Options that change logits."""
 
 
+_RANDOM: dict[str, Any] = {"needs": "temperature"}
+"""Greedy sampling gives the same completion each time."""
+
+
 class EngineOptions(BaseModel, extra="forbid"):
     """What every role with an engine says about it."""
 
@@ -50,13 +54,30 @@ class EngineOptions(BaseModel, extra="forbid"):
 class VLLMOptions(EngineOptions):
     """Options of the `vllm` and `vllm-decode` workloads."""
 
-    samples: int = Field(1, gt=0, description="completions per prompt in `generate`; `evaluate` makes one")
+    samples: int = Field(
+        1, gt=0, description="completions per prompt in `generate`; `evaluate` makes one", json_schema_extra=_RANDOM
+    )
     max_tokens: int = Field(256, gt=0, description="longest completion, in tokens")
     temperature: float = Field(1.0, ge=0, description="sampling temperature of `generate`; 0 is greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="probability mass of the nucleus that `generate` samples from")
-    top_k: int = Field(0, ge=-1, description="`generate` samples from so many likeliest tokens; 0 or -1: from all")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="probability mass of the nucleus that `generate` samples from",
+        json_schema_extra=_RANDOM,
+    )
+    top_k: int = Field(
+        0,
+        ge=-1,
+        description="`generate` samples from so many likeliest tokens; 0 or -1: from all",
+        json_schema_extra=_RANDOM,
+    )
     min_p: float = Field(
-        0.0, ge=0, le=1, description="`generate` leaves out tokens less likely than this share of the likeliest one's"
+        0.0,
+        ge=0,
+        le=1,
+        description="`generate` leaves out tokens less likely than this share of the likeliest one's",
+        json_schema_extra=_RANDOM,
     )
     repetition_penalty: float = Field(1.0, gt=0, description="vLLM's penalty for tokens of prompt and completion")
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="vLLM's penalty for tokens of the completion")
@@ -65,7 +86,9 @@ class VLLMOptions(EngineOptions):
     min_tokens: int = Field(0, ge=0, description="so many tokens come before a completion may end")
     stop: list[str] = Field(default_factory=list, description="strings that end a completion; they are not in `text`")
     stop_token_ids: list[int] = Field(default_factory=list, description="token ids that end a completion")
-    seed: int | None = Field(None, ge=0, description="base of the seeds of all samples instead of the job's seed")
+    seed: int | None = Field(
+        None, ge=0, description="base of the seeds of all samples instead of the job's seed", json_schema_extra=_RANDOM
+    )
 
     @model_validator(mode="after")
     def _may_end_in_time(self) -> Self:

@@ -1,0 +1,142 @@
+"""A key that has no effect while another is off is reported: every key of the job file, and of every plugin, is judged.
+
+`tests/data/effects.txt` has a line for each: ``alone`` takes effect whatever else is set; the others state what they
+need. ``python -m tests.unit.test_effects`` adds the lines of new keys, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
+from tests.structure import ROOT
+
+from rolemesh.plugins.discovery import discover
+from rolemesh.plugins.drivers import load
+from rolemesh.spec import model as spec
+from rolemesh_durable.effects import _parsed, needs_of, without_effect
+
+TABLE = ROOT / "tests/data/effects.txt"
+JOB = spec.JobSpec(name="j", flow="f.py:f", steps=1, roles={"r": spec.RoleSpec(use="function")})
+ANOTHER = "another value"
+
+
+def models() -> Iterator[tuple[str, type[BaseModel], tuple[BaseModel, ...]]]:
+    """Every model of keys: its name in the table, and the models around it."""
+    yield "job", spec.JobSpec, ()
+    for section in ("hang", "stragglers", "snapshots", "edges", "metrics", "until"):
+        yield section, type(getattr(JOB, section)), (JOB,)
+    yield "edges.retention", spec.RetentionSpec, (JOB, JOB.edges)
+    yield "roles", spec.RoleSpec, (JOB,)
+    yield "roles.resources", spec.Resources, (JOB, JOB.roles["r"])
+    yield "roles.runtime_env", spec.RuntimeEnv, (JOB, JOB.roles["r"])
+    for record in discover():
+        if record.status == "available" and record.distribution.startswith("rolemesh"):
+            options = getattr(load(record, "here"), "Options", None)
+            if isinstance(options, type) and issubclass(options, BaseModel):
+                yield f"{record.kind}.{record.name}", options, (JOB,)
+
+
+def keys() -> dict[str, tuple[str, FieldInfo, type[BaseModel], tuple[BaseModel, ...]]]:
+    return {
+        f"{where}.{name}": (name, field, model, around)
+        for where, model, around in models()
+        for name, field in model.model_fields.items()
+    }
+
+
+def lines() -> dict[str, str]:
+    return {key: "; ".join(needs_of(field)) or "alone" for key, (_, field, _, _) in keys().items()}
+
+
+def found(model: type[BaseModel], around: tuple[BaseModel, ...], /, **values: Any) -> dict[str, str]:
+    made = model.model_construct(_fields_set=set(values), **values)
+    return {str(path[-1]): needs for path, needs in without_effect(*around, made)}
+
+
+def test_every_key_is_judged():
+    known = dict(line.split(": ", 1) for line in TABLE.read_text().splitlines())
+    assert lines() == known, "look at what is new, then run python -m tests.unit.test_effects"
+
+
+@pytest.mark.parametrize(
+    "where", [where for where, model, _ in models() if any(map(needs_of, model.model_fields.values()))]
+)
+def test_a_key_is_reported_with_what_it_needs_and_only_then(where):
+    [(model, around)] = [(model, around) for name, model, around in models() if name == where]
+    scope = {name for each in around for name in type(each).model_fields} | model.model_fields.keys() | {"backend"}
+    for name, field in model.model_fields.items():
+        for need in needs_of(field):
+            spoiled: dict[str, Any] = {}
+            for key, sign, values in map(_parsed, need.split(" or ")):
+                assert key.split(".")[0] in scope, f"{where}.{name} needs {key}, which is no key here"
+                spoiled[key] = values if sign == "!=" else ANOTHER if sign else None
+            own = {key: value for key, value in spoiled.items() if key in model.model_fields}
+            if own.keys() == spoiled.keys():
+                assert name in found(model, around, **own, **{name: ANOTHER}), f"{where}.{name} without {need}"
+        assert name not in found(model, around, **{name: field.get_default(call_default_factory=True)})
+
+
+@pytest.mark.parametrize(
+    ("where", "values", "needs"),
+    [
+        ("workloads.fsdp", {"momentum": 0.5}, {"momentum": "optimizer is sgd"}),
+        ("workloads.fsdp", {"momentum": 0.5, "optimizer": "sgd"}, {}),
+        ("workloads.fsdp", {"lr": 0.1, "frozen": True}, {"lr": "frozen is false"}),
+        ("workloads.fsdp", {"min_lr_ratio": 0.1}, {"min_lr_ratio": "schedule is not constant"}),
+        ("workloads.deepspeed", {"schedule_updates": 9, "config": {"scheduler": {"type": "WarmupDecayLR"}}}, {}),
+        ("workloads.vllm", {"top_p": 0.5, "temperature": 0.0}, {"top_p": "temperature is set"}),
+        ("edges.retention", {"max_bytes": 1 << 21}, {"max_bytes": "enabled is set or failover is set"}),
+        ("job", {"priority": 3}, {}),
+    ],
+)
+def test_a_key_set_alone(where, values, needs):
+    [(model, around)] = [(model, around) for name, model, around in models() if name == where]
+    assert found(model, around, **values) == needs
+
+
+@pytest.mark.parametrize(("backend", "reported"), [("local", True), ("ray", False), (None, False)])
+def test_what_only_a_cluster_has_is_reported_where_the_backend_is_known(backend, reported):
+    class Chosen(BaseModel):
+        backend: str | None = None
+
+    assert (found(spec.JobSpec, (Chosen(backend=backend),), priority=3) != {}) is reported
+
+
+def test_options_of_somebody_elses_plugin_state_what_they_need():
+    class Inner(BaseModel):
+        depth: int = Field(1, json_schema_extra={"needs": ["mode = deep", "steps != 1"]})
+
+    class Options(BaseModel):
+        mode: str = "flat"
+        inner: Inner = Inner()
+
+    told = list(without_effect(JOB, Options(inner=Inner(depth=2))))
+    assert told == [(("inner", "depth"), "mode is deep"), (("inner", "depth"), "steps is not 1")]
+    assert list(without_effect(JOB, Options(mode="deep"))) == []
+
+
+def test_validate_reports_the_key_with_its_place(tmp_path: Path, capsys):
+    from rolemesh.cli import validate
+
+    (tmp_path / "flow.py").write_text("import rolemesh\n\n\n@rolemesh.flow\ndef f(job):\n    job.data.give()\n")
+    (tmp_path / "data.py").write_text("def give(ctx):\n    return None\n")
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: t\nflow: flow.py:f\nsteps: 1\nedges: {retention: {max_bytes: 2097152}}\n"
+        "roles: {data: {use: function, options: {target: 'data.py:give'}}}\n"
+    )
+    validate.command(job)
+    assert "job.yaml:4: edges.retention.max_bytes: it has no effect unless" in capsys.readouterr().err
+    validate.command(job, as_json=True)
+    [warning] = json.loads(capsys.readouterr().out)["warnings"]
+    assert "enabled is set or failover is set" in warning
+
+
+if __name__ == "__main__":
+    TABLE.write_text("".join(f"{key}: {needs}\n" for key, needs in lines().items()))
