@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.workload import RankContext
-from rolemesh.errors import OptionsError
+from rolemesh.errors import OptionsError, RolemeshError
 from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions
 from rolemesh_reasoning_gym.reward import group_advantages
 from rolemesh_reasoning_gym.tasks import make_dataset
@@ -114,3 +114,29 @@ def test_a_config_without_its_task_is_refused() -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(OptionsError, match="did you mean 'chain_sum'"):
         ReasoningGymReward.check(RewardOptions(task="chain_sums"), world_size=1)
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan, np.inf, -np.inf])
+def test_a_reward_without_a_value_leaves_its_row_out_and_no_other(nothing):
+    groups = np.array([0, 0, 0, 1, 1, 1])
+    found, informative = group_advantages([1.0, 0.0, nothing, 1.0, 0.0, 1.0], groups)
+    wanted, _ = group_advantages(np.float32([1, 0, 1, 0, 1]), np.array([0, 0, 1, 1, 1]))
+    assert found.tolist() == [*wanted[:2], 0.0, *wanted[2:]]
+    assert informative == 1.0
+
+
+def test_rows_left_out_are_counted_and_told_once():
+    role, context = ReasoningGymReward(), RankContext(options=RewardOptions(), role="reward")
+    role.setup(context)
+    for _ in range(2):
+        role.advantages(Batch({"reward": np.float32([1, 0, np.nan]), "group": np.zeros(3, np.int64)}))
+    assert context._sums["rewards_left_out"] == 2
+    assert list(context._records.values()) == ["row 2 of group 0 is left out: its reward is nan"]
+
+
+def test_samples_of_different_prompts_in_one_group_are_refused():
+    role = ReasoningGymReward()
+    role.setup(RankContext(options=RewardOptions(), role="reward"))
+    rows = {"reward": np.float32([1, 0]), "group": np.zeros(2, np.int64), "question": ["a", "b"]}
+    with pytest.raises(RolemeshError, match="group 0 has samples of different prompts, in rows 0 and 1"):
+        role.advantages(Batch(rows))

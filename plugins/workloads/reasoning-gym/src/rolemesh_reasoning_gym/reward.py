@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field, model_validator
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.workload import RankContext, Workload, operator
+from rolemesh.errors import RolemeshError
 from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
 
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
@@ -56,6 +57,7 @@ class ReasoningGymReward(Workload):
 
         self.ctx = ctx
         self.datasets: dict[str, Any] = {}
+        self.warned = False
 
     @operator(samples=Split(), returns=Split())
     def score(self, samples: Batch) -> Batch:
@@ -74,9 +76,20 @@ class ReasoningGymReward(Workload):
         """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`.
 
         Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4.1.2. Groups whose rewards are all equal get 0.
-        The metric `informative_groups` is the share of the others.
+        The metric `informative_groups` is the share of the others. A row whose reward is None, NaN or infinite gets 0
+        and does not count in its group; `rewards_left_out` is their number. Raises `RolemeshError` for a group with
+        samples of different questions.
         """
-        advantages, informative = group_advantages(samples["reward"], samples["group"])
+        _refuse_mixed_groups(samples)
+        rewards = np.asarray(samples["reward"], dtype=np.float64)
+        bad = np.flatnonzero(~np.isfinite(rewards))
+        if len(bad):
+            self.ctx.count(rewards_left_out=len(bad) / self.ctx.world_size)
+            if not self.warned and self.ctx.rank == 0:
+                group = samples["group"][bad[0]]
+                self.ctx.warn(f"row {bad[0]} of group {group} is left out: its reward is {rewards[bad[0]]}")
+            self.warned = True
+        advantages, informative = group_advantages(rewards, samples["group"])
         if samples.rows:
             self.ctx.metric(informative_groups=informative)
         return samples | {"advantage": advantages}
@@ -109,13 +122,35 @@ class ReasoningGymReward(Workload):
         return float(self.datasets[task].score_answer(answer=answer, entry=entry))
 
 
-def group_advantages(reward: NDArray[np.float32], group: NDArray[np.int64]) -> tuple[NDArray[np.float32], float]:
-    """(reward − mean) / standard deviation within each group, float32; and the share of groups that differ inside."""
+def group_advantages(reward: ArrayLike, group: NDArray[np.int64]) -> tuple[NDArray[np.float32], float]:
+    """(reward − mean) / standard deviation within each group, float32; and the share of groups that differ inside.
+
+    A reward that is None, NaN or infinite is left out: its own advantage is 0, and the others' are as without it.
+    """
     _, member = np.unique(group, return_inverse=True)
-    values = np.asarray(reward, dtype=np.float64)
+    whole = np.asarray(reward, dtype=np.float64)
+    good = np.isfinite(whole)
+    if not good.all():
+        advantages = np.zeros(len(whole), dtype=np.float32)
+        advantages[good], informative = group_advantages(whole[good], np.asarray(group)[good])
+        return advantages, informative * len(np.unique(member[good])) / max(1, len(np.unique(member)))
+    values = whole
     size = np.maximum(np.bincount(member), 1)
     centered = values - (np.bincount(member, values) / size)[member]
     std = np.sqrt(np.bincount(member, centered**2) / size)
     differs = std > 1e-6
     scale = np.where(differs, 1 / np.where(differs, std, 1), 0)
     return (centered * scale[member]).astype(np.float32), float(differs.mean()) if differs.size else 0.0
+
+
+def _refuse_mixed_groups(samples: Batch) -> None:
+    """Raise `RolemeshError` for a group whose samples answer different questions: two prompts had one `index`."""
+    column = next((samples[name] for name in ("question", "entry", "prompt_ids") if name in samples), None)
+    first: dict[int, int] = {}
+    for row, group in enumerate(np.asarray(samples["group"]).tolist() if column is not None else ()):
+        other = first.setdefault(group, row)
+        if other != row and not np.array_equal(column[other], column[row]):
+            raise RolemeshError(
+                f"group {group} has samples of different prompts, in rows {other} and {row}",
+                remedy="give each prompt of a step an index of its own, on all ranks of the role that numbers them",
+            )

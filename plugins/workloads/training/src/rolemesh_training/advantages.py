@@ -18,6 +18,9 @@ def gae(
     r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if r.shape != v.shape:
         raise ValueError(f"{len(r)} rewards for {len(v)} values; give one of each for each completion token")
+    for what, column in (("reward", r), ("value", v)):
+        for token in np.flatnonzero(~np.isfinite(column))[:1]:
+            raise ValueError(f"the {what} of token {token} is {column[token]}; leave the completion out")
     errors = r + gamma * np.append(v[1:], 0.0)[: len(v)] - v
     advantages = np.zeros_like(errors)
     running = 0.0

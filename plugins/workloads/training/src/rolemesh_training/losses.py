@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
 from rolemesh.api.batch import Batch
 from rolemesh.errors import RolemeshError
+from rolemesh_training.columns import every_finite, refuse, target_rows, text_rows
 from rolemesh_training.contract import LossContext, LossOutput
 from rolemesh_training.options import (
     CausalLMOptions,
@@ -32,7 +33,9 @@ def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOut
     """Next-token cross-entropy, a mean over tokens.
 
     Columns: `input_ids` (ragged int); optional `loss_mask` (ragged, same lengths): a token counts as a target where it
-    is not 0. The first token of a row is predicted by nothing and never counts.
+    is not 0. The first token of a row is predicted by nothing and never counts. Rows of a Hugging Face collator are
+    taken as they are: `labels` (same lengths, -100 for what does not count) are the targets, and `attention_mask` is 0
+    for padding at either end. Raises `RolemeshError` for a column of another length, or that cannot be used.
     """
     options = CausalLMOptions.model_validate(ctx.options)
     ids, targets = _next_tokens(batch, options.pad_to or 1)
@@ -47,15 +50,13 @@ def _next_tokens(batch: Batch, width: int = 1) -> tuple[NDArray[np.int64], NDArr
 
     Rows are padded on the right, where a causal model's earlier tokens cannot see: no mask is needed.
     """
-    rows, masks = batch["input_ids"], batch.get("loss_mask")
+    rows, wanted = text_rows(batch), target_rows(batch)
     width = max(max((len(row) for row in rows), default=1), width)
     ids = np.zeros((batch.rows, width), dtype=np.int64)
     targets = np.full((batch.rows, width), _IGNORED, dtype=np.int64)
-    for i, row in enumerate(rows):
-        row = np.asarray(row, dtype=np.int64)
+    for i, (row, counted) in enumerate(zip(rows, wanted, strict=True)):
         ids[i, : len(row)] = row
-        counted = row[1:] if masks is None else np.where(np.asarray(masks[i])[1:] != 0, row[1:], _IGNORED)
-        targets[i, : len(counted)] = counted
+        targets[i, : max(0, len(row) - 1)] = counted[1:]
     return ids, targets
 
 
@@ -68,6 +69,7 @@ def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutpu
     `agreement` is how often student and teacher hold the same token for the likeliest.
     """
     options = DistillOptions.model_validate(ctx.options)
+    refuse(batch, "attention_mask", "labels")
     ids, targets = _next_tokens(batch)
     counted = torch.from_numpy(targets != _IGNORED)
     logits = model(input_ids=torch.from_numpy(ids).to(ctx.device), use_cache=False).logits[counted].float()
@@ -76,6 +78,7 @@ def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutpu
     names, scores = (torch.from_numpy(np.array(batch[name].values)) for name in ("teacher_ids", "teacher_logits"))
     if len(names) != len(own) or len(scores) != len(own):
         raise ValueError(f"'teacher_ids' and 'teacher_logits' have {len(names)} entries for {len(own)} tokens")
+    every_finite(batch, "teacher_logits")
     names, scores = names[own].long().to(ctx.device), scores[own].float().to(ctx.device)
     teacher = log_softmax(scores / options.temperature, -1)
     student = log_softmax(logits / options.temperature, -1).gather(-1, names)
@@ -102,6 +105,7 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     any, `probe_rows` of them are computed with weight 0, so that the metrics exist at every step.
     """
     options = GRPOOptions.model_validate(ctx.options)
+    every_finite(batch, "advantage")
     advantages = np.asarray(batch["advantage"], dtype=np.float32)
     live = np.flatnonzero(advantages)
     rows = live if len(live) else np.arange(min(batch.rows, options.probe_rows))
@@ -227,6 +231,7 @@ def dpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
         model, prompts, completions, ctx.device, temperature=options.temperature or 1.0, packed=options.pack
     )
     sums = torch.stack([part.sum() for part in flat.split([len(c) for c in completions])])
+    every_finite(batch, "ref_chosen", "ref_rejected")
     reference = np.concatenate([np.asarray(batch[name], dtype=np.float32) for name in ("ref_chosen", "ref_rejected")])
     chosen, rejected = (options.beta * (sums - torch.from_numpy(reference).to(ctx.device))).split(batch.rows)
     rows = float(batch.rows)
@@ -259,21 +264,24 @@ def value(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 def classification(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     """The error of one label for a row (``task: classification``), a mean over rows.
 
-    Columns: `input_ids` (ragged int), `label` ((rows,)): integers for a model of several labels (cross-entropy),
-    numbers for a model of one (squared error).
+    Columns: `input_ids` (ragged int; padded if there is an `attention_mask`), and `label` or `labels` ((rows,)):
+    integers for a model of several labels (cross-entropy), numbers for a model of one (squared error).
     """
-    scores = row_scores(model, batch["input_ids"], ctx.device)
+    name = "label" if "label" in batch else "labels"
+    every_finite(batch, name)
+    scores = row_scores(model, text_rows(batch), ctx.device)
     rows = float(batch.rows)
     if scores.shape[-1] == 1:
-        wanted = torch.from_numpy(np.asarray(batch["label"], dtype=np.float32)).to(ctx.device)
+        wanted = torch.from_numpy(np.asarray(batch[name], dtype=np.float32)).to(ctx.device)
         return LossOutput((scores[:, 0] - wanted).square().sum(), rows)
-    labels = torch.from_numpy(np.asarray(batch["label"], dtype=np.int64)).to(ctx.device)
+    labels = torch.from_numpy(np.asarray(batch[name], dtype=np.int64)).to(ctx.device)
     right = (scores.detach().argmax(-1) == labels).float().sum()
     return LossOutput(cross_entropy(scores, labels, reduction="sum"), rows, {"accuracy": (right, rows)})
 
 
 def _column(batch: Batch, name: str, rows: Any, completions: list[Any], device: torch.device) -> torch.Tensor:
     """The rows of a per-token float column, flat; its lengths must be the completions'."""
+    every_finite(batch, name)
     values = [np.asarray(batch[name][i], dtype=np.float32) for i in rows]
     for row, value, completion in zip(rows, values, completions, strict=True):
         if len(value) != len(completion):

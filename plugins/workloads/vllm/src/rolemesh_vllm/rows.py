@@ -107,10 +107,23 @@ def prompt_column(prompts: Batch) -> str:
 def row_index(prompts: Batch, rank: int) -> NDArray[np.int64]:
     """A number per prompt, unique in the step: the column `index`, or else one from rank and row.
 
-    Without `index`, samples depend on the rank that made them.
+    Without `index`, samples depend on the rank that made them. Raises `RolemeshError` for an index that is no integer,
+    or that two prompts have: their samples would become one group.
     """
     if "index" in prompts:
-        return np.asarray(prompts["index"], dtype=np.int64)
+        found = np.asarray(prompts["index"])
+        if found.dtype.kind not in "iu" and len(found):
+            what = f"the column 'index' has {found.dtype} values, such as {found[0]!r}"
+            raise RolemeshError(what, remedy="number the prompts with integers")
+        values, counts = np.unique(found, return_counts=True)
+        for place in np.flatnonzero(counts > 1)[:1]:
+            rows = np.flatnonzero(found == values[place])[:2]
+            raise RolemeshError(
+                f"prompts {rows[0]} and {rows[1]} have the same index {values[place]}",
+                remedy="give each prompt of a step an index of its own, on all ranks of the role that numbers them, or "
+                "leave the column out",
+            )
+        return found.astype(np.int64)
     return np.arange(prompts.rows, dtype=np.int64) + (rank << 32)
 
 
