@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from rolemesh.cli._output import error_records, print_error, print_json
@@ -20,9 +18,7 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         file, selection, graph = prepared.job, prepared.selection, prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.plan_with_plenty()
-        engine = engine_named(None)
-        engine.check(prepared)
-        warnings = engine.warnings(prepared, engine, None)
+        engine_named(None).check(prepared)
     except RolemeshError as error:
         if as_json:
             print_json({"valid": False, "problems": error_records(error)})
@@ -33,19 +29,8 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
     if as_json:
         keys = ("kind", "name", "distribution", "version")
         plugins = [{key: getattr(record, key) for key in keys} for record in selection.records]
-        print_json(
-            {
-                "valid": True,
-                "name": file.spec.name,
-                "ranks": ranks,
-                "plugins": plugins,
-                "problems": [],
-                "warnings": warnings,
-            }
-        )
+        print_json({"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "problems": []})
         return
-    for text in warnings:
-        print(f"warning: {text}", file=sys.stderr)
     counted = {"role": len(file.spec.roles), "rank": ranks, "operator call": len(graph.ops), "edge": len(graph.edges)}
     steps = "no last step" if file.spec.steps is None else _count(file.spec.steps, "step")
     told = ", ".join(_count(number, noun) for noun, number in counted.items())

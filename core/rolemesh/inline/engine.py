@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -40,11 +40,6 @@ INLINE_KEEPS = "--inline writes no snapshots; without it the last state stays on
 
 class InlineEngine(Engine):
     """Runs all ranks in the process that waits, one after the other."""
-
-    ignores: ClassVar[tuple[str, ...]] = (
-        *("failover", "diagnosers", "hang", "stragglers", "snapshots", "edges", "grant", "state", "lease_s"),
-        *("priority", "room_wait_s", "start_timeout_s", "stop_grace_s"),
-    )
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Check that the job can run in one process, with the fewest ranks of its elastic roles, and one of each

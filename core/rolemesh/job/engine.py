@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -66,9 +66,6 @@ class Engine(Plugin, ABC):
     outlives: ClassVar[bool] = False
     """Whether a job can go on when the process that has started it ends."""
 
-    ignores: ClassVar[tuple[str, ...]] = ()
-    """Keys of the job file, perhaps with dots, that the engine does not read; a job that sets one is warned."""
-
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
         """`Options`, with what depends on other choices: `chosen` are the fields that are known already, as text."""
@@ -77,14 +74,6 @@ class Engine(Plugin, ABC):
     @classmethod
     def check(cls, job: Prepared) -> None:
         """Raise `RolemeshError` for what the engine cannot run of `job`: ``rolemesh validate`` tells it, too."""
-
-    @classmethod
-    def warnings(cls, job: Prepared, engine: type[Engine], options: BaseModel | None) -> Sequence[str]:
-        """What probably is not meant in `job`, such as a key without an effect where `engine` runs it with `options`.
-
-        Asked of the default engine. `options` is None before they are known.
-        """
-        return ()
 
     @abstractmethod
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:

@@ -46,9 +46,7 @@ class JobRun:
         return (self.runs / self.job.job.spec.name).resolve()
 
     def start(self) -> RunHandle:
-        """Start the job; say before which keys have no effect."""
-        for text in engine_named(None).warnings(self.job, self.engine, self.options):
-            self.say(f"warning: {text}")
+        """Start the job."""
         return self.engine(self.options).start(self.job, self.run_dir, detached=self.detached, say=self.say)
 
     def run(self) -> int:

@@ -21,11 +21,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-_LADDER: dict[str, Any] = {"needs": "failover"}
-_SNAPSHOTS: dict[str, Any] = {"needs": "enabled or failover or persist_every"}
-_CLUSTER: dict[str, Any] = {"needs": "backend != local"}
-
-
 class Use(_Strict):
     """A plugin selected by name, with its options: the same shape everywhere in a job file."""
 
@@ -55,7 +50,7 @@ class Resources(_Strict):
     """Memory, in 10^9 bytes. It is reserved, and nobody is held to it."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Custom Ray resources by name."""
-    most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict, json_schema_extra=_LADDER)
+    most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a custom one."""
 
 
@@ -88,16 +83,16 @@ class SnapshotsSpec(_Strict):
 
     enabled: bool | None = None
     """Take snapshots while the job runs. Default: on if there is a failover ladder, or `persist_every` is given."""
-    every: int = Field(default=1, ge=1, json_schema_extra=_SNAPSHOTS)
+    every: int = Field(default=1, ge=1)
     """Steps between snapshots in shared memory."""
-    every_s: float | None = Field(default=None, ge=0, json_schema_extra=_SNAPSHOTS)
+    every_s: float | None = Field(default=None, ge=0)
     """Steps go without one for so long at most."""
     persist_every: int | None = Field(default=None, ge=1)
     """Steps between snapshots on disk."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
     """Snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its last step. 'last'
     keeps one; 'none' leaves none when the job is done."""
-    replicas: int = Field(default=0, ge=0, le=1, json_schema_extra=_SNAPSHOTS)
+    replicas: int = Field(default=0, ge=0, le=1)
     """Copies of each snapshot in another node's memory."""
 
 
@@ -106,7 +101,7 @@ class HangSpec(_Strict):
 
     after_s: float | None = Field(default=1800.0, gt=0)
     """Seconds in which no rank gets any further; null: never."""
-    stacks: bool = Field(default=True, json_schema_extra={"needs": "after_s"})
+    stacks: bool = True
     """Take the culprit's stacks with py-spy."""
 
 
@@ -124,7 +119,7 @@ class RetentionSpec(_Strict):
 
     enabled: bool | None = None
     """Default: on where the failover ladder is not empty."""
-    max_bytes: int = Field(default=1 << 30, ge=1 << 20, json_schema_extra={"needs": "enabled or failover"})
+    max_bytes: int = Field(default=1 << 30, ge=1 << 20)
     """Per rank; a producer waits for a commit above it."""
 
 
@@ -201,7 +196,7 @@ class JobSpec(_Strict):
     """One strategy or a list, applied in order."""
     failover: list[Use] = Field(default_factory=list)
     """The ladder: levels in the order they are tried."""
-    diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")], json_schema_extra=_LADDER)
+    diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")])
     """Who judges a failure; the first that can, does."""
     hang: HangSpec = Field(default_factory=HangSpec)
     stragglers: StragglerSpec = Field(default_factory=StragglerSpec)
@@ -218,9 +213,9 @@ class JobSpec(_Strict):
     """The journal: 'sqlite' (in the run's folder) or a database's URL."""
     lease_s: float = Field(default=10.0, gt=0)
     """Seconds without its driver after which a job ends itself."""
-    priority: int = Field(default=0, json_schema_extra=_CLUSTER)
+    priority: int = 0
     """Of jobs that wait for room on a Ray, the highest goes first."""
-    room_wait_s: float = Field(default=30, ge=0, json_schema_extra=_CLUSTER)
+    room_wait_s: float = Field(default=30, ge=0)
     """Seconds to wait for room that other jobs have."""
     start_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds that all ranks may take to get ready."""

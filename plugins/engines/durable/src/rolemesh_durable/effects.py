@@ -13,21 +13,41 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from rolemesh.job.engine import Engine
 from rolemesh.job.prepared import Prepared
+from rolemesh.spec.model import HangSpec, JobSpec, Resources, RetentionSpec, SnapshotsSpec
 
 __all__ = ["needs_of", "warnings", "without_effect"]
 
 _ALTERNATIVE = re.compile(r"([\w.]+)(?: (!?=) (\S+))?")
 _UNKNOWN = object()
+_OF_JOB_FILE: Mapping[str, str] = {
+    "diagnosers": "failover",
+    "edges.retention.max_bytes": "enabled or failover",
+    "hang.stacks": "after_s",
+    "priority": "backend != local",
+    "room_wait_s": "backend != local",
+    "snapshots.every": "enabled or failover or persist_every",
+    "snapshots.every_s": "enabled or failover or persist_every",
+    "snapshots.replicas": "enabled or failover or persist_every",
+    "resources.most": "failover",
+}
+"""What the engine's keys of the job file need, by the last parts of their paths."""
+_SECTIONS: Mapping[type[BaseModel], str] = {
+    JobSpec: "",
+    RetentionSpec: "edges.retention.",
+    HangSpec: "hang.",
+    SnapshotsSpec: "snapshots.",
+    Resources: "resources.",
+}
 
 
-def needs_of(field: FieldInfo) -> list[str]:
-    """What a field says that it needs."""
-    extra = field.json_schema_extra
+def needs_of(model: type[BaseModel], name: str) -> list[str]:
+    """What the field `name` of a model needs."""
+    extra = model.model_fields[name].json_schema_extra
     needs: Any = extra.get("needs", []) if isinstance(extra, dict) else []
+    if model in _SECTIONS:
+        needs = _OF_JOB_FILE.get(f"{_SECTIONS[model]}{name}", [])
     return [needs] if isinstance(needs, str) else list(needs)
 
 
@@ -43,7 +63,7 @@ def without_effect(*models: BaseModel, path: tuple[str | int, ...] = ()) -> Iter
         value = getattr(model, name)
         if value == field.get_default(call_default_factory=True):
             continue
-        for need in needs_of(field):
+        for need in needs_of(type(model), name):
             if not any(_holds(models, alternative) for alternative in need.split(" or ")):
                 yield (*path, name), " or ".join(map(_in_words, need.split(" or ")))
         inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
@@ -52,10 +72,10 @@ def without_effect(*models: BaseModel, path: tuple[str | int, ...] = ()) -> Iter
                 yield from without_effect(*models, each, path=(*path, name, *key))
 
 
-def warnings(job: Prepared, engine: type[Engine], options: BaseModel | None) -> list[str]:
+def warnings(job: Prepared, options: BaseModel | None) -> list[str]:
     """Each key of the job file that is set and has no effect: where it is, and what it needs.
 
-    `options` are the engine's, None if they are not known yet; a key that the engine does not read is named, too.
+    `options` are the engine's, None if they are not known yet.
     """
     spec, chosen = job.job.spec, job.selection
     around = (spec,) if options is None else (options, spec)
@@ -68,9 +88,6 @@ def warnings(job: Prepared, engine: type[Engine], options: BaseModel | None) -> 
             found += without_effect(*around, each.options, path=(key, n, "options"))
     for (kind, _), each in chosen.declared.items():
         found += without_effect(*around, each.options, path=("plugins", kind))
-    given = {".".join(map(str, path)) for path in job.job.places.lines}
-    if options is not None:
-        found += [((*key.split("."),), "another engine runs the job") for key in engine.ignores if key in given]
     return [f"{job.job.where(path)}: it has no effect unless {needs}" for path, needs in found]
 
 

@@ -6,7 +6,8 @@ said in a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["DurableEngine", "DurableOptions"]
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_BACKENDS = ("ray", "local")
 """The backend if nobody chooses one: the first of these that is installed."""
 
@@ -70,6 +72,12 @@ class DurableEngine(Engine):
         that cannot be made, sources that are not listed, roles that are called and take turns, and scalers without a
         role whose number of ranks may change.
         """
+        for text in warnings(job, None):
+            _LOG.warning("warning: %s", text)
+        cls._check(job)
+
+    @classmethod
+    def _check(cls, job: Prepared) -> None:
         raise_all([*_switched_off(job), *wrong_environments(job.job), *_unlisted(job), *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
@@ -78,16 +86,13 @@ class DurableEngine(Engine):
                 remedy="give one a range, as in world_size: {min: 1, max: 4}",
             )
 
-    @classmethod
-    def warnings(cls, job: Prepared, engine: type[Engine], options: BaseModel | None) -> Sequence[str]:
-        """Keys of the job file that have no effect."""
-        return warnings(job, engine, options)
-
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Start the job's master, and return when it answers."""
         from rolemesh_durable.driver import Driver, in_background
 
-        self.check(job)
+        self._check(job)
+        for text in warnings(job, self.options):
+            say(f"warning: {text}")
         asked = self.options
         if asked.trust_pickles and not asked.resume:
             raise JobFileError("--trust-pickles is about the snapshot to resume from", remedy="add --resume")
