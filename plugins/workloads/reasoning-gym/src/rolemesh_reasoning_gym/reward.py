@@ -145,7 +145,7 @@ def group_advantages(reward: ArrayLike, group: NDArray[np.int64]) -> tuple[NDArr
 
 def _refuse_mixed_groups(samples: Batch) -> None:
     """Raise `RolemeshError` for a group whose samples answer different questions: two prompts had one `index`."""
-    column = next((samples[name] for name in ("question", "entry", "prompt_ids") if name in samples), None)
+    column = next((samples[name] for name in ("question", "entry") if name in samples), None)
     first: dict[int, int] = {}
     for row, group in enumerate(np.asarray(samples["group"]).tolist() if column is not None else ()):
         other = first.setdefault(group, row)
