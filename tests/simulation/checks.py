@@ -108,7 +108,7 @@ class Checks:
         self._chosen: dict[tuple[NodeMemory, int, RankKey, int, int], Any] = {}
         self._took: dict[tuple[RankKey, int], dict[tuple[int, int], int]] = {}
         self._working: dict[tuple[int, int, int], list[tuple[SimRank, float]]] = {}
-        """By call, step and item shared out by demand: the ranks that have taken it, and when."""
+        """(call, step, item) → the ranks that took the item, with the time. For rows that ranks share by demand."""
         self._ran: set[tuple[str, object]] = set()
         self._acts: dict[tuple[int, int], int] = {}
         self._resized: set[str] = set()

@@ -1,4 +1,4 @@
-"""The one checkpoint of a job that takes no snapshots: when there is one, what is in it, and what is said of it."""
+"""The checkpoint after the last step of a job that takes no snapshots: when ranks write it, and how it is reported."""
 
 from __future__ import annotations
 

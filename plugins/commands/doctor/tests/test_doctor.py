@@ -42,7 +42,7 @@ def doctor(folder: Path, *arguments: str, path: Path | None = None, **environ: s
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, list[dict[str, Any]]]:
-    """By name."""
+    """Findings by name."""
     found: dict[str, list[dict[str, Any]]] = {}
     for each in json.loads(done.stdout)["findings"]:
         found.setdefault(each["name"], []).append(each)

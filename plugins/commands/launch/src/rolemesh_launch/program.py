@@ -151,7 +151,7 @@ class Program:
         signal.signal(LEAVE, lambda *_: self._greenlet.parent.switch())
 
     def _leave(self, code: int, leave: Callable[[int], NoReturn]) -> NoReturn:
-        """Of the script, in any thread: nothing of it goes on."""
+        """End the script from any of its threads: none of them continues."""
         self._code, self.left, self.ended = code, True, True
         if threading.get_ident() == self._thread:
             self._greenlet.parent.switch()

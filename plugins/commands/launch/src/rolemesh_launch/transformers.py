@@ -105,7 +105,7 @@ class KeepState(TrainerCallback):
         return [found for found in self._trainer.callback_handler.callbacks if hasattr(found, "state")]
 
     def _go_on(self, epoch: int, steps: int, order: dict[str, Any]) -> None:
-        """Let the Trainer go on in this epoch after so many steps, as it does from one of its own checkpoints."""
+        """Let the Trainer continue `epoch` after `steps` steps, as it does from one of its own checkpoints."""
         trainer, random = self._trainer, _drawn_from()
         run_epoch, load = trainer._run_epoch, trainer._load_rng_state
 

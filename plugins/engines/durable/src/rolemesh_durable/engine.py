@@ -119,7 +119,7 @@ def backend_named(name: str | None) -> type[Backend]:
 
 
 def _switched_off(job: Prepared) -> Iterator[JobFileError]:
-    """Snapshots every so many steps of a job that takes none."""
+    """Yield the error for `persist_every` in a job whose snapshots are off."""
     spec = job.job.spec.snapshots
     if spec.enabled is False and spec.persist_every is not None:
         yield JobFileError(

@@ -41,7 +41,7 @@ _OF_NO_EFFECT = re.compile(
 def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]:
     """Whether the model of `role`, whose options are `theirs`, computes what `options.model` does with its weights.
 
-    Nothing is said of folders that cannot be read, or of a role without an option `model`.
+    Skips folders that cannot be read, and roles without an option `model`.
     """
     other = getattr(theirs, "model", None)
     if not isinstance(other, str) or other == options.model:

@@ -185,7 +185,7 @@ def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError
 
 
 def default_length(known: int | None) -> int:
-    """The context's length on CPUs, of a model that has positions for so many tokens."""
+    """The context length on CPUs, in tokens, for a model with this many positions."""
     return min(_DEFAULT_LENGTH, known or _DEFAULT_LENGTH)
 
 

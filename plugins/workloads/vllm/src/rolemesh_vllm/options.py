@@ -69,7 +69,7 @@ class VLLMOptions(EngineOptions):
     top_k: int = Field(
         0,
         ge=-1,
-        description="`generate` samples from so many likeliest tokens; 0 or -1: from all",
+        description="`generate` samples from this many likeliest tokens; 0 or -1: from all",
         json_schema_extra=_RANDOM,
     )
     min_p: float = Field(
@@ -83,7 +83,7 @@ class VLLMOptions(EngineOptions):
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="vLLM's penalty for tokens of the completion")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="as presence_penalty, for each time it occurs")
     logit_bias: dict[int, float] = Field(default_factory=dict, description="added to the logits of these token ids")
-    min_tokens: int = Field(0, ge=0, description="so many tokens come before a completion may end")
+    min_tokens: int = Field(0, ge=0, description="minimum number of tokens of a completion")
     stop: list[str] = Field(default_factory=list, description="strings that end a completion; they are not in `text`")
     stop_token_ids: list[int] = Field(default_factory=list, description="token ids that end a completion")
     seed: int | None = Field(

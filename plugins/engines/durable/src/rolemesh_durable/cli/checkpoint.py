@@ -188,7 +188,7 @@ def _checkpoints(source: Source) -> list[disk.DiskCheckpoint]:
 
 
 def _workloads(run_dir: Path, manifest: disk.Manifest) -> tuple[dict[str, Resolved], dict[str, RolemeshError]]:
-    """Of the roles that a snapshot has states of: those whose workload can be had, and what is wrong with the others.
+    """The roles that have a state in the snapshot: those whose workload loads, and the error for each other role.
 
     Some roles may need variables, files or plugins that are not here. That concerns no other role.
     """

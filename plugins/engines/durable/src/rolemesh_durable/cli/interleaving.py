@@ -22,9 +22,9 @@ class Interleaving:
 
     def __init__(self) -> None:
         self._open = ""
-        """Whose line is open; "" if none is."""
+        """Name of the rank whose line is unfinished; "" if there is none."""
         self._cut: set[str] = set()
-        """Whose unfinished lines others have cut off."""
+        """Names of ranks whose unfinished lines were cut off by output of others."""
 
     def add(self, who: str, prefix: str, piece: Piece) -> str:
         """What to print for `piece` of `who`. `prefix` begins each line, also one that a carriage return rewrites."""

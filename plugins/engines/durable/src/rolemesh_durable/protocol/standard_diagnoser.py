@@ -33,7 +33,7 @@ class StandardOptions(BaseModel, extra="forbid"):
     repeats: int | None = Field(
         default=2,
         ge=1,
-        description="The same exception of user code, at the same step, so many times is fatal; null: never.",
+        description="The same exception of user code at the same step is fatal after this many times; null: never.",
     )
     max_restarts: int | None = Field(
         default=None,
