@@ -84,6 +84,6 @@ def test_a_script_on_ray_finds_the_environment_of_the_command(tmp_path: Path, ra
         ).stdout
 
     assert shown(str(BIN / "rolemesh"), "launch", "--address", ray_address) == shown(sys.executable)
-    written = [path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    written = [path.read_text(errors="replace") for path in (tmp_path / ".rolemesh").rglob("*") if path.is_file()]
     assert written
     assert not any("only-in-memory" in text for text in written)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rolemesh.errors import JobFileError, NameInUseError
+from rolemesh_durable.effects import warnings
 from rolemesh_launch.command import with_free_name
 from rolemesh_launch.flags import Asked, Std, free_name, ignored, job_name, keeps_state, node_range, processes, std
 from rolemesh_launch.job import job_of
@@ -57,6 +59,17 @@ def test_the_job_of_a_script_is_one_that_a_file_may_say(tmp_path: Path) -> None:
     assert spec.steps is None
     assert spec.roles["worker"].options["arguments"] == ["--lr", "1"]
     assert [use.use for use in spec.failover] == ["process", "node", "shrink", "job"]
+
+
+@pytest.mark.parametrize("nodes", [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("more", [{}, {"keeps_state": True}, {"hang_after_s": 60, "grace_s": 9.0}])
+def test_no_key_of_a_scripts_job_is_without_effect(
+    nodes: tuple[int, int], restarts: int, more: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    asked = Asked("train.py", nodes=nodes, per_node=2, max_restarts=restarts, **more)
+    assert warnings(job_of(asked, tmp_path).validate(), None) == []
 
 
 def test_what_changes_nothing_is_said_and_what_cannot_be_followed_is_refused() -> None:

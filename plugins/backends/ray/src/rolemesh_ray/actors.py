@@ -150,6 +150,8 @@ class AgentActor:
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         os.environ.pop(DEBUGGER, None)
         os.environ.update(taken_up(decoded.environ, os.environ))
+        if os.environ.get(DEBUGGER, "").startswith("ray."):  # the command was given by a program that uses Ray
+            del os.environ[DEBUGGER]
         self._job = decoded.job.name
         # Between two masters it is the agents that keep the job alive.
         self._lock = hold(Path(decoded.job.run_dir))

@@ -39,9 +39,10 @@ def job_of(asked: Asked, folder: Path) -> Job:
         more["snapshots"] = {"enabled": True}  # for --resume
     if asked.grace_s != Asked.grace_s:
         more["stop_grace_s"] = asked.grace_s
-    counted = {"use": "standard", "options": {"max_restarts": asked.max_restarts, "repeats": None}}
-    hang = {"after_s": asked.hang_after_s}
-    job = Job(asked.name, base=folder, steps=None, hang=hang, observers=[], diagnosers=[counted], **more)
+    if asked.max_restarts or elastic:
+        counted = {"use": "standard", "options": {"max_restarts": asked.max_restarts, "repeats": None}}
+        more["diagnosers"] = [counted]
+    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[], **more)
     job.role(
         ROLE,
         use="script",
