@@ -33,12 +33,12 @@ class TestReward(WorkloadConformance):
 
     def step(self, role: Any, step: int) -> None:
         entries = [
-            {"question": f"{row}", "answer": f"{row}, {step}", "metadata": {"source_dataset": TASK["task"]}}
+            {"question": f"{row // 2}", "answer": f"{row // 2}, {step}", "metadata": {"source_dataset": TASK["task"]}}
             for row in range(6)
-        ]
+        ]  # two samples of each of three prompts
         samples = Batch(
             {
-                "text": [f"{row}, {step}" if row % 2 else "no" for row in range(6)],
+                "text": [f"{row // 2}, {step}" if row % 2 else "no" for row in range(6)],
                 "entry": entries,
                 "group": np.repeat(np.arange(3), 2),
             }
