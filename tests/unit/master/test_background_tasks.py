@@ -26,7 +26,7 @@ class Checkpoints:
         self._answers: SimpleQueue[Any] = SimpleQueue()
         config = SimpleNamespace(
             name="job", job_id="job-1", steps=100, world_sizes={"sink": 1}, base="", run_dir=str(run_dir),
-            graph=LogicalGraph("flow", (), ()), snapshots=SimpleNamespace(keep=2),
+            graph=LogicalGraph("flow", (), ()), snapshots=SimpleNamespace(keep=2, stay=2),
         )  # fmt: skip
         bundle: Any = SimpleNamespace(
             config=config,

@@ -41,9 +41,13 @@ def small(folder, megabytes):
 
 @contextmanager
 def descriptors(count):
-    """At most `count` of them in each process that is forked meanwhile."""
+    """At most `count` more than this process has open, in each process that is forked meanwhile.
+
+    Tests that ran before in this process may have left descriptors open, which forks inherit.
+    """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    most = max(map(int, os.listdir("/proc/self/fd"))) + count
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
     try:
         yield
     finally:
