@@ -90,7 +90,7 @@ class Sharing:
         return self._listen(mate, generation, self._from) if self._listeners.get(mate, -1) < generation else []
 
     def _listen(self, mate: int, generation: int, step: int) -> list[tuple[int, int]]:
-        """`mate` is told from now on what this rank takes. Returns what this rank has taken from `step` on."""
+        """Add `mate` to the listeners. Return the items that this rank has taken from `step` on."""
         self._listeners[mate] = generation
         own = [(at, claims[self._rank]) for at, claims in self._claims.items() if at >= step and self._rank in claims]
         return sorted((at, item) for at, items in own for item in items)
