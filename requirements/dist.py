@@ -10,14 +10,15 @@ there are cores: to start a Python for each of the four steps took three quarter
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tarfile
 import tempfile
-import traceback
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
+
+from forks import failures
 
 try:
     from setuptools import build_meta
@@ -48,46 +49,22 @@ def build(source: Path, folders: tuple[str, ...], work: Path, out: Path) -> None
         build_meta.build_wheel(str(out))
 
 
-def start(source: Path, folders: tuple[str, ...], work: Path, out: Path) -> int:
-    """Build it in a process of its own, which says in ``work/log`` what it does; its pid."""
-    work.mkdir()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        log = os.open(work / "log", os.O_CREAT | os.O_WRONLY)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        build(source, folders, work, out)
-        sys.stdout.flush()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-
-
 def main(folder: Path) -> int:
     """0 if all could be built."""
     plugins = sorted(each.parent for each in ROOT.glob("plugins/*/*/pyproject.toml"))
-    waiting = [(ROOT, ("core",)), *((each, ("src",)) for each in plugins)]
-    running: dict[int, tuple[Path, Path]] = {}
+    sources = [(ROOT, ("core",)), *((each, ("src",)) for each in plugins)]
     failed = False
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "out")
         out.mkdir()
-        while waiting or running:
-            if waiting and len(running) < (os.cpu_count() or 1):
-                source, folders = waiting.pop(0)
-                work = Path(temporary, str(len(waiting)))
-                running[start(source, folders, work, out)] = source, work
-                continue
-            pid, status = os.wait()
-            source, work = running.pop(pid)
-            if status:
-                failed = True
-                print(f"error: {source.relative_to(ROOT.parent)} cannot be built:", file=sys.stderr)
-                print((work / "log").read_text(), file=sys.stderr)
+        jobs = []
+        for number, (source, folders) in enumerate(sources):
+            work = Path(temporary, str(number))
+            work.mkdir()
+            jobs.append((str(source.relative_to(ROOT.parent)), partial(build, source, folders, work, out)))
+        for name, log in failures(jobs, temporary):
+            failed = True
+            print(f"error: {name} cannot be built:\n{log}", file=sys.stderr)
         if failed:
             return 1
         folder.mkdir(parents=True, exist_ok=True)

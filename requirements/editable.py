@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
+from functools import partial
+
+from forks import failures
 
 LOADED = (
     "build_meta",
@@ -24,51 +26,21 @@ LOADED = (
 
 
 def build(folder: str, out: str) -> None:
-    """One editable wheel, and what setuptools says in a file beside it."""
+    """Builds the editable wheel of the distribution in `folder`."""
     from setuptools import build_meta
 
     os.chdir(folder)
     build_meta.build_editable(out)
 
 
-def forked(folder: str, out: str, log: str) -> int:
-    """The same in a process of its own, which writes to `log`; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        build(folder, out)
-        sys.stdout.flush()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-
-
 def main(out: str, folders: list[str]) -> int:
     """0 if all could be built."""
     for module in LOADED:
         importlib.import_module(f"setuptools.{module}")
-    waiting = list(enumerate(folders))
-    running: dict[int, tuple[str, str]] = {}
     failed = 0
-    while waiting or running:
-        if waiting and len(running) < (os.cpu_count() or 1):
-            number, folder = waiting.pop(0)
-            log = os.path.join(out, f"{number}.log")
-            running[forked(os.path.abspath(folder), out, log)] = folder, log
-            continue
-        pid, status = os.wait()
-        folder, log = running.pop(pid)
-        if status:
-            failed = 1
-            with open(log, encoding="utf-8", errors="replace") as file:
-                print(f"error: {folder} cannot be built:\n{file.read()}", file=sys.stderr)
-        os.unlink(log)
+    for folder, log in failures([(each, partial(build, os.path.abspath(each), out)) for each in folders], out):
+        failed = 1
+        print(f"error: {folder} cannot be built:\n{log}", file=sys.stderr)
     return failed
 
 

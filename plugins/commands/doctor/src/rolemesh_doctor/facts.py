@@ -56,10 +56,11 @@ class Torch(msgspec.Struct, frozen=True):
 
 
 class Ray(msgspec.Struct, frozen=True):
-    """The installed Ray. `wanted` is the version that rolemesh-ray asks for, None if that is not installed.
+    """The installed Ray.
 
-    `cluster` is the address of a Ray that is said to run, and `named` who says so; `unreachable` is why it cannot be
-    reached, "" if it can.
+    `wanted` is the version that rolemesh-ray requires; None if rolemesh-ray is not installed. `cluster` is the address
+    of a running Ray, and `named` is the variable or file that gives this address. `unreachable` is the reason why no
+    connection to it succeeds; "" if one does.
     """
 
     version: str | None = None
