@@ -79,6 +79,8 @@ if how == "past":
     with open(f"lives-{rank}", "a") as file:
         file.write("x")
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        while rank == 0 and not os.path.exists("lives-1"):  # or torchrun ends rank 1 before it has begun
+            time.sleep(0.01)
         os._exit(3 if rank == 0 else 0)
     if rank == 0:
         threading.Thread(target=lambda: os._exit(0)).start()
@@ -162,9 +164,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def as_in_a_terminal() -> None:
+    """Resets the signals that the test run ignores, for example because `nohup` started it."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def run(folder: Path, *command: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(BIN / command[0]), *command[1:]],
+        [str(BIN / command[0]), *command[1:]], preexec_fn=as_in_a_terminal,
         cwd=folder, env=plain(), capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
 
@@ -177,7 +185,7 @@ def told(folder: Path) -> Iterator[dict[str, object]]:
 
 def start(folder: Path, *command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(BIN / command[0]), *command[1:]],
+        [str(BIN / command[0]), *command[1:]], preexec_fn=as_in_a_terminal,
         cwd=folder, env=plain(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -326,7 +334,10 @@ def test_signals_that_are_ignored_where_the_command_is_given_stay_ignored(folder
     (folder / "lasts.py").write_text(LASTS)
     command = (str(BIN / "rolemesh"), "launch", "--max-restarts", "0", "lasts.py")
     trap = f"trap '' HUP TERM INT; exec {' '.join(command)}"
-    process = subprocess.Popen(["sh", "-c", trap], cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        ["sh", "-c", trap], preexec_fn=as_in_a_terminal,
+        cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.read(14) == "[True, True]? ", "a prompt is shown without a newline"
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
