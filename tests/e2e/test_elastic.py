@@ -65,7 +65,7 @@ def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., J
     assert driver.returncode == 0, said
     assert "nodes have joined: work 1 → 3" in said
     assert job.result()["restored_step"] == -1
-    calm = job.run("steps=1500", "name=calm", "roles.work.world_size=2")
+    calm = job.run("steps=1500", "name=calm", "roles.work.world_size=2", "roles.work.options.kwargs.sleep=0")
     assert calm.returncode == 0, calm.stdout + calm.stderr
     other = json.loads((job.folder / "runs" / "calm" / "result.json").read_text())
     assert job.result()["state_sha256"]["sink"] == other["state_sha256"]["sink"]

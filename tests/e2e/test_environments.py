@@ -142,6 +142,7 @@ def test_two_roles_that_need_two_versions_of_one_package_run_in_one_job(versions
     assert "pip installs" not in again.stdout
 
 
+@pytest.mark.soak
 def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versions_job: Callable[..., Job]) -> None:
     job = versions_job(steps=100_000)
     process = job.start()

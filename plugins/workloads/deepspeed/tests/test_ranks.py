@@ -57,6 +57,7 @@ def test_a_group_takes_the_steps_that_fsdp_takes(group, fsdp, tiny_model, rollou
         assert together[0]["metrics"][name] == pytest.approx(alone[0]["metrics"][name], rel=1e-3), name
 
 
+@pytest.mark.soak
 @stages(3)
 def test_a_restored_group_continues_bit_for_bit(group, tiny_model, texts, stage):
     batches, shares = [texts(seed) for seed in range(4)], [3, 2]

@@ -41,7 +41,7 @@ def test_two_ranks_take_the_step_of_one_and_give_adapters_only(group, tiny_model
     assert any(np.abs(value).max() > 1e-3 for name, value in one.items() if "lora_B" in name)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_restored_group_continues_bit_for_bit(group, tiny_model, rollouts, world_size):
     given, shares = options(tiny_model, **GRPO), [4, 2] if world_size == 2 else [6]
     batches = [rollouts(seed) for seed in range(3)]
