@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance import broken_workloads as broken
+from tests.conformance.agents import Forgetting
 from tests.conformance.counter import Counter
 from tests.conformance.harness import outcomes
 
@@ -30,6 +31,13 @@ class Partly(Sound):
 
     def step(self, role: Any, step: int) -> None:
         role.add(rows=Batch({"number": np.ones(4)}))
+
+
+class Asking(Sound):
+    """Calls a service."""
+
+    def step(self, role: Any, step: int) -> None:
+        role.call_service("double", 3)
 
 
 CARELESS = type("Careless", (Counter,), {"__module__": "tests.conformance.careless"})
@@ -70,6 +78,7 @@ BROKEN: dict[str, type[Any] | str | dict[str, Any]] = {
     "test_it_goes_on_from_a_snapshot_as_if_nothing_had_happened": broken.Forgetful,
     "test_a_state_that_was_restored_is_the_state": broken.Rounding,
     "test_a_kill_at_every_operator_boundary_changes_nothing": broken.LeavesOrphans,
+    "test_any_rank_answers_a_service_alike": {"plugin": Forgetting, "step": Asking.step},
     "test_giving_memory_back_changes_nothing": broken.Dropping,
 }
 

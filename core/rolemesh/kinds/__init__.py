@@ -88,7 +88,7 @@ _KNOWN = {
 def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
     """A kind of the kernel's: the conformance kit has a class for it, which is named as its base class."""
     kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
-    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, known=_KNOWN[name], **more)
+    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, known=_KNOWN.get(name, {}), **more)
 
 
 _PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
@@ -103,7 +103,7 @@ BUILTIN = (
     _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", job_key="diagnosers", **_JUDGES),
     _own("observers", "observer", "api.observer:Observer", "driver", "master", job_key="observers", **_WATCHES),
     _own("engines", "engine", "job.engine:Engine", "driver"),
-    Kind("commands", "command", "rolemesh.api.command:Command", ("command line",)),
+    _own("commands", "command", "api.command:Command", "command line"),
 )
 KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 """The kernel's own kinds by name."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.cli import main
+from rolemesh.kinds import kinds
 
 WORKLOAD = '''
 """A workload of one operator."""
@@ -166,6 +167,7 @@ def test_a_plugin_that_cannot_be_imported_does_not_take_the_check_along(
     assert main(["plugins", "check", str(tmp_path), "--json"]) == 1
     [certificate] = json.loads(capsys.readouterr().out)
     tests = {test["test"]: test["message"] for test in certificate["tests"] if test["outcome"] == "failed"}
+    assert tests.keys() == {"test_the_kernel_finds_it_by_its_name"}
     assert said in tests["test_the_kernel_finds_it_by_its_name"]
 
 
@@ -189,8 +191,59 @@ def test_a_test_that_is_replaced_without_a_reason_is_an_error(
     assert "replaces the standard test of PluginConformance without a reason" in said
 
 
-def test_a_kind_without_a_kit_and_a_name_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plugins", "check", "status"]) == 2
-    assert "there is no conformance kit for a command" in capsys.readouterr().err
-    assert main(["plugins", "check", "no-such-plugin"]) == 2
-    assert "there is no plugin 'no-such-plugin'" in capsys.readouterr().err
+JUDGES = '''
+"""A kind of plugins, and one of them."""
+
+from rolemesh.api.plugin import Plugin
+from rolemesh.kinds import Kind
+
+KIND = Kind("judges", "judge", "tiny_judges:Judge", ("rank",))
+
+
+class Judge(Plugin):
+    """Base of judges."""
+
+    def judge(self, text: str) -> float:
+        """How good a text is."""
+        raise NotImplementedError
+
+
+class Length(Judge):
+    """Long texts are good."""
+
+    def judge(self, text: str) -> float:
+        """The number of letters."""
+        return float(len(text))
+'''
+
+
+def test_one_name_is_checked_in_every_kind_and_a_kind_by_its_own_name(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judges = "[rolemesh.kinds]\njudges = tiny_judges:KIND\n[rolemesh.judges]\ntiny = tiny_judges:Length\n"
+    install(site, ENTRY_POINTS + judges + "[rolemesh.conformance]\nworkloads.tiny = tiny_conformance:TinyConformance\n")
+    (site / "tiny_judges.py").write_text(JUDGES)
+    kinds.cache_clear()
+    try:
+        assert main(["plugins", "check", "tiny", "--json"]) == 0
+        found = {one["kind"]: one for one in json.loads(capsys.readouterr().out)}
+        assert {kind: (one["passed"], one["bare"]) for kind, one in found.items()} == {
+            "workloads": (True, False),
+            "judges": (True, True),
+        }
+        assert main(["plugins", "check", "judges"]) == 0
+        printed = capsys.readouterr().out
+    finally:
+        kinds.cache_clear()
+    assert printed.startswith("✔ kind judges  (tiny 1.0)")
+    assert "it names no conformance class" in printed
+
+
+@pytest.mark.parametrize("name", ["no-such-plugin", "scaler"])
+def test_an_unknown_name_is_an_error_with_the_nearest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "check", name]) == 2
+    assert f"there is no plugin {name!r}" in capsys.readouterr().err
+    assert main(["plugins", "check", name, "--kind", "kinds"]) == 2
+    told = capsys.readouterr().err
+    assert f"no distribution declares a kind {name!r}" in told
+    assert name != "scaler" or "did you mean 'scalers'?" in told

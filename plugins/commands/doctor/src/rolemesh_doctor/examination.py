@@ -11,7 +11,14 @@ from rolemesh_doctor.finding import Finding
 
 __all__ = ["KIND", "Examination"]
 
-KIND = Kind("doctor", "examination", "rolemesh_doctor.examination:Examination", ("command line",), listed=False)
+KIND = Kind(
+    "doctor",
+    "examination",
+    "rolemesh_doctor.examination:Examination",
+    ("command line",),
+    listed=False,
+    conformance="rolemesh_testing:ExaminationConformance",
+)
 
 
 class Examination(Plugin, ABC):

@@ -12,9 +12,9 @@ __all__ = ["Room", "RoomOptions"]
 class RoomOptions(ScalerOptions):
     """How many ranks a node has."""
 
-    period_s: float = 1.0
-    agree: int = 3
-    cool_down_s: float = 10.0
+    period_s: float = Field(default=1.0, gt=0, description="As of every scaler; 1 s by default.")
+    agree: int = Field(default=3, ge=1, description="As of every scaler; three times by default.")
+    cool_down_s: float = Field(default=10.0, ge=0, description="As of every scaler; 10 s by default.")
     per_node: int = Field(default=1, ge=1, description="Ranks are taken in by so many.")
 
 

@@ -23,6 +23,7 @@ KIND = Kind(
     "check",
     "rolemesh_durable.checks:Check",
     ("agent",),
+    conformance="rolemesh_testing:CheckConformance",
     known=dict.fromkeys(("memory", "matmul", "disk", "shm", "network"), "rolemesh-checks"),
 )
 

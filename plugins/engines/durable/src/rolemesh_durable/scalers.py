@@ -22,6 +22,7 @@ KIND = Kind(
     "scaler",
     "rolemesh_durable.scalers:Scaler",
     ("master",),
+    conformance="rolemesh_testing:ScalerConformance",
     known={"backlog": "rolemesh-scaler-backlog", "bottleneck": "rolemesh-scaler-bottleneck", "room": "rolemesh-launch"},
 )
 

@@ -24,11 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolemesh_testing.backends.conformance import BackendConformance
+    from rolemesh_testing.checks.conformance import CheckConformance
+    from rolemesh_testing.commands.conformance import CommandConformance
+    from rolemesh_testing.conformance import PluginConformance
     from rolemesh_testing.diagnosers.conformance import DiagnoserConformance
     from rolemesh_testing.engines.conformance import EngineConformance
+    from rolemesh_testing.examinations.conformance import ExaminationConformance
     from rolemesh_testing.failover.conformance import FailoverConformance
+    from rolemesh_testing.kinds.conformance import KindConformance
     from rolemesh_testing.observers.conformance import ObserverConformance
     from rolemesh_testing.overriding import override
+    from rolemesh_testing.scalers.conformance import ScalerConformance
     from rolemesh_testing.schedulers.conformance import SchedulerConformance
     from rolemesh_testing.sources.conformance import SourceConformance
     from rolemesh_testing.stores.conformance import StoreConformance
@@ -37,10 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendConformance",
+    "CheckConformance",
+    "CommandConformance",
     "DiagnoserConformance",
     "EngineConformance",
+    "ExaminationConformance",
     "FailoverConformance",
+    "KindConformance",
     "ObserverConformance",
+    "PluginConformance",
+    "ScalerConformance",
     "SchedulerConformance",
     "SourceConformance",
     "StoreConformance",
@@ -51,10 +63,16 @@ __all__ = [
 
 _HOME = {
     "BackendConformance": "backends.conformance",
+    "CheckConformance": "checks.conformance",
+    "CommandConformance": "commands.conformance",
     "DiagnoserConformance": "diagnosers.conformance",
     "EngineConformance": "engines.conformance",
+    "ExaminationConformance": "examinations.conformance",
     "FailoverConformance": "failover.conformance",
+    "KindConformance": "kinds.conformance",
     "ObserverConformance": "observers.conformance",
+    "PluginConformance": "conformance",
+    "ScalerConformance": "scalers.conformance",
     "SchedulerConformance": "schedulers.conformance",
     "SourceConformance": "sources.conformance",
     "StoreConformance": "stores.conformance",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,9 +17,10 @@ from urllib.parse import unquote, urlparse
 import msgspec
 
 from rolemesh.errors import PluginError
-from rolemesh.kinds import kind_named, kinds
+from rolemesh.kinds import kind_named
 from rolemesh.kinds.installed import distribution, entry_points, version
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_testing.kinds.declared import KINDS
 
 __all__ = ["GROUP", "Certificate", "Checked", "check_folder", "check_plugin"]
 
@@ -69,40 +71,47 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Certificate]:
-    """Run the kit against an installed plugin; `progress` is told each test that has ended.
+    """Run the kit against an installed plugin, or the declaration of a kind (see `declared`).
+
+    `progress` is told each test that has ended.
 
     Its conformance class is the one that its distribution names in `GROUP`; that in the tests of the folder from which
     it is installed (``pip install -e``); or, if there is none, the bare class of its kind, which cannot know what to do
-    with a workload's operators.
+    with a workload's operators. A kind without a class of its own has that of all kinds.
 
-    Raises `PluginError` where there is no kit for its kind, or the kit is not installed.
+    Raises `PluginError` where the kit is not installed, or the tests cannot be run.
     """
     _check_kit()
-    kind = kind_named(record.kind)
-    if not kind.conformance:
-        tested = sorted(known.name for known in kinds().values() if known.conformance)
-        raise PluginError(
-            f"there is no conformance kit for a {kind.singular}",
-            where=str(record),
-            remedy=f"the kinds that have one are {', '.join(tested)}",
-        )
-    named = [
-        point
-        for point in entry_points()
-        if (point.group, point.name) == (GROUP, record.name)
-        and point.dist is not None
-        and point.dist.name == record.distribution
-    ]
+    for point in _named(record):
+        module, _, name = point.value.partition(":")
+        found = _run_class(f"from {module} import {name} as Base", "pass", progress, "--conformance-kind", record.kind)
+        if found:
+            return _certificates(found, (record,))
     folder = _editable(record)
-    if named:
-        module, _, name = named[0].value.partition(":")
-        return _certificates(_run_class(f"from {module} import {name} as Base", "pass", progress), (record,))
-    if folder is not None and (found := _run([str(folder), "--conformance-plugin", record.name], progress)):
-        return _certificates(found, (record,))
-    module, _, name = kind.conformance.partition(":")
-    start = f"from {module} import {name} as Base"
-    results = _run_class(start, f"plugin = {record.distribution + ':' + record.name!r}", progress)
+    if folder is not None:
+        only = ["--conformance-plugin", record.name, "--conformance-kind", record.kind]
+        if found := _run([str(folder), *only], progress):
+            return _certificates(found, (record,))
+    start, body = _bare(record)
+    results = _run_class(start, f"{body}plugin = {record.distribution + ':' + record.name!r}", progress)
     return [msgspec.structs.replace(one, bare=True) for one in _certificates(results, (record,))]
+
+
+def _named(record: PluginRecord) -> list[EntryPoint]:
+    """Entry points in which the distribution names conformance classes, with the kind first: ``<kind>.<name>``."""
+    names = (f"{record.kind}.{record.name}", record.name)
+    found = [point for point in entry_points() if point.group == GROUP and point.name in names and point.dist]
+    ours = [point for point in found if point.dist is not None and point.dist.name == record.distribution]
+    return sorted(ours, key=lambda point: names.index(point.name))
+
+
+def _bare(record: PluginRecord) -> tuple[str, str]:
+    """The import of the class of its kind, and what its body begins with; of a kind without one, the class of all."""
+    kit = "rolemesh_testing:KindConformance" if record.kind == KINDS else kind_named(record.kind).conformance
+    if kit:
+        module, _, name = kit.partition(":")
+        return f"from {module} import {name} as Base", ""
+    return "from rolemesh_testing import PluginConformance as Base", f"kind = {record.kind!r}\n    "
 
 
 def check_folder(path: Path, records: Sequence[PluginRecord], progress: Progress = _silent) -> list[Certificate]:
@@ -136,11 +145,11 @@ def _editable(record: PluginRecord) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _run_class(start: str, body: str, progress: Progress) -> list[dict[str, Any]]:
+def _run_class(start: str, body: str, progress: Progress, *arguments: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="rolemesh-check-") as folder:
         test = Path(folder, "test_conformance.py")
         test.write_text(f"{start}\n\n\nclass TestConformance(Base):\n    {body}\n", encoding="utf-8")
-        return _run([str(test), "--rootdir", folder, "--conformance-only"], progress)
+        return _run([str(test), "--rootdir", folder, "--conformance-only", *arguments], progress)
 
 
 def _run(arguments: Sequence[str], progress: Progress) -> list[dict[str, Any]]:

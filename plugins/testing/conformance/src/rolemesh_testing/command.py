@@ -15,15 +15,18 @@ import typer
 from rolemesh.api.command import Command
 from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag
-from rolemesh.cli.plugins import KindOption, named
+from rolemesh.cli.plugins import named
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.kinds import kind_named
-from rolemesh.plugins.discovery import discover
+from rolemesh.kinds import kind_names
+from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh_testing.check import Certificate, check_folder, check_plugin
+from rolemesh_testing.kinds.declared import KINDS, declared, singular
 
 __all__ = ["Check", "check"]
 
 OUTCOMES = ("passed", "failed", "overridden", "skipped")
+GIVEN = "the test class"
+"""These words begin the reason of a skipped test that would run if its test class gave something."""
 
 
 class Check(Command):
@@ -38,8 +41,10 @@ class Check(Command):
 
 
 def check(
-    plugin: Annotated[str, typer.Argument(help="An installed plugin's name, or a plugin's folder or test file.")],
-    kind: KindOption = None,
+    plugin: Annotated[
+        str, typer.Argument(help="An installed plugin's name, a declared kind's, or a plugin's folder or test file.")
+    ],
+    kind: Annotated[str | None, typer.Option(help=f"One of {', '.join((*kind_names(), KINDS))}.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run the conformance kit against a plugin, in a process of its own, and print what it passes.
@@ -52,7 +57,7 @@ def check(
     if path.exists() and (os.sep in plugin or path.suffix == ".py" or (path / "pyproject.toml").exists()):
         certificates = check_folder(path, discover(), _print_progress)
     else:
-        certificates = [one for record in named(plugin, kind) for one in check_plugin(record, _print_progress)]
+        certificates = [one for record in _named(plugin, kind) for one in check_plugin(record, _print_progress)]
     _print_progress("")
     if as_json:
         print_json([msgspec.to_builtins(one) | {"passed": one.passed} for one in certificates])
@@ -62,15 +67,23 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
+def _named(name: str, kind: str | None) -> list[PluginRecord]:
+    """The installed plugins and the declarations of kinds that `name` means. Raises `PluginError` if there is none."""
+    if kind == KINDS:
+        return declared(name)
+    kinds = [record for record in declared() if kind is None and record.is_called(name)]
+    return [*kinds, *(named(name, kind) if not kinds else (r for r in discover() if r.is_called(name)))]
+
+
 def _certificate(one: Certificate) -> str:
     where = f"{one.distribution} {one.version}" if one.distribution else "not installed"
     fits = f"rolemesh{one.requires}" if one.requires else "any rolemesh"
     seconds = sum(test.seconds for test in one.tests)
     counts = [f"{n} {outcome}" for outcome in OUTCOMES if (n := one.count(outcome))]
-    skipped = one.count("skipped") if one.bare else 0
-    head = f"{'✔' if one.passed else '✘'} {kind_named(one.kind).singular} {one.name}  ({where})"
+    unasked = sum(test.outcome == "skipped" and GIVEN in test.message for test in one.tests) if one.bare else 0
+    head = f"{'✔' if one.passed else '✘'} {singular(one.kind)} {one.name}  ({where})"
     lines = [
-        f"{head}: {skipped} tests need its conformance class, and have not been run" if skipped else head,
+        f"{head}: {unasked} tests need its conformance class, and have not been run" if unasked else head,
         f"  fits {fits}; this is rolemesh {one.kernel}{'' if one.fits else ', which it does not fit'}",
         f"  {', '.join(counts)} in {seconds:.1f} s",
     ]

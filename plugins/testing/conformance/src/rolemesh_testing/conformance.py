@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -16,24 +15,51 @@ from rolemesh.errors import RolemeshError
 from rolemesh.kinds import kind_named
 from rolemesh.plugins.discovery import PluginRecord, discover, find
 from rolemesh.plugins.drivers import load
-from rolemesh_testing.hanging import check_import, fresh_python
+from rolemesh_testing.hanging import fresh_python
+from rolemesh_testing.importing import imported
 from rolemesh_testing.kernel_requirement import kernel_requirements
 from rolemesh_testing.overriding import check_overrides
 
-__all__ = ["HEAVY", "PluginConformance", "modules_after"]
+__all__ = ["HEAVY", "InstalledConformance", "PluginConformance", "modules_after", "needed", "once"]
 
 HEAVY = ("torch", "ray", "vllm", "deepspeed", "transformers", "tensorflow", "jax", "sklearn", "matplotlib", "pandas")
 """Packages that importing a plugin must not import: every driver that traces a flow would wait for them."""
 
+T = TypeVar("T")
+_MADE = pytest.StashKey[dict[tuple[Any, str], Any]]()
+"""What the tests of a class share, by class and a sentence that says that it is missing."""
+_FAILED = pytest.StashKey[dict[tuple[Any, str], str]]()
+"""The test of a class in which something that its other tests need has failed, by class and what it was."""
 
-class PluginConformance:
-    """Base of the kinds' classes. `plugin` is what is tested: its name as in ``use:``, or the class itself."""
+
+def needed(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> T:
+    """What `make` returns, which many tests of a class need; `what` says it in a sentence.
+
+    What it raises passes in the first test of the class. The others are skipped: the same error says no more there.
+    """
+    failed = request.session.stash.setdefault(_FAILED, {})
+    if (request.cls, what) in failed:
+        pytest.skip(f"not run: {failed[request.cls, what]} shows that {what}")
+    try:
+        return make()
+    except Exception:
+        failed[request.cls, what] = request.node.name
+        raise
+
+
+def once(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> T:
+    """As `needed`, but `make` is called once for all tests of the class, which share what it returns."""
+    made = request.session.stash.setdefault(_MADE, {})
+    if (request.cls, what) not in made:
+        made[request.cls, what] = needed(request, what, make)
+    return made[request.cls, what]  # type: ignore[no-any-return]
+
+
+class InstalledConformance:
+    """Base of all classes of the kit: what holds for whatever an entry point of a distribution names."""
 
     kind: ClassVar[str]
     plugin: ClassVar[str | type[Any]]
-    options: ClassVar[dict[str, Any]] = {}
-    bad_options: ClassVar[Sequence[dict[str, Any]]] = ()
-    """Options, each wrong in its own way, that must be refused with an error that names a remedy."""
     timeout_s: ClassVar[float] = 120.0
     """How long the plugin may take for what it is asked, in seconds. A whole test may take three times as long."""
 
@@ -41,45 +67,37 @@ class PluginConformance:
         super().__init_subclass__(**arguments)
         check_overrides(cls)
 
-    # ------------------------------------------------------------------------------------------------------ fixtures
-
     @pytest.fixture
-    def base(self, tmp_path: Path) -> Path:
-        """The job file's folder, to which relative paths in options refer."""
-        return tmp_path
-
-    @pytest.fixture
-    def record(self) -> PluginRecord:
+    def record(self, request: pytest.FixtureRequest) -> PluginRecord:
         """The plugin as the kernel finds it."""
+        return needed(request, "the plugin is not found", self.found)
+
+    @pytest.fixture
+    def loaded(self, record: PluginRecord, request: pytest.FixtureRequest) -> Any:
+        """What the entry point names."""
+        return needed(request, "the plugin cannot be used", lambda: self.load(record))
+
+    def found(self) -> PluginRecord:
+        """The record of `plugin`. Raises `PluginError` if it is not installed."""
         if isinstance(self.plugin, str):
             return find(self.kind, self.plugin, discover((self.kind,)))
         target = f"{self.plugin.__module__}:{self.plugin.__qualname__}"
         return PluginRecord(self.kind, self.plugin.__name__, "", "", target)
 
-    @pytest.fixture
-    def cls(self, record: PluginRecord) -> type[Any]:
-        """The plugin's class."""
+    def load(self, record: PluginRecord) -> Any:
+        """What `record` names. Raises `AssertionError` if its import ends the process, `PluginError` if it fails."""
         if not record.distribution:
-            return self.plugin  # type: ignore[return-value]
-        check_import(record.target, self.timeout_s)
+            return self.plugin
+        imported(record.target, self.timeout_s)
         return load(record)
-
-    @pytest.fixture
-    def checked_options(self, cls: type[Any], base: Path) -> BaseModel:
-        """`options` as the plugin gets them."""
-        if not self.options and any(field.is_required() for field in cls.Options.model_fields.values()):
-            pytest.skip("it has required options, and the test class gives none")
-        checked: BaseModel = cls.Options.model_validate(self.options, context={"base": str(base)})
-        return checked
 
     # --------------------------------------------------------------------------------------------------- declaration
 
-    def test_the_kernel_finds_it_by_its_name(self, record: PluginRecord) -> None:
+    def test_the_kernel_finds_it_by_its_name(self, record: PluginRecord, loaded: Any) -> None:
         """One installed distribution offers it, and says so in an entry point that can be imported."""
         _installed(record)
         assert record.status == "available"
-        check_import(record.target, self.timeout_s)
-        assert load(record) is not None
+        assert loaded is not None
 
     def test_its_distribution_says_which_kernels_it_fits(self, record: PluginRecord) -> None:
         """Requires-Dist has rolemesh with a lower and an upper bound: a later kernel may have another API."""
@@ -91,32 +109,62 @@ class PluginConformance:
         bounded = any(each.operator in ("<", "<=", "==", "===", "~=") for need in needs for each in need.specifier)
         assert bounded, f"'{needs[0]}' has no upper bound; a kernel with another API would be accepted"
 
+    @pytest.mark.usefixtures("loaded")
+    def test_importing_it_is_light(self, record: PluginRecord) -> None:
+        """The driver imports it to check a job; what computes is imported in the rank, the agent or the hook."""
+        heavy = set(HEAVY) & imported(record.target, self.timeout_s).modules
+        module = record.target.partition(":")[0]
+        assert not heavy, f"import {module} imports {', '.join(sorted(heavy))}; import them where they are used"
+
+    @pytest.mark.usefixtures("loaded")
+    def test_importing_it_does_nothing_but_define(self, record: PluginRecord) -> None:
+        """No exception, output, thread or process: every process that looks at the plugin repeats the import."""
+        module, seen = record.target.partition(":")[0], imported(record.target, self.timeout_s)
+        assert not seen.error, f"import {module} fails in a fresh process: {seen.error}"
+        started = f"{seen.threads} threads and {seen.children} processes"
+        quiet = (seen.threads, seen.children) == (0, 0)
+        assert quiet, f"import {module} starts {started}; start them where they are used"
+        assert not seen.printed, f"import {module} prints {seen.printed.splitlines()}"
+
+
+class PluginConformance(InstalledConformance):
+    """Base of the kinds' classes. `plugin` is what is tested: its name as in ``use:``, or the class itself."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    bad_options: ClassVar[Sequence[dict[str, Any]]] = ()
+    """Options, each wrong in its own way, that must be refused with an error that names a remedy."""
+
+    # ------------------------------------------------------------------------------------------------------ fixtures
+
+    @pytest.fixture
+    def base(self, tmp_path: Path) -> Path:
+        """The job file's folder, to which relative paths in options refer."""
+        return tmp_path
+
+    @pytest.fixture
+    def cls(self, loaded: Any) -> type[Any]:
+        """The plugin's class."""
+        return loaded  # type: ignore[no-any-return]
+
+    @pytest.fixture
+    def checked_options(self, cls: type[Any], base: Path, request: pytest.FixtureRequest) -> BaseModel:
+        """`options` as the plugin gets them."""
+        if not self.options and any(field.is_required() for field in cls.Options.model_fields.values()):
+            pytest.skip("the test class gives no options, and some are required")
+        context = {"base": str(base)}
+        checked: BaseModel = needed(
+            request, "its options are not accepted", lambda: cls.Options.model_validate(self.options, context=context)
+        )
+        return checked
+
+    # --------------------------------------------------------------------------------------------------- declaration
+
     def test_it_has_the_base_class_of_its_kind(self, cls: type[Any]) -> None:
         """And an `api_version` that this kernel knows."""
         base = kind_named(self.kind).base_class()
         assert issubclass(cls, base)
         assert isinstance(cls.api_version, int)
         assert 1 <= cls.api_version <= base.api_version
-
-    def test_importing_it_is_light(self, record: PluginRecord) -> None:
-        """The driver imports it to check a job; what computes is imported in the rank, the agent or the hook."""
-        module = record.target.partition(":")[0]
-        code = (
-            f"import sys, json, importlib; importlib.import_module({module!r}); print(json.dumps(sorted(sys.modules)))"
-        )
-        heavy = set(HEAVY) & modules_after(code)
-        assert not heavy, f"import {module} imports {', '.join(sorted(heavy))}; import them where they are used"
-
-    def test_importing_it_does_nothing_but_define(self, record: PluginRecord) -> None:
-        """No output, no thread, no process: an import is repeated wherever the plugin is looked at."""
-        module = record.target.partition(":")[0]
-        done = _python(
-            f"import importlib, threading, psutil; importlib.import_module({module!r}); "
-            "print(threading.active_count() - 1, len(psutil.Process().children()))"
-        )
-        printed, found = done.stdout.splitlines()[:-1], done.stdout.splitlines()[-1]
-        assert found == "0 0", f"import {module} starts threads and processes: {found}"
-        assert not printed, f"import {module} prints {printed}"
 
     def test_it_says_what_it_is(self, cls: type[Any]) -> None:
         """The class has a docstring of its own: it is what `rolemesh plugins show` prints."""
@@ -162,7 +210,7 @@ class PluginConformance:
     def test_bad_options_are_refused_with_a_remedy(self, cls: type[Any], base: Path) -> None:
         """Each of `bad_options`, by the model or, for a workload, by `check`; never by an arbitrary exception."""
         if not self.bad_options:
-            pytest.skip("bad_options is empty")
+            pytest.skip("the test class has no bad_options")
         for bad in self.bad_options:
             refusal = self._refusal(cls, {**self.options, **bad}, base)
             assert refusal is not None, f"{bad} was accepted"
@@ -189,10 +237,6 @@ def _installed(record: PluginRecord) -> None:
 
 def modules_after(code: str) -> set[str]:
     """Top-level modules that are there after `code`, which prints ``sys.modules``."""
-    return {name.partition(".")[0] for name in json.loads(_python(code).stdout.splitlines()[-1])}
-
-
-def _python(code: str) -> subprocess.CompletedProcess[str]:
     done = fresh_python(code)
     assert done.returncode == 0, done.stderr
-    return done
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cache
 from typing import Any
 
-__all__ = ["HANGS", "IMPORT_S", "Hung", "check_import", "fresh_python", "has_hung", "limit_of"]
+__all__ = ["HANGS", "IMPORT_S", "Hung", "fresh_python", "has_hung", "limit_of"]
 
 HANGS = 3
 """After so many tests of a class that have hung, its others fail at once: each would take as long."""
@@ -32,29 +31,6 @@ def fresh_python(code: str, limit_s: float = IMPORT_S) -> subprocess.CompletedPr
         return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
         raise Hung(f"a fresh process does not end within {limit_s:g} s: {code}") from None
-
-
-def check_import(target: str, limit_s: float = IMPORT_S) -> None:
-    """Raise `AssertionError` if importing ``module:Class`` ends its process, `Hung` if it hangs; seen in a fresh one.
-
-    An exception is not looked at: here it can be caught.
-    """
-    problem = _import_problem(target, min(limit_s, IMPORT_S))
-    if problem is not None:
-        raise problem
-
-
-@cache
-def _import_problem(target: str, limit_s: float) -> AssertionError | None:
-    module = target.partition(":")[0]
-    code = f"import importlib\ntry: importlib.import_module({module!r})\nexcept BaseException: pass"
-    try:
-        done = fresh_python(code, limit_s)
-    except Hung:
-        return Hung(f"import {module} has not ended within {limit_s:g} s")
-    if done.returncode != 0:
-        return AssertionError(f"import {module} ends the process, with {done.returncode}: {done.stderr[-2000:]}")
-    return None
 
 
 def limit_of(cls: Any) -> float:

@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
-for _asserting in ("conformance", "failover", "observers", "schedulers", "sources", "transports", "workloads"):
+_ASSERTING = (
+    "checks", "commands", "conformance", "diagnosers", "examinations", "failover", "kinds", "observers", "scalers",
+    "schedulers", "sources", "stores", "transports", "workloads",
+)  # fmt: skip
+for _asserting in _ASSERTING:
     pytest.register_assert_rewrite(f"rolemesh_testing.{_asserting}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--conformance-only`` and ``--conformance-report``."""
+    """``--conformance-only``, ``--conformance-plugin``, ``--conformance-kind`` and ``--conformance-report``."""
     group = parser.getgroup("rolemesh", "rolemesh conformance")
     group.addoption("--conformance-only", action="store_true", help="Run the conformance classes, no other tests.")
     group.addoption("--conformance-plugin", metavar="NAME", help="Of those, only the ones of this plugin.")
+    group.addoption("--conformance-kind", metavar="KIND", help="Of those, only the ones of plugins of this kind.")
     group.addoption("--conformance-report", metavar="FILE", type=Path, help="Write what they found, as JSON.")
 
 
@@ -52,7 +57,8 @@ class Conformance:
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugin: str | None = config.getoption("--conformance-plugin")
-        self._only: bool = config.getoption("--conformance-only") or self._plugin is not None
+        self._kind: str | None = config.getoption("--conformance-kind")
+        self._only: bool = config.getoption("--conformance-only") or bool(self._plugin or self._kind)
         self._report: Path | None = config.getoption("--conformance-report")
         self._is_worker = hasattr(config, "workerinput")
         self._hung: dict[Any, list[str]] = {}
@@ -77,7 +83,8 @@ class Conformance:
 
     def _wanted(self, item: pytest.Item) -> bool:
         cls = _class(item)
-        return cls is not None and (self._plugin is None or _name(cls) == self._plugin)
+        named = cls is not None and self._plugin in (None, _name(cls))
+        return named and self._kind in (None, cls.kind)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -140,12 +147,14 @@ def _has_timeout(config: pytest.Config) -> bool:
 def _class(item: pytest.Item) -> Any:
     """The conformance class that a test belongs to, or None."""
     cls = getattr(item, "cls", None)
-    return cls if cls is not None and hasattr(cls, "kind") and hasattr(cls, "bad_options") else None
+    return cls if cls is not None and hasattr(cls, "kind") and hasattr(cls, "timeout_s") else None
 
 
 def _name(cls: Any) -> str:
     """What a conformance class tests."""
-    return cls.plugin.rpartition(":")[2] if isinstance(cls.plugin, str) else str(cls.plugin.__name__)
+    if isinstance(cls.plugin, str):
+        return cls.plugin.rpartition(":")[2]
+    return str(getattr(cls.plugin, "__name__", None) or cls.plugin.name)  # of the record that declares a kind
 
 
 def _message(report: pytest.TestReport) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ import pytest
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
+from rolemesh_testing.guard import Guard
 from rolemesh_testing.observers.lives import Told, whole_life
 from rolemesh_testing.subprocess_probe import Subject, still_running
 
@@ -24,9 +24,6 @@ __all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
 
 Trouble: TypeAlias = Literal["", "vanished", "no folder", "full"]
 """What befalls the run's folder: it is removed after the start, was never one, or takes no more bytes."""
-
-CACHES = ("~/.cache", "~/.config", "/dev", "/proc")
-"""Where anybody may write."""
 
 
 class Watcher(logging.Handler):
@@ -87,7 +84,7 @@ def watch_there(subject: Subject, order: bytes) -> bytes:
     seen = Seen()
     run_dir = Path(asked.run_dir)
     life = whole_life(asked.run_dir)
-    sys.addaudithook(_Guard(run_dir, seen.wrote))
+    sys.addaudithook(Guard((run_dir,), subject.record.target, seen.wrote))
     limits = getrlimit(RLIMIT_FSIZE)
     if asked.trouble == "no folder":
         run_dir.write_bytes(b"")
@@ -114,29 +111,3 @@ def _left(patience_s: float = 2.0) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not (threads or children) or monotonic() > deadline:
             return threads, children
         sleep(0.02)
-
-
-class _Guard:
-    """An audit hook that notes every path outside of `inside` that is written to, made, renamed or removed."""
-
-    _EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate")
-
-    def __init__(self, inside: Path, wrote: list[str]) -> None:
-        self._allowed = tuple(Path(path).expanduser().resolve() for path in (str(inside), *CACHES))
-        self._wrote = wrote
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = arguments
-            writes = (
-                any(letter in mode for letter in "wax+") if isinstance(mode, str) else flags & 3 or flags & os.O_CREAT
-            )
-            paths = [path] if writes and isinstance(path, (str, bytes, os.PathLike)) else []
-        elif event in self._EVENTS:
-            paths = [path for path in arguments[:2] if isinstance(path, (str, bytes, os.PathLike))]
-        else:
-            return
-        for path in map(os.fsdecode, paths):
-            whole = Path(os.path.abspath(path))
-            if not any(whole.is_relative_to(allowed) for allowed in self._allowed):
-                self._wrote.append(str(whole))

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from rolemesh_durable.stores import StateUnavailableError, Store
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 
 __all__ = ["StoreConformance"]
 
@@ -40,14 +40,16 @@ class StoreConformance(PluginConformance):
         return self.url or str(self.plugin)
 
     @pytest.fixture
-    def open_store(self, cls: type[Store], database: str, tmp_path: Path) -> Iterator[Open]:
+    def open_store(
+        self, cls: type[Store], database: str, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> Iterator[Open]:
         """``open_store(job="…")``: one more connected store; of the test's own job if none is named."""
         made: list[Store] = []
         mine = f"job-{secrets.token_hex(4)}"
 
         def make(job: str = mine) -> Store:
             made.append(cls(database, tmp_path, job))
-            made[-1].connect()
+            needed(request, f"nobody can connect to {database}", made[-1].connect)
             return made[-1]
 
         yield make

@@ -11,13 +11,15 @@ import pytest
 from pydantic import BaseModel
 
 from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec, Workload
 from rolemesh.errors import OptionsError
 from rolemesh.graph.tracer import SETTINGS
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after
-from rolemesh_testing.workloads.journey import Journey, Kill, differences, loads, travel
+from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after, needed
+from rolemesh_testing.workloads.journey import Kill, boundaries, differences
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
+from rolemesh_testing.workloads.travelled import Travelled, cannot_be_set_up
 
 __all__ = ["WorkloadConformance"]
 
@@ -39,8 +41,20 @@ class WorkloadConformance(PluginConformance):
     seed: ClassVar[int] = 7
 
     def step(self, role: Any, step: int) -> None:
-        """What a flow asks of the role in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``."""
+        """What a flow asks of the role in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``.
+
+        Services are called as operators of other roles call them: ``role.call_service("evaluate", code)``.
+        """
         raise NotImplementedError
+
+    def answer(self, role: str, method: str, *arguments: Any, session: str) -> Any:
+        """What the service `method` of another role answers, if the workload's operators call any (`RankContext.call`).
+
+        `session` is the call's, "" for none. The same call must always have the same answer: a rank that was killed
+        calls again.
+        """
+        what = f"an operator calls the service {role}.{method}, and the test class does not say what it answers"
+        raise AssertionError(f"{what}; define answer(self, role, method, *arguments, session)")
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
@@ -50,14 +64,19 @@ class WorkloadConformance(PluginConformance):
         return Subject(cls, record.target, dict(self.options), base)
 
     @pytest.fixture
-    def stage(self, rolemesh_stages: Stages, cls: type[Workload]) -> Stage:
+    def stage(self, rolemesh_stages: Stages, cls: type[Workload], request: pytest.FixtureRequest) -> Stage:
         """The process that ranks are forked from."""
-        return rolemesh_stages.get(cls)
+        return needed(request, "its modules in preload cannot be imported", lambda: rolemesh_stages.get(cls))
 
     @pytest.fixture
     def operators(self, cls: type[Workload], checked_options: BaseModel) -> Mapping[str, OperatorSpec]:
         """The operators of the workload with these options."""
         return cls.operators(checked_options)
+
+    @pytest.fixture
+    def services(self, cls: type[Workload], checked_options: BaseModel) -> Mapping[str, ServiceSpec]:
+        """The services of the workload with these options."""
+        return cls.services(checked_options)
 
     @pytest.fixture
     def stateful(self, cls: type[Workload], checked_options: BaseModel) -> bool:
@@ -78,13 +97,16 @@ class WorkloadConformance(PluginConformance):
         rolemesh_stages: Stages,
         subject: Subject,
         operators: Mapping[str, OperatorSpec],
+        services: Mapping[str, ServiceSpec],
         stateful: bool,
         checked_options: BaseModel,
+        request: pytest.FixtureRequest,
     ) -> Travelled:
         """Makes journeys: some steps on fresh ranks."""
         if type(self).step is WorkloadConformance.step:
             pytest.skip("the test class has no step(), so nothing is known of how the operators are used")
-        return Travelled(self, rolemesh_stages, subject, operators, stateful, subject.cls.repeats(checked_options))
+        repeats = subject.cls.repeats(checked_options)
+        return Travelled(self, request, rolemesh_stages, subject, operators, services, stateful, repeats)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
@@ -96,25 +118,35 @@ class WorkloadConformance(PluginConformance):
         assert all(isinstance(module, str) for module in cls.preload)
         assert all(isinstance(text, str) for item in cls.env.items() for text in item)
 
-    def test_it_has_operators_that_a_flow_can_call(self, operators: Mapping[str, OperatorSpec]) -> None:
-        """At least one, each a method, with parameters that a flow may use."""
-        assert operators, "no method is marked with @operator"
+    def test_it_has_operators_that_a_flow_can_call(
+        self, operators: Mapping[str, OperatorSpec], services: Mapping[str, ServiceSpec]
+    ) -> None:
+        """At least one, or a service that other roles call; each a method, with parameters that a flow may use."""
+        assert operators or services, "no method is marked with @operator or @service"
         for name, spec in operators.items():
             assert name.isidentifier(), f"{name!r} is not a name that a flow can call"
             assert not name.startswith("_"), f"{name!r} is not a name that a flow can call"
             taken = set(SETTINGS) & spec.inputs.keys()
             assert not taken, f"{name}: the parameters {sorted(taken)} belong to the flow's own arguments"
 
-    def test_every_operator_is_described(self, operators: Mapping[str, OperatorSpec]) -> None:
-        """Names, partitions and docstrings are all that the author of a flow sees."""
+    def test_every_operator_is_described(
+        self, cls: type[Workload], operators: Mapping[str, OperatorSpec], services: Mapping[str, ServiceSpec]
+    ) -> None:
+        """Names, partitions and docstrings are all that the author of a flow sees; the same holds for services."""
         nameless = [name for name, spec in operators.items() if not spec.doc]
+        nameless += [name for name in services if not inspect.getdoc(getattr(cls, name, None))]
         assert not nameless, f"no docstring: {', '.join(nameless)}"
 
     def test_its_operators_are_always_the_same(
-        self, cls: type[Workload], checked_options: BaseModel, operators: Mapping[str, OperatorSpec]
+        self,
+        cls: type[Workload],
+        checked_options: BaseModel,
+        operators: Mapping[str, OperatorSpec],
+        services: Mapping[str, ServiceSpec],
     ) -> None:
-        """The driver and every rank ask for them, and must get the same."""
+        """The driver and every rank ask for them, and must get the same; so it is with services."""
         assert dict(cls.operators(checked_options)) == dict(operators)
+        assert dict(cls.services(checked_options)) == dict(services)
 
     def test_checking_the_options_is_light(self, record: PluginRecord, base: Path, sizes: tuple[int, ...]) -> None:
         """`check` and `operators` run in the driver, before anything starts."""
@@ -136,9 +168,12 @@ class WorkloadConformance(PluginConformance):
 
     # ---------------------------------------------------------------------------------------------------------- life
 
-    def test_set_up_and_torn_down_twice(self, stage: Stage, subject: Subject, sizes: tuple[int, ...]) -> None:
+    def test_set_up_and_torn_down_twice(
+        self, stage: Stage, subject: Subject, sizes: tuple[int, ...], request: pytest.FixtureRequest
+    ) -> None:
         """In one process, without an operator in between; the second time finds nothing of the first in its way."""
-        with Ranks(stage, subject, 1 if 1 in sizes else sizes[0]) as ranks:
+        size = 1 if 1 in sizes else sizes[0]
+        with needed(request, cannot_be_set_up(size), lambda: Ranks(stage, subject, size)) as ranks:
             ranks.tear_down()
             if not ranks.collective:
                 ranks.set_up(range(ranks.world_size))
@@ -147,7 +182,7 @@ class WorkloadConformance(PluginConformance):
     def test_nothing_is_left_after_teardown(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """No process and no thread that would keep the rank's process from ending."""
         with travelled.ranks(sizes[0]) as ranks:
-            travel(ranks, travelled.operators, self.step, range(1), stateful=False)
+            travelled.go(ranks, range(1), stateful=False)
             left = ranks.tear_down()
         for rank, torn in left.items():
             assert not torn.children, f"rank {rank} leaves processes behind: {', '.join(torn.children)}"
@@ -158,7 +193,7 @@ class WorkloadConformance(PluginConformance):
     ) -> None:
         """A rank that had no chance to tear down, and its successor on the same node and in the same folders."""
         with travelled.ranks(sizes[0]) as ranks:
-            travel(ranks, travelled.operators, self.step, range(1), stateful=False)
+            travelled.go(ranks, range(1), stateful=False)
             ranks.kill(0)
             ranks.tear_down()
 
@@ -170,9 +205,9 @@ class WorkloadConformance(PluginConformance):
             travelled(size)
 
     def test_every_operator_is_called(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """By `step`, so that nothing goes untested."""
+        """By `step`, so that nothing goes untested; every service, too."""
         journey = travelled(sizes[0])
-        idle = travelled.operators.keys() - {called.operator for called in journey.calls}
+        idle = (travelled.operators.keys() | travelled.services) - {called.operator for called in journey.calls}
         assert not idle, f"step() never calls {', '.join(sorted(idle))}"
 
     def test_the_world_size_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
@@ -191,13 +226,13 @@ class WorkloadConformance(PluginConformance):
     def test_what_ranks_return_lies_as_declared(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """`Broadcast`: the same on every rank."""
         for size in sizes[1:] or sizes:
-            for called in travelled(size).calls:
+            for called in (each for each in travelled(size).calls if not each.service):
                 if isinstance(travelled.operators[called.operator].returns, Broadcast):
                     same = len(set(called.fingerprints.values())) == 1
                     assert same, f"{called} declares returns=Broadcast(), and ranks return different values"
 
     def test_inputs_are_not_written_to(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """They are views of shared memory, which other consumers read."""
+        """They are views of shared memory, which other consumers read; a service's arguments are."""
         for called in travelled(sizes[0]).calls:
             written = {name for names in called.written.values() for name in names}
             assert not written, f"{called} writes into its input {', '.join(sorted(written))}; clone it first"
@@ -239,7 +274,7 @@ class WorkloadConformance(PluginConformance):
         found = differences(travelled(sizes[0]), travelled(sizes[0], every=NEVER))
         assert not found, found[0]
         with travelled.ranks(sizes[0]) as ranks:
-            travel(ranks, travelled.operators, self.step, range(1), stateful=True)
+            travelled.go(ranks, range(1), stateful=True)
             first, second = ranks.snapshot(), ranks.snapshot()
         assert [t.digest for t in first.values()] == [t.digest for t in second.values()]
 
@@ -248,7 +283,7 @@ class WorkloadConformance(PluginConformance):
         _stateful(travelled.stateful)
         with travelled.ranks(sizes[0]) as ranks:
             before = ranks.snapshot()
-            after = travel(ranks, travelled.operators, self.step, range(1), stateful=True).states
+            after = travelled.go(ranks, range(1), stateful=True).states
         for rank, taken in before.items():
             assert (taken.state is None) == (after[rank].state is None), f"rank {rank} has a state only at times"
             missing = taken.entries.keys() ^ after[rank].entries.keys()
@@ -280,15 +315,33 @@ class WorkloadConformance(PluginConformance):
     def test_a_kill_at_every_operator_boundary_changes_nothing(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
-        """SIGKILL before each call and after the last one; a new process takes the snapshot and repeats the inputs."""
+        """SIGKILL before each call and after the last one; a new process takes the snapshot and repeats the inputs.
+
+        Nobody is killed in a session: the next process knows nothing of it, and who calls is told so.
+        """
         for size in sizes[:2]:
             undisturbed = travelled(size, every=2)
-            for call in range(len(undisturbed.calls) + 1):
+            for call in boundaries(undisturbed.calls):
                 kill = Kill(call, call % size)
                 disturbed = travelled.again(size, every=2, kill=kill)
                 if travelled.cls.deterministic:
                     found = differences(undisturbed, disturbed)
                     assert not found, f"{size} ranks, rank {kill.rank} killed before call {call}: {found[0]}"
+
+    # ------------------------------------------------------------------------------------------------------- services
+
+    def test_any_rank_answers_a_service_alike(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """A call whose rank has died is repeated, by another rank or by the next process. So is one of a caller that
+        starts again. Calls of a session are not: they belong to one rank's life."""
+        _deterministic(travelled.cls)
+        if not travelled.services:
+            pytest.skip("it has no services")
+        with travelled.ranks(max(sizes[:2])) as ranks:
+            calls = travelled.go(ranks, range(1), stateful=False).calls
+            for called in (each for each in calls if each.service and not each.session):
+                for rank, reply in called.again(ranks, range(ranks.world_size)).items():
+                    same = reply.fingerprint in called.fingerprints.values()
+                    assert same, f"{called}: rank {rank} answers something else when it is called again"
 
     # ---------------------------------------------------------------------------------------------------------- turns
 
@@ -301,15 +354,7 @@ class WorkloadConformance(PluginConformance):
                 ranks.offload()
                 ranks.onload()
 
-            turned = travel(
-                ranks,
-                travelled.operators,
-                self.step,
-                range(self.steps),
-                stateful=travelled.stateful,
-                every=NEVER,
-                between=turn,
-            )
+            turned = travelled.go(ranks, range(self.steps), every=NEVER, between=turn)
             ranks.offload()
             ranks.tear_down()
         if travelled.cls.deterministic:
@@ -320,74 +365,6 @@ class WorkloadConformance(PluginConformance):
         """`Workload.check`, in every world size that the test has."""
         for size in self.world_sizes:
             _check(cls, options, size, base)
-
-
-class Travelled:
-    """Makes journeys of a test class: fresh ranks, some steps, and the states at the end."""
-
-    def __init__(
-        self,
-        test: WorkloadConformance,
-        stages: Stages,
-        subject: Subject,
-        operators: Mapping[str, OperatorSpec],
-        stateful: bool,
-        repeats: bool,
-    ) -> None:
-        self._test, self._stages, self._subject = test, stages, subject
-        self.cls, self.operators, self.stateful = subject.cls, operators, stateful
-        self._repeats = stateful and repeats
-
-    def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
-        """Fresh ranks."""
-        test = self._test
-        return Ranks(
-            stage or self._stages.get(self.cls),
-            self._subject,
-            size,
-            seed=test.seed,
-            steps=test.steps,
-            generation=generation,
-            turns=turns,
-        )
-
-    def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
-        """An undisturbed journey on `size` ranks, of all steps or of `steps`; made once for all tests that want it."""
-        key = (type(self._test), str(self._subject.base), size, every, chunk_rows, steps)
-        if key not in self._stages.journeys:
-            self._stages.journeys[key] = self.again(size, every=every, chunk_rows=chunk_rows, steps=steps)
-        journey: Journey = self._stages.journeys[key]
-        return journey
-
-    def again(
-        self,
-        size: int,
-        *,
-        steps: range | None = None,
-        begun: Journey | None = None,
-        kill: Kill | None = None,
-        every: int = 1,
-        chunk_rows: int = 0,
-        generation: int = 0,
-        stage: Stage | None = None,
-    ) -> Journey:
-        """A new journey, from the states at the end of `begun` if given, of ranks that `stage` forks if given."""
-        with self.ranks(size, generation=generation, stage=stage) as ranks:
-            if begun is not None:
-                ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})
-                for called in loads(begun.calls, self.operators) if self._repeats else ():
-                    ranks.call(called.step, called.operator, called.arguments, called.streamed)
-            return travel(
-                ranks,
-                self.operators,
-                self._test.step,
-                steps if steps is not None else range(self._test.steps),
-                stateful=self.stateful,
-                repeats=self._repeats,
-                kill=kill,
-                every=every,
-                chunk_rows=chunk_rows,
-            )
 
 
 def _check(cls: type[Workload], options: BaseModel, size: int, base: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,7 @@ from rolemesh_testing.workloads.ranks import Ranks
 from rolemesh_testing.workloads.role import Called, Role
 from rolemesh_testing.workloads.wire import Taken, unpacked
 
-__all__ = ["Journey", "Kill", "differences", "loads", "travel"]
+__all__ = ["Journey", "Kill", "boundaries", "differences", "loads", "travel"]
 
 Step = Callable[[Role, int], None]
 
@@ -58,31 +59,39 @@ class _Traveller:
         states = {v: taken.state for v in victims if (taken := self._states.get(v)) and taken.state is not None}
         self._ranks.restore(states)
         for called in self._lost():
-            replies = self._ranks.call(
-                called.step, called.operator, {v: called.arguments[v] for v in victims}, called.streamed
-            )
-            for victim, reply in replies.items():
+            for victim, reply in called.again(self._ranks, victims).items():
                 assert reply.fingerprint == called.fingerprints[victim], (
                     f"{called}: rank {victim} was killed, started again and returned something else than before"
                 )
 
     def _lost(self) -> Iterator[Called]:
-        """The calls that are repeated: those since the snapshot; without state, what the last loads were, first."""
+        """The calls that are repeated: those since the snapshot; without state, what the last loads were, first.
+
+        An answer of a service has reached its caller: nobody calls it again.
+        """
         assert self.role is not None
-        calls = self.role.calls
+        calls = [called for called in self.role.calls[: self._since] if not called.service]
+        since = [called for called in self.role.calls[self._since :] if not called.service]
         if not self._stateful:
             step = self.role.current_step
-            yield from loads([called for called in calls if called.step < step], self._operators)
-            yield from (called for called in calls if called.step == step)
+            yield from loads([called for called in since if called.step < step], self._operators)
+            yield from (called for called in since if called.step == step)
         else:
-            yield from loads(calls[: self._since], self._operators) if self._repeats else ()
-            yield from calls[self._since :]
+            yield from loads(calls, self._operators) if self._repeats else ()
+            yield from since
 
 
 def loads(calls: Sequence[Called], operators: Mapping[str, OperatorSpec]) -> list[Called]:
     """The last call of each operator that returns nothing, in their order."""
-    silent = {called.operator: called for called in calls if operators[called.operator].returns is None}
+    made = [called for called in calls if not called.service]
+    silent = {called.operator: called for called in made if operators[called.operator].returns is None}
     return [called for called in calls if silent.get(called.operator) is called]
+
+
+def boundaries(calls: Sequence[Called]) -> list[int]:
+    """The calls before which a rank may be killed, by number, and the number of all calls: not within a session."""
+    named = [called.session for called in calls]
+    return [n for n in range(len(calls) + 1) if not ({*named[:n]} & {*named[n:]}) - {""}]
 
 
 def travel(
@@ -97,6 +106,7 @@ def travel(
     every: int = 1,
     chunk_rows: int = 0,
     between: Callable[[], None] | None = None,
+    services: Mapping[str, Any] | None = None,
 ) -> Journey:
     """Call `step` for all of `steps`, with a snapshot every `every` steps, and take the states at the end.
 
@@ -104,7 +114,8 @@ def travel(
     `AssertionError` where a rank that was killed came back as somebody else.
     """
     traveller = _Traveller(ranks, operators, stateful, repeats, kill)
-    role = traveller.role = Role(ranks, operators, chunk_rows=chunk_rows, before=traveller.before_call)
+    before = traveller.before_call
+    role = traveller.role = Role(ranks, operators, chunk_rows=chunk_rows, before=before, services=services)
     for number in steps:
         role.current_step = number
         if number % every == 0:

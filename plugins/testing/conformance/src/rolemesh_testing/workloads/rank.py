@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import os
 import sys
@@ -20,7 +22,10 @@ from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.graph.values import join_chunks
 from rolemesh.runs.digest import digest
 from rolemesh_testing.subprocess_probe import still_running
+from rolemesh_testing.workloads.items import made_items
+from rolemesh_testing.workloads.outgoing import OutgoingCalls
 from rolemesh_testing.workloads.wire import (
+    Ask,
     Call,
     Done,
     Offload,
@@ -44,7 +49,7 @@ __all__ = ["serve"]
 
 def serve(connection: Connection, meeting_fd: int | None) -> NoReturn:
     """Answer requests until the other side is gone; `meeting_fd` is the group's socket, for rank 0."""
-    rank = _Rank(meeting_fd)
+    rank = _Rank(connection, meeting_fd)
     decode, code = msgspec.msgpack.Decoder(Request).decode, 0
     try:
         connection.send_bytes(str(os.getpid()).encode())
@@ -62,8 +67,10 @@ def serve(connection: Connection, meeting_fd: int | None) -> NoReturn:
 
 
 class _Rank:
-    def __init__(self, meeting_fd: int | None) -> None:
+    def __init__(self, connection: Connection, meeting_fd: int | None) -> None:
         self._meeting_fd = meeting_fd
+        self._loop = asyncio.new_event_loop()
+        self._calls = OutgoingCalls(connection, self._loop)
         self._workload: Workload = Workload()
         self._ctx: RankContext[Any] | None = None
 
@@ -75,6 +82,8 @@ class _Rank:
                     self._set_up(request)
                 case Call():
                     return self._call(request)
+                case Ask():
+                    return self._ask(request)
                 case Snapshot():
                     return self._taken()
                 case Restore():
@@ -85,6 +94,7 @@ class _Rank:
                     self._workload.onload()
                 case TearDown():
                     self._workload.teardown()
+                    self._loop.run_until_complete(self._loop.shutdown_default_executor())
                     return TornDown(*still_running())
         except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -114,18 +124,25 @@ class _Rank:
             tmp_dir=order.tmp_dir,
             base=order.base,
         )
+        self._ctx._calls = self._calls
         # What a killed rank leaves in the system's folder for such things goes with the kit's own.
         os.environ["TMPDIR"] = tempfile.tempdir = order.tmp_dir
         self._workload = cls()
         self._workload.setup(self._ctx)
 
     def _call(self, call: Call) -> Returned:
-        assert self._ctx is not None
-        self._ctx.step = call.step
+        ctx = self._ctx
+        assert ctx is not None
+        ctx.step = call.step
+        self._calls.begins(f"{ctx.rank}-{call.step}-{call.operator}")
         before = {name: _checksum(data) for name, data in call.arguments.items()}
         values = {name: unpacked(data) for name, data in call.arguments.items()}
         arguments = {name: iter(value) if name in call.streamed else value for name, value in values.items()}
-        result = getattr(self._workload, call.operator)(**arguments)
+        method = getattr(self._workload, call.operator)
+        if call.shared is not None:
+            result: Any = self._loop.run_until_complete(made_items(ctx, method, arguments, call.shared))
+        elif inspect.iscoroutine(result := method(**arguments)):
+            result = self._loop.run_until_complete(result)
         if type(result) is GeneratorType:
             chunks = list(result)
             if not chunks:
@@ -135,6 +152,16 @@ class _Rank:
             result = join_chunks(chunks)
         written = tuple(name for name, data in call.arguments.items() if _checksum(data) != before[name])
         return Returned(None if result is None else packed(result), _fingerprint(result), written)
+
+    def _ask(self, ask: Ask) -> Returned:
+        assert self._ctx is not None
+        self._ctx.step = ask.step
+        before = _checksum(ask.arguments)
+        result = getattr(self._workload, ask.service)(*unpacked(ask.arguments))
+        if inspect.iscoroutine(result):
+            result = self._loop.run_until_complete(result)
+        written = ("arguments",) if _checksum(ask.arguments) != before else ()
+        return Returned(packed(result), _fingerprint(result), written)
 
     def _taken(self) -> Taken:
         state = self._workload.snapshot()

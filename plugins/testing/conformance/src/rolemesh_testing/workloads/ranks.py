@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import psutil
@@ -22,6 +22,9 @@ from rolemesh_durable.agent.zygote_pool import BASE_ENV
 from rolemesh_testing.hanging import Hung
 from rolemesh_testing.workloads.stage import Started
 from rolemesh_testing.workloads.wire import (
+    Answer,
+    Ask,
+    Asked,
     Call,
     Done,
     Offload,
@@ -32,15 +35,20 @@ from rolemesh_testing.workloads.wire import (
     Restore,
     Returned,
     SetUp,
+    Shared,
     Snapshot,
     Taken,
     TearDown,
     TornDown,
+    packed,
+    unpacked,
 )
 
 __all__ = ["RankDied", "RankRaised", "Ranks", "Stage", "Stages", "Subject"]
 
 R = TypeVar("R", bound=Reply)
+Answers: TypeAlias = Callable[..., Any]
+"""What other roles answer: ``answers(role, method, *arguments, session=...)``."""
 
 
 class RankRaised(AssertionError):
@@ -132,8 +140,8 @@ class Stages:
 class _Process:
     """One rank's process: what it is asked, what it answers, and its end."""
 
-    def __init__(self, connection: Connection, name: str, timeout_s: float) -> None:
-        self._connection, self._name, self._timeout_s = connection, name, timeout_s
+    def __init__(self, connection: Connection, name: str, timeout_s: float, answers: Answers) -> None:
+        self._connection, self._name, self._timeout_s, self._answers = connection, name, timeout_s, answers
         self._asked: Request | None = None
         self._process = psutil.Process(int(self._received()))
 
@@ -147,7 +155,9 @@ class _Process:
 
     def answer(self, kind: type[R]) -> R:
         """The answer to the last request. Raises `RankRaised`, `RankDied`, or `Hung` if none comes in time."""
-        reply = msgspec.msgpack.decode(self._received(), type=Reply)
+        while isinstance(reply := msgspec.msgpack.decode(self._received(), type=Reply), Asked):
+            found = self._answers(reply.role, reply.method, *unpacked(reply.arguments), session=reply.session)
+            self._connection.send_bytes(msgspec.msgpack.encode(Answer(packed(found))))
         if isinstance(reply, Raised):
             raise RankRaised(f"{self._name} raised in {_doing(self._asked)}: {reply.error}\n{reply.trace}")
         assert isinstance(reply, kind), f"{self._name} answered {reply} to {self._asked}"
@@ -184,10 +194,16 @@ def _doing(request: Request | None) -> str:
             return "its start"
         case Call():
             return f"{request.operator}() at step {request.step}"
+        case Ask():
+            return f"its service {request.service}() at step {request.step}"
         case SetUp() | TearDown():
             return "setup()" if isinstance(request, SetUp) else "teardown()"
         case _:
             return f"{type(request).__name__.lower()}()"
+
+
+def _nobody(role: str, method: str, *arguments: Any, session: str) -> Any:
+    raise AssertionError(f"it calls {role}.{method}; give the test class answer(role, method, *arguments, session)")
 
 
 class Ranks:
@@ -203,7 +219,9 @@ class Ranks:
         steps: int = 3,
         generation: int = 0,
         turns: bool = False,
+        answers: Answers | None = None,
     ) -> None:
+        self._answers = answers or _nobody
         self._stage, self._subject, self.world_size = stage, subject, world_size
         self._seed, self._steps, self._turns = seed, steps, turns
         self.generations = [generation] * world_size
@@ -229,7 +247,9 @@ class Ranks:
             self._meeting = socket.create_server(("127.0.0.1", 0))
         for rank in ranks:
             connection = self._stage.fork(self._meeting if rank == 0 else None)
-            self._processes[rank] = _Process(connection, f"rank {rank} of {self.world_size}", self._stage.timeout_s)
+            self._processes[rank] = _Process(
+                connection, f"rank {rank} of {self.world_size}", self._stage.timeout_s, self._answers
+            )
         self.set_up(ranks)
 
     def set_up(self, ranks: Sequence[int]) -> None:
@@ -255,11 +275,20 @@ class Ranks:
         self._ask(orders, Done)
 
     def call(
-        self, step: int, operator: str, arguments: Mapping[int, Mapping[str, bytes]], streamed: tuple[str, ...] = ()
+        self,
+        step: int,
+        operator: str,
+        arguments: Mapping[int, Mapping[str, bytes]],
+        streamed: tuple[str, ...] = (),
+        shared: Shared | None = None,
     ) -> dict[int, Returned]:
         """Call an operator on the ranks in `arguments`, at the same time."""
-        calls = {rank: Call(step, operator, dict(given), streamed) for rank, given in arguments.items()}
+        calls = {rank: Call(step, operator, dict(given), streamed, shared) for rank, given in arguments.items()}
         return self._ask(calls, Returned)
+
+    def ask(self, step: int, service: str, arguments: Mapping[int, bytes]) -> dict[int, Returned]:
+        """Call a service of the ranks in `arguments`."""
+        return self._ask({rank: Ask(step, service, given) for rank, given in arguments.items()}, Returned)
 
     def snapshot(self) -> dict[int, Taken]:
         """Every rank's state."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Broadcast, Partial, Partition
 from rolemesh.api.workload import OperatorSpec
+from rolemesh.graph.items import assembled
 from rolemesh.graph.routes import route
 from rolemesh.graph.values import combine, select
+from rolemesh_testing.workloads.items import shared_by
 from rolemesh_testing.workloads.ranks import Ranks
-from rolemesh_testing.workloads.wire import packed, unpacked
+from rolemesh_testing.workloads.wire import Returned, Shared, packed, unpacked
 
 __all__ = ["Called", "Role", "cut", "joined"]
 
@@ -30,6 +33,18 @@ class Called(msgspec.Struct, frozen=True):
     written: dict[int, tuple[str, ...]]
     value: bytes | None
     """What the ranks' values are together, packed; None for an operator that returns nothing."""
+    shared: Shared | None = None
+    """The operator's balanced input."""
+    service: bool = False
+    """Whether it was a call of a service, of one rank, with packed ``arguments[rank]["arguments"]``."""
+    session: str = ""
+
+    def again(self, ranks: Ranks, on: Iterable[int]) -> dict[int, Returned]:
+        """Repeat the call on the ranks `on`."""
+        if self.service:
+            (given,) = self.arguments.values()
+            return ranks.ask(self.step, self.operator, dict.fromkeys(on, given["arguments"]))
+        return ranks.call(self.step, self.operator, {r: self.arguments[r] for r in on}, self.streamed, self.shared)
 
     def __str__(self) -> str:
         return f"{self.operator}() at step {self.step}"
@@ -37,6 +52,7 @@ class Called(msgspec.Struct, frozen=True):
 
 class Role:
     """What `WorkloadConformance.step` is given: the operators as methods, which take and return whole values.
+    `call_service` calls the workload's services.
 
     Each argument is cut for the ranks by the partition that its operator declares, and what the ranks return is joined,
     along the same routes as in a job.
@@ -49,10 +65,12 @@ class Role:
         *,
         chunk_rows: int = 0,
         before: Callable[[int], None] | None = None,
+        services: Mapping[str, Any] | None = None,
     ) -> None:
         """`chunk_rows` above 0 cuts what streaming operators get. `before(n)` is called before call n, from 0."""
         self._ranks, self._operators = ranks, operators
         self._chunk_rows, self._before = chunk_rows, before
+        self._services = dict(services or {})
         self.calls: list[Called] = []
         self.current_step = 0
 
@@ -60,6 +78,25 @@ class Role:
         if name.startswith("_") or name not in self._operators:
             raise AttributeError(f"the workload has no operator {name!r}; it has {', '.join(sorted(self._operators))}")
         return functools.partial(self._call, self._operators[name])
+
+    def call_service(self, service: str, *arguments: Any, session: str = "") -> Any:
+        """What a service answers, called as `RankContext.call` does from another role.
+
+        Calls of one `session` go to one rank. Others go to each rank in turn. Raises `AttributeError` if the workload
+        has no such service.
+        """
+        if service not in self._services:
+            raise AttributeError(f"the workload has no service {service!r}; it has {', '.join(sorted(self._services))}")
+        if self._before is not None:
+            self._before(len(self.calls))
+        rank = (crc32(session.encode()) if session else len(self.calls)) % self._ranks.world_size
+        given = {rank: {"arguments": packed(list(arguments))}}
+        reply = self._ranks.ask(self.current_step, service, {rank: given[rank]["arguments"]})[rank]
+        fingerprints, written = {rank: reply.fingerprint}, {rank: reply.written}
+        called = Called(self.current_step, service, given, (), fingerprints, written, reply.value, None, True, session)
+        self.calls.append(called)
+        assert reply.value is not None
+        return unpacked(reply.value)
 
     def _call(self, spec: OperatorSpec, /, *positional: Any, **values: Any) -> Any:
         if len(positional) > len(spec.inputs):
@@ -78,7 +115,8 @@ class Role:
             whole = unpacked(packed(value))
             for rank, part in enumerate(cut(whole, spec.inputs[name], size)):
                 arguments[rank][name] = packed(_chunks(part, self._chunk_rows) if spec.streaming else part)
-        replies = self._ranks.call(self.current_step, spec.name, arguments, streamed)
+        shared = shared_by(spec)
+        replies = self._ranks.call(self.current_step, spec.name, arguments, streamed, shared)
         value = None
         if spec.returns is not None:
             parts = [reply.value for _, reply in sorted(replies.items())]
@@ -86,7 +124,8 @@ class Role:
             assert not silent, (
                 f"{spec.name} declares that it returns {spec.returns} and returned None on rank {silent[0]} of {size}"
             )
-            value = joined([unpacked(part) for part in parts if part is not None], spec.returns)
+            held = [unpacked(part) for part in parts if part is not None]
+            value = joined(held, spec.returns) if shared is None else _in_order(held)
         self.calls.append(
             Called(
                 self.current_step,
@@ -96,6 +135,7 @@ class Role:
                 {rank: reply.fingerprint for rank, reply in replies.items()},
                 {rank: reply.written for rank, reply in replies.items()},
                 None if value is None else packed(value),
+                shared,
             )
         )
         return value
@@ -123,6 +163,11 @@ def joined(parts: list[Any], partition: Partition) -> Any:
         assert selection is not None
         chosen.append(select(parts[source], selection))
     return combine(chosen, way.combine)
+
+
+def _in_order(parts: Sequence[Sequence[Sequence[Any]]]) -> Any:
+    """The rows of all ranks' items in the order of the value that they are of."""
+    return assembled(item for items in parts for item in items)
 
 
 def _nothing(value: Any) -> Any:

@@ -9,6 +9,9 @@ import msgspec
 from rolemesh_durable.dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
 
 __all__ = [
+    "Answer",
+    "Ask",
+    "Asked",
     "Call",
     "Done",
     "Offload",
@@ -19,6 +22,7 @@ __all__ = [
     "Restore",
     "Returned",
     "SetUp",
+    "Shared",
     "Snapshot",
     "Taken",
     "TearDown",
@@ -47,13 +51,39 @@ class SetUp(msgspec.Struct, frozen=True, tag=True):
     meeting: tuple[str, int] | None
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """A balanced input: its name, the rows of an item, and how many items an ``async def`` operator has at once."""
+
+    param: str
+    rows: int
+    concurrency: int
+
+
 class Call(msgspec.Struct, frozen=True, tag=True):
-    """Call an operator; `arguments` are packed values, those in `streamed` lists of chunks to iterate over."""
+    """Call an operator; `arguments` are packed values, those in `streamed` lists of chunks to iterate over.
+
+    With `shared` the operator is called for each item of this rank.
+    """
 
     step: int
     operator: str
     arguments: dict[str, bytes]
     streamed: tuple[str, ...] = ()
+    shared: Shared | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Call a service with packed `arguments`, a list."""
+
+    step: int
+    service: str
+    arguments: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """The packed answer to `Asked`."""
+
+    value: bytes
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
@@ -98,6 +128,15 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     entries: dict[str, str]
 
 
+class Asked(msgspec.Struct, frozen=True, tag=True):
+    """An operator calls a service of another role, in `session` ("" for none): the kit sends an `Answer`."""
+
+    role: str
+    method: str
+    arguments: bytes
+    session: str
+
+
 class TornDown(msgspec.Struct, frozen=True, tag=True):
     """What still lives in the rank's process: threads that are no daemons, and child processes."""
 
@@ -112,8 +151,8 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
     trace: str
 
 
-Request: TypeAlias = SetUp | Call | Snapshot | Restore | Offload | Onload | TearDown
-Reply: TypeAlias = Done | Returned | Taken | TornDown | Raised
+Request: TypeAlias = SetUp | Call | Ask | Answer | Snapshot | Restore | Offload | Onload | TearDown
+Reply: TypeAlias = Done | Asked | Returned | Taken | TornDown | Raised
 
 
 def packed(value: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""The standard tests of commands, and what they are made with."""

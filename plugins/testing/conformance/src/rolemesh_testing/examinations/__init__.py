@@ -1,0 +1,1 @@
+"""The standard tests of examinations, and what they are made with."""

@@ -1,0 +1,1 @@
+"""The standard tests of scalers, and what they are made with."""

@@ -1,0 +1,144 @@
+"""Conformance of a scaler: it answers every load with sizes that a job can be given, or with None, and always alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_durable.scalers import Load, Scaler, ScalerOptions, Wanted
+from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.pools import Pool, pooled
+from rolemesh_testing.scalers.loads import large, load
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
+
+__all__ = ["ScalerConformance"]
+
+LATE_S = 30.0
+"""The master warns of a scaler that has not answered for so many seconds."""
+
+
+class ScalerConformance(PluginConformance):
+    """Subclass it with `plugin` and `options`. The scaler is asked about drawn loads."""
+
+    kind = "scalers"
+    examples: ClassVar[int] = 200
+    """How many loads are drawn."""
+    roles: ClassVar[Sequence[str]] = ("data", "rollout", "reward", "trainer")
+    """The names of the roles that drawn jobs have, from the first on: for a scaler whose options name roles."""
+    simplify: ClassVar[bool] = True
+    """Whether to look for the simplest load where a test fails, which takes seconds."""
+
+    @pytest.fixture
+    def scaler(self, cls: type[Scaler], checked_options: BaseModel) -> Scaler:
+        """The scaler."""
+        return cls(checked_options)
+
+    def pool(self) -> Pool[Load]:
+        """What is drawn for all tests of the class."""
+        roles = tuple(self.roles)
+        return pooled(Load, lambda random: load(random, roles), self.examples, roles)
+
+    # --------------------------------------------------------------------------------------------------- declaration
+
+    def test_its_options_are_a_scalers(self, cls: type[Scaler]) -> None:
+        """`period_s`, `agree` and `cool_down_s` say when the master asks it, and which of its answers count."""
+        name = cls.Options.__name__
+        assert issubclass(cls.Options, ScalerOptions), (
+            f"write class {name}(ScalerOptions), from rolemesh_durable.scalers"
+        )
+
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def test_it_answers_every_load(self, scaler: Scaler) -> None:
+        """With `Wanted`, or with None: roles without a range, without room, without edges, idle and busy ones."""
+
+        def check(at: Load) -> None:
+            _answer(scaler, at)
+
+        self._for_all(check)
+
+    def test_it_wants_sizes_that_a_role_can_have(self, scaler: Scaler) -> None:
+        """Whole numbers from 1 on, for roles that have a range. The master passes over all others, and says nothing."""
+
+        def check(at: Load) -> None:
+            wanted = _answer(scaler, at)
+            ranges = {role.role: (role.least, role.most) for role in at.roles}
+            for role, size in (wanted.sizes if wanted is not None else {}).items():
+                assert role in ranges, f"it wants {size} ranks for {role!r}, which is no role of the job"
+                least, most = ranges[role]
+                assert least < most, f"it wants {size} ranks for {role}, which has {least} and no range"
+                assert type(size) is int, f"it wants {size!r} ranks for {role}, which is no whole number"
+                assert size >= 1, f"it wants {size} ranks for {role}"
+
+        self._for_all(check)
+
+    def test_its_answers_have_a_reason(self, scaler: Scaler) -> None:
+        """The journal keeps it, for the person who asks later why the job was resized."""
+
+        def check(at: Load) -> None:
+            wanted = _answer(scaler, at)
+            assert wanted is None or wanted.reason.strip(), (
+                f"it wants {wanted.sizes if wanted else {}} without a reason"
+            )
+
+        self._for_all(check)
+
+    def test_the_same_load_has_the_same_answer(self, cls: type[Scaler], checked_options: BaseModel) -> None:
+        """A master that was killed asks again, and `agree` counts equal answers: no chance, no clock, no memory."""
+        used, fresh = cls(checked_options), cls(checked_options)
+        loads = list(self.pool())
+        first = [_answer(used, at) for at in loads]
+        for at, wanted in zip(reversed(loads), reversed(first), strict=True):
+            same = _answer(fresh, at) == wanted == _answer(used, at)
+            assert same, "the answer depends on what it was asked before, or on chance"
+
+    def test_another_process_has_the_same_answer(self, record: PluginRecord, cls: type[Scaler]) -> None:
+        """With another order of hashes: it must not depend on the order of a set."""
+        payload = msgspec.json.encode(list(self.pool())[:50])
+        subject = Subject(record, dict(self.options), "")
+        # The seeds 1 and 2 order some small sets alike.
+        answers = {ask_elsewhere(_decide_there, subject, payload, hash_seed=seed) for seed in (1, 2, 3)}
+        assert len(answers) == 1, "the answer depends on the order of hashes: sort your sets"
+
+    def test_it_does_not_write_to_the_load(self, scaler: Scaler) -> None:
+        """Every scaler of the job is given the same one."""
+        for at in self.pool():
+            before = msgspec.msgpack.encode(at)
+            _answer(scaler, at)
+            assert msgspec.msgpack.encode(at) == before, "decide() writes to its argument; copy it first"
+
+    def test_it_answers_in_time_for_sixty_roles(self, scaler: Scaler) -> None:
+        """The master warns after 30 s, and asks no other question meanwhile."""
+        roles, began = large(), time.monotonic()
+        _answer(scaler, roles, names=False)
+        took = time.monotonic() - began
+        assert took < LATE_S, f"a job of {len(roles.roles)} roles took {took:.0f} s"
+
+    def _for_all(self, check: Callable[[Load], None]) -> None:
+        self.pool().check(check, simplify=self.simplify)
+
+
+def _decide_there(subject: Subject, loads: bytes) -> bytes:
+    cls, options = subject.loaded()
+    scaler = cls(options)
+    return msgspec.json.encode([_answer(scaler, at) for at in msgspec.json.decode(loads, type=list[Load])])
+
+
+def _answer(scaler: Scaler, at: Load, names: bool = True) -> Wanted | None:
+    """What it says. Raises `AssertionError` for an exception; for an error in the names of roles only with `names`."""
+    try:
+        wanted: Any = scaler.decide(at)
+    except Exception as error:
+        if not names:
+            return None
+        raise AssertionError(
+            f"decide() raises {type(error).__name__}: {error}; return None where all is well"
+        ) from error
+    assert wanted is None or isinstance(wanted, Wanted), f"decide() returned {wanted!r}, neither a Wanted nor None"
+    return wanted

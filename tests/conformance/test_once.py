@@ -1,0 +1,94 @@
+"""What keeps a plugin from being tested is one error; what another package's import writes is not the plugin's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.conformance.counter import Counter
+from tests.conformance.harness import outcomes
+
+from rolemesh import Batch, RankContext
+from rolemesh_testing import SchedulerConformance, WorkloadConformance
+from rolemesh_testing.guard import Guard
+
+
+@pytest.fixture
+def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution whose strategies cannot be used: one cannot be imported, the other is for a later kernel."""
+    info = tmp_path / "bad-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\nRequires-Dist: rolemesh<2\n")
+    (info / "entry_points.txt").write_text("[rolemesh.schedulers]\nbroken = bad_one:One\nlate = bad_other:Other\n")
+    (tmp_path / "bad_one.py").write_text("import no_such_thing\nclass One: ...\n")
+    later = "from rolemesh import Scheduler\nclass Other(Scheduler):\n    api_version = 99\n"
+    (tmp_path / "bad_other.py").write_text(later)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+class Unable(Counter):
+    """Cannot be set up."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        raise RuntimeError("no licence")
+
+
+class Refusing(WorkloadConformance):
+    plugin = Unable
+    world_sizes = (1,)
+
+    def step(self, role: Any, step: int) -> None:
+        role.add(rows=Batch({"number": [1.0]}))
+
+
+@pytest.mark.usefixtures("bad")
+def test_what_keeps_a_plugin_from_being_tested_fails_one_test_and_the_others_say_which() -> None:
+    classes = {
+        "TestBroken": type("Broken", (SchedulerConformance,), {"plugin": "broken"}),
+        "TestLate": type("Late", (SchedulerConformance,), {"plugin": "late"}),
+        "TestUnknown": type("Unknown", (SchedulerConformance,), {"plugin": "no-such-strategy"}),
+        "TestOptions": type("Options", (SchedulerConformance,), {"plugin": "pack", "options": {"no": "such"}}),
+        "TestUnable": Refusing,
+    }
+    life = {"test_set_up_and_torn_down_twice", "test_every_operator_is_called", "test_inputs_are_not_written_to"}
+    every = {name for name in dir(SchedulerConformance) if name.startswith("test_")}
+    found = outcomes(classes, "-rs", chosen={name: life if name == "TestUnable" else every for name in classes})
+    errors = {name: [*failed.values()] for name, failed in found.failed.items()}
+    assert {name: len(texts) for name, texts in errors.items()} == dict.fromkeys(classes, 1)
+    for name, part in (
+        ("TestBroken", "No module named 'no_such_thing'"),
+        ("TestLate", "needs version 99 of the schedulers API"),
+        ("TestUnknown", "there is no scheduler 'no-such-strategy'"),
+        ("TestOptions", "Extra inputs are not permitted"),
+        ("TestUnable", "no licence"),
+    ):
+        assert part in errors[name][0]
+    assert "shows that the plugin cannot be used" in found.output
+    assert "shows that its options are not accepted" in found.output
+    assert "shows that its ranks cannot be set up (world size 1)" in found.output
+
+
+def test_the_import_of_another_package_may_write_in_the_temporary_folder_and_nowhere_else(tmp_path: Path) -> None:
+    wrote: list[str] = []
+    run, temporary = tmp_path / "run", Path(tempfile.gettempdir()).resolve()
+    guard = Guard((run,), "mine.observer:Mine", wrote)
+
+    def writes(name: str) -> None:
+        guard("open", (name, "w", os.O_CREAT))
+
+    def imported(module: str, path: Path) -> list[str]:
+        wrote.clear()
+        exec("writes(path)", {"__name__": module, "writes": writes, "path": str(path)})
+        return [*wrote]
+
+    assert imported("tensorboardX.writer", temporary / "probe") == []
+    assert imported("tensorboardX.writer", Path("/somewhere/probe")) == ["/somewhere/probe"]
+    assert imported("mine.pictures", temporary / "probe") == [str(temporary / "probe")]
+    assert imported("mine.pictures", run / "probe") == []
+    wrote.clear()
+    SimpleNamespace(hook=lambda: writes(str(temporary / "probe"))).hook()
+    assert wrote == [str(temporary / "probe")], "the plugin itself writes there"
