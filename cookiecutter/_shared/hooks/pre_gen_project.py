@@ -19,6 +19,12 @@ KERNEL_NAMES = (
     "subgraph", "submit", "tcp", "testing", "torch", "training", "transports", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
+VERBS = ("plan", "plugins", "run", "validate")
+"""The kernel's own verbs, which no plugin offers."""
+GROUPS = (
+    "commands", "conformance", "diagnosers", "engines", "failover", "kinds", "observers", "schedulers", "workloads",
+)  # fmt: skip
+"""The kernel's own entry-point groups, without ``rolemesh.``."""
 YAML_WORDS = ("false", "no", "null", "off", "on", "true", "yes")
 LONGEST = 40
 
@@ -53,6 +59,8 @@ def _name(name):
 def _name_taken(name):
     if name in KERNEL_NAMES:
         return "is a plugin that rolemesh has already"
+    if name in VERBS or name.replace("-", "_") in GROUPS:
+        return "is a word of rolemesh's own"
     if name in YAML_WORDS:
         return "is no text in a job file: YAML reads it as another value"
     if keyword.iskeyword(name):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,19 +30,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def project(repository: Path) -> dict[str, object]:
-    table: dict[str, object] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+def project(repository: Path) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     return table
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["x", LONG])
-def test_what_it_makes_is_clean_and_formatted_whatever_the_length_of_the_name(kind: str, name: str, here: Path) -> None:
-    assert cli.main(["new", kind, name]) == 0
+def test_what_it_makes_is_clean_and_formatted_whatever_the_length_of_the_name(name: str, here: Path) -> None:
+    for kind in KINDS:
+        assert cli.main(["new", kind, name, "--into", kind]) == 0
     for check in (["check"], ["format", "--check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *check, "--no-cache", "."],
-            cwd=here / f"rolemesh-{name}",
+            cwd=here,
             capture_output=True,
             text=True,
             timeout=60,
@@ -91,6 +92,8 @@ def test_it_prints_what_to_do_next_and_every_file_is_there(here: Path, capsys: p
         ("true", "YAML reads it as another value", "'my-true'"),
         ("process", "is a plugin that rolemesh has already", "'my-process'"),
         ("failover-node", "is a plugin that rolemesh has already", "'my-failover-node'"),
+        ("run", "is a word of rolemesh's own", "'my-run'"),
+        ("workloads", "is a word of rolemesh's own", "'my-workloads'"),
         ("rolemesh", "would become rolemesh-rolemesh", "for example 'my-plugin'"),
         ("Rolemesh_Spread", "is no plugin name", "for example 'spread'"),
         ("rolemesh-spread", "would become rolemesh-rolemesh-spread", "for example 'spread'"),
@@ -105,6 +108,61 @@ def test_a_name_that_cannot_be_used_is_refused_with_one_that_can(
     assert cause in told
     assert remedy in told
     assert list(here.iterdir()) == []
+
+
+NEW = ("source", "scaler", "check", "command", "examination", "kind")
+"""Kinds whose templates are tested here, all in one process; tests/e2e installs those that people write most."""
+
+
+def test_new_plugins_pass_their_tests_and_the_conformance_kit(here: Path) -> None:
+    """They are on the path with metadata as pip writes them; nothing is built or installed."""
+    paths = [here / "site"]
+    for kind in NEW:
+        assert cli.main(["new", kind, f"my-{kind}", "--json"]) == 0
+        repository = here / f"rolemesh-my-{kind}"
+        paths.append(repository / "src")
+        listed(project(repository), paths[0] / f"rolemesh_my_{kind}-0.1.0.dist-info")
+    folders = [str(here / f"rolemesh-my-{kind}" / "tests") for kind in NEW]
+    report = here / "report.json"
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        f"--conformance-report={report}",
+    ]
+    done = subprocess.run(
+        [sys.executable, *command, f"--conformance-report={report}", *folders],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tested = {(one["kind"], one["plugin"]) for one in json.loads(report.read_text()) if one["outcome"] == "passed"}
+    assert tested == {
+        ("sources", "my-source"),
+        ("scalers", "my-scaler"),
+        ("checks", "my-check"),
+        ("commands", "my-command"),
+        ("doctor", "my-examination"),
+        ("kinds", "my_kind"),
+        ("my_kind", "brevity"),
+    }
+
+
+def listed(project: dict[str, Any], info: Path) -> None:
+    """Write what is installed of a project, as far as rolemesh reads it."""
+    info.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {need}\n" for need in project["dependencies"])
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n{needs}")
+    groups = project["entry-points"].items()
+    lines = [f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in points.items()) for group, points in groups]
+    (info / "entry_points.txt").write_text("".join(lines))
 
 
 def test_an_unknown_kind_gets_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

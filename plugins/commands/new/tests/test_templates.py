@@ -13,13 +13,21 @@ import pytest
 from packaging.requirements import Requirement
 
 from rolemesh import cli
+from rolemesh.cli.verbs import OWN as OWN_VERBS
+from rolemesh.kinds import kind_names
 from rolemesh_new.command import KINDS
 
 ROOT = Path(__file__).resolve().parents[4]
 TEMPLATES = ROOT / "cookiecutter"
 SHARED = TEMPLATES / "_shared"
-OWN = {"workload": {"flow.py", "job.yaml", "conformance.py"}}
+OWN = {
+    "kind": {"flow.py", "job.yaml", "conformance.py", "__init__.py", "test_conformance.py"},
+    "source": {"flow.py", "job.yaml", "conformance.py"},
+    "workload": {"flow.py", "job.yaml", "conformance.py"},
+}
 """Files of a template that take the place of those that all share."""
+OFTEN = (*OWN, "observer")
+"""The templates with files of their own, and one without."""
 
 
 def pyproject(folder: Path) -> dict[str, Any]:
@@ -50,8 +58,10 @@ def test_no_name_of_a_plugin_or_distribution_of_this_repository_can_be_taken() -
         project = pyproject(folder)["project"]
         taken |= {name for group in project.get("entry-points", {}).values() for name in group if "." not in name}
         taken |= {project["name"].removeprefix("rolemesh-")}
-    names = runpy.run_path(str(SHARED / "hooks" / "pre_gen_project.py"))["KERNEL_NAMES"]
-    assert set(names) == taken - {"rolemesh"}
+    hook = runpy.run_path(str(SHARED / "hooks" / "pre_gen_project.py"))
+    assert set(hook["KERNEL_NAMES"]) == taken - {"rolemesh"}
+    assert set(hook["VERBS"]) == set(OWN_VERBS)
+    assert {*hook["GROUPS"], *taken} >= {*kind_names(), "kinds", "conformance"}
 
 
 def test_a_new_plugin_is_built_like_the_kernel_and_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +91,7 @@ def plain(folder: Path, *answers: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k in OFTEN else pytest.param(k, marks=pytest.mark.soak) for k in KINDS])
 def test_cookiecutter_alone_makes_the_same_as_rolemesh_new(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,21 @@ from rolemesh.kinds.installed import distribution
 
 __all__ = ["KINDS", "NewVerb"]
 
-KINDS = ("workload", "scheduler", "failover", "diagnoser", "transport", "observer")
+KINDS = {
+    "workload": "what a role runs",
+    "source": "records that keep coming",
+    "scheduler": "where ranks go",
+    "failover": "how what died comes back",
+    "diagnoser": "whose fault a failure is",
+    "scaler": "how many ranks roles have",
+    "check": "what a node must measure up to",
+    "transport": "how values travel",
+    "observer": "who watches a job",
+    "command": "a verb of the command line",
+    "examination": "what rolemesh doctor looks at",
+    "kind": "a kind of plugins of your own",
+}
+"""The templates, with a line about each."""
 TEMPLATES = Path(__file__).parent / "_templates"
 QUESTIONS = ("name", "author", "email", "description")
 GIT_KEYS = {"author": "user.name", "email": "user.email"}
@@ -60,12 +74,7 @@ def new(
 
     It has code that works, its tests, a job that uses it, and CI. The kinds:
 
-    workload   what a role runs
-    scheduler  where ranks go
-    failover   how what died comes back
-    diagnoser  whose fault a failure is
-    transport  how values travel
-    observer   who watches a job
+    KINDS
 
     `rolemesh new workload my-sampler` makes the folder rolemesh-my-sampler, a
     distribution whose plugin job files select with `use: my-sampler`. What it
@@ -76,7 +85,7 @@ def new(
     without rolemesh: `cookiecutter REPO --directory cookiecutter/workload`.
     """
     if kind not in KINDS:
-        raise PluginError(f"there is no kind {kind!r} of plugins to make", remedy=nearest(kind, KINDS))
+        raise PluginError(f"there is no kind {kind!r} of plugins to make", remedy=nearest(kind, list(KINDS)))
     folder = into / f"rolemesh-{name}"
     offered = {"name": name, "author": author, "email": email, "description": description}
     given = {each: value for each, value in offered.items() if value is not None}
@@ -99,6 +108,9 @@ def new(
     else:
         print(f"{folder}: the {kind} {name!r}, {len(files)} files. Next:\n")
         print("\n".join(f"  {step}" for step in steps))
+
+
+new.__doc__ = (new.__doc__ or "").replace("KINDS", "\n    ".join(f"{k:<12} {about}" for k, about in KINDS.items()))
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""Rows come in the order of their ids, and a database that nobody can read is an error with its file."""
+
+from pathlib import Path
+
+import pytest
+from rolemesh_durable.sources import Reader, SourceError
+
+from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
+from {{ cookiecutter.__pkg }}.conformance import append
+
+
+def opened(folder: Path) -> {{ cookiecutter.__class }}:
+    source = {{ cookiecutter.__class }}({{ cookiecutter.__class }}.Options(database="rows.db"))
+    source.open(Reader("job", "data", 0, 1, str(folder)))
+    return source
+
+
+def test_a_database_that_is_not_there_yet_has_no_partitions(tmp_path: Path) -> None:
+    source = opened(tmp_path)
+    assert source.partitions() == []
+    append(tmp_path / "rows.db", "a", [{"n": 1}])
+    assert source.partitions() == ["a"]
+
+
+def test_rows_of_shards_that_are_written_in_turns_keep_their_order(tmp_path: Path) -> None:
+    source = opened(tmp_path)
+    for n in range(4):
+        append(tmp_path / "rows.db", "ab"[n % 2], [{"n": n}])
+    first = source.read("b", None, 1)
+    assert (list(first.rows), first.offset) == ([{"n": 1}], 2)
+    assert list(source.read("b", first.offset, 9).rows) == [{"n": 3}]
+    assert source.lag({"a": None, "b": first.offset}) == 3
+
+
+def test_a_file_that_is_no_database_is_an_error_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "rows.db").mkdir()
+    with pytest.raises(SourceError, match="cannot be read") as raised:
+        opened(tmp_path).partitions()
+    assert raised.value.where == str(tmp_path / "rows.db")
