@@ -6,16 +6,32 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Dist", "Installed", "build_wheel", "make_dist", "make_environment", "sources"]
+__all__ = ["ROOT", "Dist", "Installed", "build_wheel", "listed", "make_dist", "make_environment", "sources"]
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "lock.txt"
 CHECKOUT = ("LICENSE", "README.md", "cookiecutter", "core", "plugins", "pyproject.toml", "requirements")
 LEFTOVERS = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".venv", ".pytest_cache", ".*_cache")
+
+
+def listed(repository: Path, site: Path) -> None:
+    """Write into the folder `site` what an installer writes of a distribution, as far as rolemesh reads it.
+
+    With the repository's ``src`` on the path as well, processes have it as if it were installed.
+    """
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(head + "".join(f"Requires-Dist: {need}\n" for need in project["dependencies"]))
+    groups = project["entry-points"].items()
+    lines = [f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in points.items()) for group, points in groups]
+    (info / "entry_points.txt").write_text("".join(lines))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.installed import listed
 
 from rolemesh import cli
 from rolemesh_new.command import KINDS
@@ -121,7 +122,7 @@ def test_new_plugins_pass_their_tests_and_the_conformance_kit(here: Path) -> Non
         assert cli.main(["new", kind, f"my-{kind}", "--json"]) == 0
         repository = here / f"rolemesh-my-{kind}"
         paths.append(repository / "src")
-        listed(project(repository), paths[0] / f"rolemesh_my_{kind}-0.1.0.dist-info")
+        listed(repository, paths[0])
     folders = [str(here / f"rolemesh-my-{kind}" / "tests") for kind in NEW]
     report = here / "report.json"
     command = [
@@ -153,16 +154,6 @@ def test_new_plugins_pass_their_tests_and_the_conformance_kit(here: Path) -> Non
         ("kinds", "my_kind"),
         ("my_kind", "brevity"),
     }
-
-
-def listed(project: dict[str, Any], info: Path) -> None:
-    """Write what is installed of a project, as far as rolemesh reads it."""
-    info.mkdir(parents=True)
-    needs = "".join(f"Requires-Dist: {need}\n" for need in project["dependencies"])
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n{needs}")
-    groups = project["entry-points"].items()
-    lines = [f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in points.items()) for group, points in groups]
-    (info / "entry_points.txt").write_text("".join(lines))
 
 
 def test_an_unknown_kind_gets_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

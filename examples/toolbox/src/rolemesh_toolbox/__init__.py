@@ -1,0 +1,1 @@
+"""Plugins for rolemesh: the workloads `agent` and `sandbox`, the strategy `even`, and the observer `tensorboard`."""
