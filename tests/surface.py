@@ -27,12 +27,12 @@ import rolemesh_durable
 from rolemesh import cli, errors, hookspecs
 from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
-from rolemesh.plugins.describe import type_name
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.protocol.master.state import RankRecord
 from rolemesh_durable.protocol.master.transitions import KINDS
 from rolemesh_schema import job_schema
+from rolemesh_schema.describe import type_name
 
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"

@@ -11,7 +11,7 @@ import typer
 
 from rolemesh import cli
 from rolemesh.cli.verbs import verbs
-from rolemesh.plugins.describe import type_name
+from rolemesh_schema.describe import type_name
 
 __all__ = ["page"]
 

@@ -29,7 +29,7 @@ def list_plugins(
     """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
     records = [looked_at(record) for record in discover((kind,) if kind is not None else None)]
     if check:
-        from rolemesh.plugins.describe import checked
+        from rolemesh.plugins.drivers import checked
 
         records = [checked(record) for record in records]
     for left in leftovers():

@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import msgspec
 from stevedore.driver import DriverManager
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh.errors import PluginError
+from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.graph.flow import place_of_error
 from rolemesh.kinds import kind_named
 from rolemesh.kinds.installed import how_to_install
@@ -52,6 +53,17 @@ def imported(record: PluginRecord, where: str | None = None) -> type[Any]:
         return _OneEntryPoint(record.entry_point).extensions[0].plugin  # type: ignore[no-any-return]
     except (Exception, SystemExit) as error:
         raise _import_failed(record, error, where) from error
+
+
+def checked(record: PluginRecord) -> PluginRecord:
+    """The record after importing the plugin: ``broken`` or ``incompatible`` with the error, if that fails."""
+    try:
+        if record.status in ("available", "duplicate"):
+            load(record)
+        return record
+    except RolemeshError as error:
+        status = "incompatible" if "this kernel has" in error.what else "broken"
+        return msgspec.structs.replace(record, status=status, error=str(error))
 
 
 def _import_failed(record: PluginRecord, error: BaseException, where: str | None) -> PluginError:

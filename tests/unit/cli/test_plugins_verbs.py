@@ -57,19 +57,25 @@ def test_show_has_options_with_type_default_and_doc(rolemesh: Rolemesh) -> None:
     assert "function" in options["kwargs"]["doc"]
 
 
-def test_show_names_types_and_not_what_validates_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
+def test_show_names_types_partitions_and_services_as_their_author_writes_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "shapes-1.0.dist-info").mkdir(parents=True)
     (site / "shapes-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
     (site / "shapes-1.0.dist-info" / "entry_points.txt").write_text("[rolemesh.workloads]\nshapes = shapes:Shapes\n")
     (site / "shapes.py").write_text(
-        "from typing import Annotated\nfrom pydantic import AfterValidator, BaseModel\nfrom rolemesh import Workload\n"
+        "from typing import Annotated\nfrom pydantic import AfterValidator, BaseModel\n"
+        "from rolemesh import Balanced, Split, Workload, operator, service\n"
         "class Options(BaseModel, extra='forbid'):\n"
         "    columns: dict[str, Annotated[str, AfterValidator(str.strip)]]\n"
         "class Shapes(Workload):\n    Options = Options\n"
+        "    @operator(rows=Balanced(1, 8), returns=Split())\n    async def score(self, rows): ...\n"
+        "    @service(timeout_s=2)\n    def area(self, width: int, height: int = 1) -> int:\n        'In metres.'\n"
     )
     shown = json.loads(rolemesh("plugins", "show", "shapes", "--json", site=site).stdout)
     assert [option["type"] for option in shown["options"]] == ["dict[str, str]"]
+    text = rolemesh("plugins", "show", "shapes", site=site).stdout
+    assert "score(rows: Balanced(1, 8)) -> Split()\n" in text  # as its author declares it
+    assert "  services:\n    area(width, height=1)  (1 at once, at most 2 s)\n        In metres.\n" in text
 
 
 def test_show_has_the_hooks_of_an_observer(rolemesh: Rolemesh) -> None:

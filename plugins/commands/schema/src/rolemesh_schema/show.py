@@ -13,7 +13,7 @@ from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag
 from rolemesh.cli.plugins import KindOption, named
 from rolemesh.errors import EXIT_NOT_STARTED
-from rolemesh.plugins.describe import describe
+from rolemesh_schema.describe import describe
 
 __all__ = ["ShowVerb"]
 
@@ -21,7 +21,7 @@ __all__ = ["ShowVerb"]
 class ShowVerb(Command):
     """`rolemesh plugins show`."""
 
-    help: ClassVar[str] = "Show a plugin: its options, and its operators or hooks."
+    help: ClassVar[str] = "Show a plugin: its options, and its operators and services, or hooks."
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ def command(
     kind: KindOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a plugin: options with types, defaults and docs, operators or hooks, distribution and version."""
+    """Show a plugin: options with types, defaults and docs; operators and services, or hooks; and its distribution."""
     described = [describe(record) for record in named(name, kind)]
     if as_json:
         print_json(described if len(described) > 1 else described[0])
@@ -63,6 +63,13 @@ def _text(plugin: dict[str, Any]) -> str:
         returns = f" -> {operator['returns']}" if operator["returns"] else ""
         lines.append(f"    {operator['name']}({inputs}){returns}{'  (streaming)' if operator['streaming'] else ''}")
         lines += [f"        {line}" for line in operator["doc"].splitlines()]
+    if plugin.get("services"):
+        lines += ["", "  services:"]
+    for service in plugin.get("services") or ():
+        limit = f"at most {service['timeout_s']:g} s" if service["timeout_s"] is not None else "no time limit"
+        at_once = f"{service['concurrency']} at once, {limit}{', recorded' if service['recorded'] else ''}"
+        lines.append(f"    {service['name']}{service['signature']}  ({at_once})")
+        lines += [f"        {line}" for line in service["doc"].splitlines()]
     if "hooks" in plugin:
         lines += ["", "  hooks:", *(f"    {signature}" for signature in plugin["hooks"].values())]
     return "\n".join(line.rstrip() for line in lines)

@@ -1,4 +1,4 @@
-"""What a plugin offers, as JSON values: its options, and its operators or hooks."""
+"""What a plugin offers, as JSON values: its options, and its operators and services, or hooks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,18 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rolemesh.errors import RolemeshError
+from rolemesh.api.partition import Balanced, Split
+from rolemesh.api.workload import OperatorSpec
 from rolemesh.graph.routes import describe as written
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh.plugins.drivers import load
+from rolemesh.plugins.drivers import checked, load
 
-
-def checked(record: PluginRecord) -> PluginRecord:
-    """The record after importing the plugin: ``broken`` or ``incompatible`` with the error, if that fails."""
-    try:
-        if record.status in ("available", "duplicate"):
-            load(record)
-        return record
-    except RolemeshError as error:
-        status = "incompatible" if "this kernel has" in error.what else "broken"
-        return msgspec.structs.replace(record, status=status, error=str(error))
+__all__ = ["describe", "type_name"]
 
 
 def describe(record: PluginRecord) -> dict[str, Any]:
-    """The record, and unless it is disabled or broken: doc, options, operators or hooks."""
+    """The record, and unless it is disabled or broken: doc, options, operators and services, or hooks."""
     record = checked(record)
     result: dict[str, Any] = msgspec.to_builtins(record)
     if record.status not in ("available", "duplicate"):
@@ -37,7 +29,11 @@ def describe(record: PluginRecord) -> dict[str, Any]:
     cls = load(record)
     result |= {"doc": inspect.getdoc(cls) or "", "api_version": cls.api_version, "options": _options(cls.Options)}
     if record.kind == "workloads":
-        return result | {"group": cls.group, "deterministic": cls.deterministic, "operators": _operators(cls)}
+        return (
+            result
+            | {"group": cls.group, "deterministic": cls.deterministic, "operators": _operators(cls)}
+            | {"services": _services(cls)}
+        )
     return result | {"hooks": hooks_of(cls)}
 
 
@@ -51,12 +47,41 @@ def _operators(cls: type[Any]) -> list[dict[str, Any]] | None:
         {
             "name": name,
             "inputs": {key: written(value) for key, value in spec.inputs.items()},
-            "returns": written(spec.returns) if spec.returns is not None else None,
+            "returns": _returns(spec),
             "streaming": spec.streaming,
             "doc": spec.doc,
         }
         for name, spec in specs.items()
     ]
+
+
+def _returns(spec: OperatorSpec) -> str | None:
+    """The partition as the operator's author wrote it: one with a balanced input declares ``returns=Split()``."""
+    if spec.returns is None:
+        return None
+    return written(Split() if isinstance(spec.returns, Balanced) else spec.returns)
+
+
+def _services(cls: type[Any]) -> list[dict[str, Any]] | None:
+    """The methods that other roles may call; None where they depend on options that have no defaults."""
+    try:
+        specs = cls.services(cls.Options.model_construct())
+    except Exception:
+        return None
+    return [
+        msgspec.to_builtins(spec)
+        | {"signature": _signature(cls, name), "doc": inspect.getdoc(getattr(cls, name, None)) or ""}
+        for name, spec in specs.items()
+    ]
+
+
+def _signature(cls: type[Any], name: str) -> str:
+    """The parameters of a method without `self`; "(…)" of one that the class makes only with its options."""
+    method = inspect.getattr_static(cls, name, None)
+    if not inspect.isfunction(method):
+        return "(…)"
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
 
 
 def _options(model: type[BaseModel]) -> list[dict[str, Any]]:
