@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rolemesh.api.cluster import ClusterView, NodeView
     from rolemesh.api.command import Command, PlanOption, RunOption
     from rolemesh.api.diagnoser import Diagnoser
-    from rolemesh.api.failover import Budget, FailoverLevel
+    from rolemesh.api.failover import Budget, FailoverLevel, GiveUp
     from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, Pass, RankView, RecoveryPlan, Verdict
     from rolemesh.api.import_ref import ImportRef
     from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
@@ -40,7 +40,7 @@ __all__ += ["Balanced", "Batch", "Broadcast", "Partial", "Ragged", "Shard", "Sha
 __all__ += ["ClusterView", "NodeView", "PlacementRequest", "RoleRequest", "Scheduler"]
 __all__ += ["Assignment", "PlacementPlan", "PlanBuilder", "Slot", "Unplaced"]
 __all__ += ["Attempt", "Diagnoser", "Failure", "JobView", "NodeState", "RankView", "Verdict"]
-__all__ += ["Budget", "FailoverLevel", "Pass", "RecoveryPlan"]
+__all__ += ["Budget", "FailoverLevel", "GiveUp", "Pass", "RecoveryPlan"]
 __all__ += ["Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"]
 __all__ += ["Command", "Engine", "Kind", "PlanOption", "RunHandle", "RunOption", "hookimpl"]
 __all__ += ["OptionsError", "PlacementError", "PluginError", "RolemeshError"]
@@ -60,7 +60,7 @@ _HOMES = {
     "kinds": ("Kind",),
     "api.command": ("Command", "PlanOption", "RunOption"),
     "api.import_ref": ("ImportRef",),
-    "api.failover": ("Budget", "FailoverLevel"),
+    "api.failover": ("Budget", "FailoverLevel", "GiveUp"),
     "api.observer": ("Event", "JobStatus", "Observer", "RunInfo", "StepMetrics"),
     "api.partition": ("Balanced", "Broadcast", "Partial", "Sharded", "Split"),
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),

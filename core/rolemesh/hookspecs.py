@@ -11,6 +11,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rolemesh.api.cluster import ClusterView
+    from rolemesh.api.failover import GiveUp
     from rolemesh.api.failures import Failure, JobView, Pass, RecoveryPlan, Verdict
     from rolemesh.api.observer import Event, JobStatus, Missed, RunInfo, StepMetrics
     from rolemesh.placement import PlacementPlan, PlacementRequest
@@ -45,8 +46,11 @@ def diagnose(failure: Failure, view: JobView) -> Verdict | None:
 
 
 @hookspec(firstresult=True)
-def recover(failure: Failure, view: JobView) -> RecoveryPlan | Pass | None:
-    """Propose the smallest restart that brings the job back; `Pass`, or None, leaves the failure to the next level."""
+def recover(failure: Failure, view: JobView) -> RecoveryPlan | Pass | GiveUp | None:
+    """Propose the smallest restart that brings the job back; `Pass`, or None, leaves the failure to the next level.
+
+    `GiveUp` ends the job.
+    """
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,6 @@ from rolemesh.api.plugin import Plugin
 class Diagnoser(Plugin):
     """Base class of diagnosers (entry-point group ``rolemesh.diagnosers``): implement the hook `diagnose`.
 
-    One instance per job, in the master. Diagnosers are asked in the job file's order, and then the levels; the first
-    verdict counts. The hook must be pure.
+    One instance per job, in the master. The levels that have the hook are asked first, then the diagnosers, each in the
+    job file's order; the first verdict counts. The hook must be pure.
     """

@@ -1,9 +1,13 @@
-"""The API of a failover level: its base class. Failures and recovery plans are in `rolemesh.api.failures`."""
+"""The API of a failover level: its base class, and how it ends a job.
+
+Failures and recovery plans are in `rolemesh.api.failures`.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh.api.failures import Scope
@@ -17,12 +21,19 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     window_s: float = Field(default=300.0, gt=0, description="Seconds after which an attempt that helped is forgotten.")
 
 
+class GiveUp(msgspec.Struct, frozen=True):
+    """A level ends the job: no further level is asked, the job fails, and its message has `reason`."""
+
+    reason: str
+
+
 class FailoverLevel(Plugin):
     """Base class of failover levels: implement the hook `recover`, and `diagnose` to judge a failure first.
 
-    One instance per job, in the master. Hooks are marked with `rolemesh.hookimpl` and must be pure: they propose, the
-    coordinator executes. It also keeps the budget: derive `Options` from `Budget`. `scope` says how much the level
-    moves, so that a verdict can choose where on the ladder to start.
+    Levels are asked for a verdict before the job's diagnosers. One instance per job, in the master. Hooks are
+    marked with `rolemesh.hookimpl` and must be pure: they propose, the coordinator executes. It also keeps the
+    budget: derive `Options` from `Budget`. `scope` says how much the level moves, so that a verdict can choose
+    where on the ladder to start.
     """
 
     Options: ClassVar[type[Budget]] = Budget

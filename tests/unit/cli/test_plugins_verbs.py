@@ -57,7 +57,7 @@ def test_show_has_options_with_type_default_and_doc(rolemesh: Rolemesh) -> None:
     assert "function" in options["kwargs"]["doc"]
 
 
-def test_show_names_types_partitions_and_services_as_their_author_writes_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
+def test_show_names_types_partitions_and_services_as_the_author_does(rolemesh: Rolemesh, tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "shapes-1.0.dist-info").mkdir(parents=True)
     (site / "shapes-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")

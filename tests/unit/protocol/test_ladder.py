@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
+from rolemesh.api.observer import Event
+from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.protocol.master.ladder import (
     MAX_DELAY_S,
     SOON_S,
@@ -124,6 +127,27 @@ def test_a_level_sees_the_verdict_and_may_pass_with_a_reason() -> None:
     assert proposal.plan is not None
     assert proposal.plan.level == "job"
     assert "  shy: not on a night like this" in proposal.trail
+
+
+def test_a_level_that_gives_up_ends_the_job_with_its_reason_and_asks_no_further_level() -> None:
+    asked_last: list[Failure] = []
+
+    def last(failure: Failure, view: JobView) -> RecoveryPlan:
+        asked_last.append(failure)
+        return RecoveryPlan("job", (WORK,))
+
+    ladder = [
+        LadderLevel("licence", "process", 5, 300.0, lambda failure, view: GiveUp("the licence server is gone")),
+        LadderLevel("job", "job", 5, 300.0, last),
+    ]
+    view = JobView("job", 1, -1, (RankView(*WORK, "n", "failed", 3, 0),), ())
+    found = propose([DIED, Failure("exit", *OTHER)], view, ladder, [])
+    assert (found.plan, found.ended_by, asked_last) == (None, "licence", [])
+    assert found.trail[-1] == "  licence ends the job: the licence server is gone"
+    data = {"trail": list(found.trail), "ended_by": found.ended_by}
+    shown = sentence(Event(1, 1, 0.0, "ladder_exhausted", data))
+    assert shown is not None
+    assert shown.startswith("the failover level 'licence' ends the job:\n")
 
 
 def test_what_others_have_used_of_a_lost_log_comes_back_from_the_disk_only() -> None:

@@ -92,6 +92,7 @@ def sentence(event: Event) -> str | None:
             return f"the master was started again (epoch {data['epoch']})"
         case "ladder_exhausted":
             why = "no failover level is left" if len(data["trail"]) > 1 else "the job gives up"
+            why = f"the failover level {by!r} ends the job" if (by := data.get("ended_by")) else why
             return f"{why}:\n" + "\n".join(f"  {line}" for line in data["trail"])
         case "job_stopping" if data.get("status") == "interrupted":
             return f"stopping: {data.get('message', '')}"

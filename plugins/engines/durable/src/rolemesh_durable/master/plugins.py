@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Pass, RecoveryPlan, Verdict
 from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import RolemeshError
@@ -99,16 +100,16 @@ class MasterPlugins:
         level = self._levels.instance(instance)
 
         def recover(failure: Any, view: Any) -> Any:
-            return asked(self._levels, instance, "recover", RecoveryPlan, Pass, failure=failure, view=view)
+            return asked(self._levels, instance, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
 
         return LadderLevel(name, level.scope, level.options.max_attempts, level.options.window_s, recover)
 
     @property
     def diagnosers(self) -> tuple[Diagnose, ...]:
-        """Diagnosers in the job file's order, then the levels that judge as well."""
+        """The levels that judge, then the diagnosers, each in the job file's order: `standard` always has a verdict."""
         return tuple(
             self._diagnose(plugins, instance)
-            for plugins in (self._diagnosers, self._levels)
+            for plugins in (self._levels, self._diagnosers)
             for instance in plugins.names
         )
 

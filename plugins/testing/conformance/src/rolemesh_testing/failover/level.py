@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Failure, JobView, Pass, RecoveryPlan, Verdict
 from rolemesh.errors import RolemeshError
 from rolemesh.plugins.contract import hooks_of
@@ -43,9 +44,11 @@ class Level:
         return Level(*self._made_of)
 
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """The plan that the hook `recover` answers with, None also for a `Pass`. Raises `PluginError` where it answers
-        anything else, or raises."""
-        answer = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, failure=failure, view=view)
+        """The plan that the hook `recover` answers with, None also for a `Pass` or `GiveUp`.
+
+        Raises `PluginError` where it answers anything else, or raises.
+        """
+        answer = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
         return answer if isinstance(answer, RecoveryPlan) else None
 
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:

@@ -107,7 +107,7 @@ class Coordinator:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             what = describe(primary(found))
             if context.ladder or any(verdict.fatal for verdict in proposal.verdicts):
-                context.tell(t.LadderExhausted(trail))
+                context.tell(t.LadderExhausted(trail, proposal.ended_by))
                 what += "\n" + "\n".join(f"  {line}" for line in trail[1:])
             context.stop("failed", what, 0.0)
             return

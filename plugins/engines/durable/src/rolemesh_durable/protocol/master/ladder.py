@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan, Scope, Verdict, describe
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
@@ -39,7 +40,7 @@ class LadderLevel(msgspec.Struct, frozen=True):
     scope: Scope
     max_attempts: int
     window_s: float
-    recover: Callable[[Failure, JobView], RecoveryPlan | Pass | None]
+    recover: Callable[[Failure, JobView], RecoveryPlan | Pass | GiveUp | None]
 
 
 Ladder: TypeAlias = Sequence[LadderLevel]
@@ -57,7 +58,7 @@ class Proposal(msgspec.Struct, frozen=True):
     """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per cause.
 
     `attempt` counts the recoveries in a row that have not got their ranks on, this one included. `tried`: one per
-    failure.
+    failure. `ended_by`: the level that ends the job, "" for none.
     """
 
     plan: RecoveryPlan | None
@@ -65,6 +66,7 @@ class Proposal(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...]
     attempt: int = 1
     tried: tuple[Tried, ...] = ()
+    ended_by: str = ""
 
 
 def escalated(
@@ -150,6 +152,8 @@ def propose(
         lost = set(view.lost_with(failure))
         vain = in_vain(lost, view)
         plan = _escalate(failure, lost, vain, verdict, view, ladder, floor, refuse, trail)
+        if isinstance(plan, LadderLevel):
+            return Proposal(None, tuple(trail), tuple(verdicts), ended_by=plan.name)
         if plan is None and not lost and len(found) > 1:
             continue  # its ranks are elsewhere
         if plan is None:
@@ -186,7 +190,8 @@ def _escalate(
     floor: int,
     refuse: Refuse,
     trail: list[str],
-) -> RecoveryPlan | None:
+) -> RecoveryPlan | LadderLevel | None:
+    """The plan of the first level that has one, or the level that ends the job; what each says goes to `trail`."""
     lowest: Scope = "node" if verdict.kind == "hardware" else "process"
     if not ladder:
         trail.append("  the job has no failover level")
@@ -214,6 +219,9 @@ def _escalate(
         except RolemeshError as error:
             trail.append(f"  {level.name}: {error}")
             continue
+        if isinstance(plan, GiveUp):
+            trail.append(f"  {level.name} ends the job: {plan.reason}")
+            return level
         if plan is None or isinstance(plan, Pass):
             trail.append(f"  {level.name}: {plan.reason if plan is not None else 'has nothing to propose'}")
             continue

@@ -272,9 +272,10 @@ class FailureSeen(Transition, frozen=True, tag="failure"):
 
 
 class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
-    """No level has a plan; `trail` is what each has said."""
+    """No level has a plan; `trail` is what each has said. `ended_by`: the level that has ended the job, "" for none."""
 
     trail: list[str]
+    ended_by: str = ""
 
 
 class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
