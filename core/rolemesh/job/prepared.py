@@ -46,8 +46,12 @@ class Prepared:
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
         """The least and the most ranks of elastic roles."""
-        sizes = {name: role.world_size for name, role in self.job.spec.roles.items()}
-        return {name: (size.least, int(size)) for name, size in sizes.items() if isinstance(size, WorldSize)}
+        return {name: (size.least, int(size)) for name, size in self._elastic}
+
+    @property
+    def _elastic(self) -> list[tuple[str, WorldSize]]:
+        sizes = ((name, role.world_size) for name, role in self.job.spec.roles.items())
+        return [(name, size) for name, size in sizes if isinstance(size, WorldSize)]
 
     @property
     def request(self) -> PlacementRequest:
@@ -118,11 +122,12 @@ class Prepared:
             return False
 
     def largest(self, cluster: ClusterView) -> dict[str, int]:
-        """How many ranks its elastic roles can have there."""
-        return largest(self.elastic, lambda sizes: self.fits(sizes, cluster))
+        """How many ranks its elastic roles can have there, and no more than they start with."""
+        ranges = {name: (size.least, size.start) for name, size in self._elastic}
+        return largest(ranges, lambda sizes: self.fits(sizes, cluster))
 
     def fitted(self, cluster: ClusterView) -> Prepared:
-        """With as many ranks of its elastic roles as there is room for."""
+        """With as many ranks of its elastic roles as they start with, or as there is room for."""
         return self.sized(self.largest(cluster))
 
 

@@ -71,7 +71,7 @@ class RoleSpec(Use):
     """A named group of ranks that run the same workload."""
 
     world_size: WorldSizeField = 1
-    """Number of ranks; of an elastic role `{min: 1, max: 8}`."""
+    """Number of ranks; of an elastic role `{min: 1, max: 8}`, or `{min: 1, max: 8, start: 2}`."""
     resources: Resources = Field(default_factory=Resources)
     """What each rank needs."""
     runtime_env: RuntimeEnv = Field(default_factory=RuntimeEnv)

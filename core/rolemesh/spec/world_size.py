@@ -1,4 +1,4 @@
-"""How many ranks a role has: a number, or for an elastic role the least and the most."""
+"""How many ranks a role has: a number, or for an elastic role the least and the most, and how many it starts with."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pydantic_core import PydanticKnownError
 
 
 class WorldSize(int):
-    """How many ranks an elastic role may have: the most, as a number; `least` is what it can do with."""
+    """How many ranks an elastic role may have: the most, as a number. `least` is what it can do with, `start` how many
+    it starts with where there is room."""
 
     least: int
+    start: int
 
-    def __new__(cls, most: int, least: int) -> WorldSize:
+    def __new__(cls, most: int, least: int, start: int | None = None) -> WorldSize:
         made = super().__new__(cls, most)
-        made.least = least
+        made.least, made.start = least, most if start is None else start
         return made
 
 
@@ -24,12 +26,15 @@ def _parse(value: Any) -> int:
     """A plain number of a role with a fixed size, a `WorldSize` of an elastic one."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, WorldSize) else _count(value)
-    if set(value) != {"min", "max"}:
-        raise ValueError(f"an elastic role has min and max, as in {{min: 1, max: 8}}, not {', '.join(value)}")
-    least, most = _count(value["min"]), _count(value["max"])
+    if {*value, "start"} != {"min", "max", "start"}:
+        told = ", ".join(map(str, value))
+        raise ValueError(f"an elastic role has min, max and optionally start, as in {{min: 1, max: 8}}, not {told}")
+    least, most, start = (_count(value.get(key, value["max"])) for key in ("min", "max", "start"))
     if least > most:
         raise ValueError(f"min {least} is more than max {most}")
-    return WorldSize(most, least) if least < most else most
+    if not least <= start <= most:
+        raise ValueError(f"start {start} is not between min {least} and max {most}")
+    return WorldSize(most, least, start) if least < most else most
 
 
 def _count(value: Any) -> int:
@@ -41,13 +46,15 @@ def _count(value: Any) -> int:
 
 
 def _plain(size: int) -> int | dict[str, int]:
-    return {"min": size.least, "max": int(size)} if isinstance(size, WorldSize) else size
+    if not isinstance(size, WorldSize):
+        return size
+    return {"min": size.least, "max": int(size)} | ({"start": size.start} if size.start < size else {})
 
 
 _COUNT = {"type": "integer", "minimum": 1}
 _RANGE = {
     "type": "object",
-    "properties": {"min": _COUNT, "max": _COUNT},
+    "properties": {"min": _COUNT, "max": _COUNT, "start": _COUNT},
     "required": ["min", "max"],
     "additionalProperties": False,
 }

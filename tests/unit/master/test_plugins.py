@@ -1,22 +1,31 @@
 """The plugins beside the master: in which order they are asked, and what they may answer."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Failure, JobView, RankView, Verdict
+from rolemesh.api.observer import StepMetrics
 from rolemesh.job.prepared import prepare
 from rolemesh_durable.bundle import plugin_use
 from rolemesh_durable.master.plugins import MasterPlugins
 from rolemesh_durable.protocol.master.ladder import diagnosed, propose
+from rolemesh_durable.scalers import Load, Wanted
 
 PLUGINS = """
+from rolemesh_durable.scalers import Scaler, Wanted
 from rolemesh import FailoverLevel, GiveUp, Verdict, Workload, hookimpl, operator
 
 class Worker(Workload):
     @operator()
     def run(self): ...
+
+class Queue(Scaler):
+    def decide(self, load):
+        assert load.now > 1.7e9 and load.run_dir, load
+        lines = load.metrics
+        return Wanted({"a": int(lines[-1].values["queue"])}, f"{len(lines)} lines") if lines else None
 
 class Licence(FailoverLevel):
     scope = "job"
@@ -32,19 +41,21 @@ class Licence(FailoverLevel):
 FLOW = "import rolemesh\n@rolemesh.flow\ndef flow(job):\n    job.a.run()\n"
 
 
-def master_plugins(folder: Path, **keys: Any) -> MasterPlugins:
+def master_plugins(folder: Path) -> MasterPlugins:
     """The plugins of a job with one role, as its master makes them."""
     (folder / "licence_level.py").write_text(PLUGINS)
     (folder / "flow.py").write_text(FLOW)
     (folder / "job.yaml").write_text(
-        "name: j\nsteps: 1\nflow: flow.py:flow\nroles: {a: {use: 'licence_level.py:Worker'}}\n"
+        "name: j\nsteps: 1\nflow: flow.py:flow\n"
+        "roles: {a: {use: 'licence_level.py:Worker', world_size: {min: 1, max: 9}}}\n"
+        "plugins: {scalers: [{use: 'licence_level.py:Queue'}]}\n"
         "failover: [{use: 'licence_level.py:Licence'}, {use: job}]\ndiagnosers: [{use: standard}]\n"
     )
     selection = prepare(folder / "job.yaml").selection
-    uses = {"ladder": selection.failover, "diagnosers": selection.diagnosers, "strategies": (), "scalers": ()}
-    bundle = SimpleNamespace(
-        config=SimpleNamespace(base=str(folder)), **{key: tuple(map(plugin_use, each)) for key, each in uses.items()}
-    )
+    uses = {"ladder": selection.failover, "diagnosers": selection.diagnosers, "strategies": ()}
+    uses["scalers"] = tuple(each for (kind, _), each in selection.declared.items() if kind == "scalers")
+    config = SimpleNamespace(base=str(folder), run_dir=str(folder))
+    bundle = SimpleNamespace(config=config, **{key: tuple(map(plugin_use, each)) for key, each in uses.items()})
     return MasterPlugins(bundle)  # type: ignore[arg-type]
 
 
@@ -59,3 +70,13 @@ def test_levels_judge_a_failure_before_the_diagnoser_that_always_has_a_verdict(t
     assert brought_back.plan is not None
     assert brought_back.plan.level == "job"
     assert plugins.ladder[0].recover(gone, view) == GiveUp("no licence, no work")
+
+
+def test_a_scaler_sees_the_time_the_lines_of_its_window_and_the_run_folder(tmp_path: Path) -> None:
+    plugins, now = master_plugins(tmp_path), time.time()
+    lines = [
+        StepMetrics(step, 1, now - age, {"queue": size}) for step, (age, size) in enumerate([(60, 9), (5, 3), (1, 4)])
+    ]
+    load = Load(window_s=30.0, since_resize_s=100.0, roles=(), edges=())
+    assert plugins.decide(0, load, lines) == Wanted({"a": 4}, "2 lines")
+    assert plugins.decide(0, load, lines[:1]) is None

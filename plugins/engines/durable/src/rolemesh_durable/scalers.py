@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 from pydantic import BaseModel, Field
 
+from rolemesh.api.observer import StepMetrics
 from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
 
@@ -70,12 +71,20 @@ class EdgeLoad(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The job in the last `window_s` seconds; `since_resize_s` ago it was resized, or has begun, for this master."""
+    """The job in the last `window_s` seconds; `since_resize_s` ago it was resized, or has begun, for this master.
+
+    `now` is the time in seconds since 1970: decide by it and by no other clock, so that the same load has the same
+    answer. `metrics` are the lines of ``metrics.jsonl`` of the window, the latest last and at most the latest 1000; a
+    master that was started again has none from before. `run_dir` is the run's folder on the master's machine.
+    """
 
     window_s: float
     since_resize_s: float
     roles: tuple[RoleLoad, ...]
     edges: tuple[EdgeLoad, ...]
+    now: float = 0.0
+    metrics: tuple[StepMetrics, ...] = ()
+    run_dir: str = ""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -93,6 +102,8 @@ class Scaler(Plugin, ABC):
     @abstractmethod
     def decide(self, load: Load) -> Wanted | None:
         """How many ranks roles should have; None if all is well. Pure: the same load has the same answer.
+
+        An instance lives as long as the master, and may be asked again by the next one.
 
         Sizes are brought within the roles' limits. Called in a thread of the master's, one call at a time; whatever it
         raises is told in the job's warnings.

@@ -269,7 +269,7 @@ class Master:
                 case e.FindLayout():
                     self._tasks.find_layout(effect, self._machine.state)
                 case e.AskScaler(index, load):
-                    self._tasks.ask(index, partial(self._plugins.decide, index, load))
+                    self._tasks.ask(index, partial(self._plugins.decide, index, load, tuple(self._recent)))
                 case e.FindOrigin():
                     self._tasks.find_origin()
                 case e.FindCheckpoints(after):

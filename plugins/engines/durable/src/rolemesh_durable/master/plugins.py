@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Pass, RecoveryPlan, Verdict
 from rolemesh.api.import_ref import import_paths
+from rolemesh.api.observer import StepMetrics
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.contract import hooks_of
@@ -25,6 +27,8 @@ __all__ = ["MasterPlugins", "asked", "created", "exact"]
 
 T = TypeVar("T")
 
+MOST_LINES = 1000
+"""Maximum number of lines of metrics that a scaler is given with one question, the latest ones."""
 MOST_SHOWN = 200
 """Characters of a wrong answer that are shown."""
 
@@ -69,14 +73,20 @@ class MasterPlugins:
     """What the master's machine asks: the ladder's levels, diagnosers, placement strategies and scalers."""
 
     def __init__(self, bundle: JobBundle) -> None:
-        base = bundle.config.base
+        base, self._run_dir = bundle.config.base, bundle.config.run_dir
         self._levels = created(bundle.ladder, base)
         self._diagnosers = created(bundle.diagnosers, base)
         self._strategies = created(bundle.strategies, base)
         self._scalers = created(bundle.scalers, base)
 
-    def decide(self, index: int, load: Load) -> Wanted | None:
-        """What scaler number `index` makes of the job's load. Raises `RolemeshError`."""
+    def decide(self, index: int, load: Load, lines: Sequence[StepMetrics]) -> Wanted | None:
+        """What scaler number `index` makes of the job's load; `lines` are the latest lines of metrics.
+
+        Raises `RolemeshError`.
+        """
+        now = time.time()
+        within = tuple(line for line in lines if line.time >= now - load.window_s)[-MOST_LINES:]
+        load = msgspec.structs.replace(load, now=now, metrics=within, run_dir=self._run_dir)
         name = self._scalers.names[index]
         record = self._scalers.record(name)
         try:

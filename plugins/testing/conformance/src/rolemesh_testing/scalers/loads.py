@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from rolemesh.api.observer import StepMetrics
 from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
 
 __all__ = ["large", "load"]
@@ -26,7 +27,13 @@ def load(random: Random, roles: Sequence[str]) -> Load:
     for producer, consumer in random.sample(pairs, random.randint(0, min(6, len(pairs)))):
         waiting, blocked = random.choice(SHARES), random.choice(SHARES)
         edges.append(EdgeLoad(producer, consumer, f"{consumer}.call", "rows", waiting, blocked, random.choice((0, 1))))
-    return Load(random.choice((0.5, 10.0, 600.0)), random.choice((0.0, 60.0, 1e6)), tuple(found), tuple(edges))
+    window_s, now = random.choice((0.5, 10.0, 600.0)), random.uniform(0.0, 2e9)
+    count = random.choice((0, 1, 5))
+    lines = tuple(
+        StepMetrics(step, 1, now - count + step, values={"loss": random.choice((0.5, 100.0))} if step else {})
+        for step in range(count)
+    )
+    return Load(window_s, random.choice((0.0, 60.0, 1e6)), tuple(found), tuple(edges), now, lines, "runs/drawn")
 
 
 def large(count: int = 60) -> Load:
