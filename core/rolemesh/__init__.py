@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
     from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
     from rolemesh.api.scheduler import Scheduler
-    from rolemesh.api.service import CallError, CallTimeoutError, SessionLostError, service
+    from rolemesh.api.service import CalledBy, CallError, CallTimeoutError, SessionLostError, service
     from rolemesh.api.workload import RankContext, State, Workload, operator
     from rolemesh.errors import OptionsError, PlacementError, PluginError, RolemeshError
     from rolemesh.graph.flow import flow
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = ["AtMost", "Job", "__version__", "flow"]
-__all__ += ["CallError", "CallTimeoutError", "SessionLostError", "service"]
+__all__ += ["CallError", "CallTimeoutError", "CalledBy", "SessionLostError", "service"]
 __all__ += ["ImportRef", "RankContext", "State", "Workload", "operator"]
 __all__ += ["Balanced", "Batch", "Broadcast", "Partial", "Ragged", "Shard", "Sharded", "Shards", "Split"]
 __all__ += ["ClusterView", "NodeView", "PlacementRequest", "RoleRequest", "Scheduler"]
@@ -65,7 +65,7 @@ _HOMES = {
     "api.partition": ("Balanced", "Broadcast", "Partial", "Sharded", "Split"),
     "placement": ("Assignment", "PlacementPlan", "PlacementRequest", "PlanBuilder", "RoleRequest", "Slot", "Unplaced"),
     "api.scheduler": ("Scheduler",),
-    "api.service": ("CallError", "CallTimeoutError", "SessionLostError", "service"),
+    "api.service": ("CallError", "CalledBy", "CallTimeoutError", "SessionLostError", "service"),
     "api.workload": ("RankContext", "State", "Workload", "operator"),
 }
 _HOME = {name: f"rolemesh.{module}" for module, names in _HOMES.items() for name in names}

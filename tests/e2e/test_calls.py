@@ -224,7 +224,7 @@ SESSIONS = """
 import os
 import signal
 
-from rolemesh import SessionLostError, service
+from rolemesh import CalledBy, SessionLostError, service
 
 
 class Agent:
@@ -256,6 +256,7 @@ class Box:
 
     @service
     def add(self, step, session):
+        assert self.ctx.called_by == CalledBy("agent", 0, step, session), self.ctx.called_by
         ran = self.sessions.setdefault(session, [])
         ran.append(step)
         if step == 6 and len(ran) == 3 and not os.path.exists("killed"):

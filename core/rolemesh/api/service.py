@@ -24,6 +24,15 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     recorded: bool = False
 
 
+class CalledBy(msgspec.Struct, frozen=True):
+    """Who calls a service: the rank, the step of its operator, and the session of the call, "" for none."""
+
+    role: str
+    rank: int
+    step: int
+    session: str = ""
+
+
 class CallError(RolemeshError):
     """A service has raised: the message has the exception, and the traceback of its process."""
 

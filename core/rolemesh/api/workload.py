@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 
 from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
 from rolemesh.api.plugin import NoOptions
-from rolemesh.api.service import Caller, ServiceSpec, services_of
+from rolemesh.api.service import CalledBy, Caller, ServiceSpec, services_of
 from rolemesh.errors import RolemeshError
 
 __all__ = ["OperatorSpec", "RankContext", "Rendezvous", "State", "Workload", "operator", "operator_spec", "stable_seed"]
@@ -200,6 +201,7 @@ class RankContext(Generic[O]):
         self.step = 0
         """The step of the operator that is running, from 0."""
         self._item: ContextVar[int] = ContextVar("item", default=0)
+        self._called_by: ContextVar[CalledBy | None] = ContextVar("called_by", default=None)
         self.log = logging.getLogger(f"{role}/{rank}")
         self._means: dict[str, list[float]] = {}
         self._sums: dict[str, float] = {}
@@ -220,6 +222,23 @@ class RankContext(Generic[O]):
         """Which item of the step an operator with a `Balanced` input has in hand, from 0: for seeds,
         ``ctx.rng(ctx.step, ctx.item)``."""
         return self._item.get()
+
+    @property
+    def called_by(self) -> CalledBy | None:
+        """Who calls, in a service: role, rank and step of the caller, and the session; None in an operator.
+
+        A session that several callers share has the same name for all of them.
+        """
+        return self._called_by.get()
+
+    @contextmanager
+    def _serving(self, by: CalledBy) -> Iterator[None]:
+        """What begins in here is a service that `by` calls, tasks included."""
+        token = self._called_by.set(by)
+        try:
+            yield
+        finally:
+            self._called_by.reset(token)
 
     def _in_hand(self, items: Iterable[int]) -> Iterator[int]:
         """Each of `items` in turn, as the one that `item` says."""

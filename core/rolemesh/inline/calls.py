@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec
+from rolemesh.api.service import CalledBy, CallError, CallTimeoutError, ServiceSpec
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.graph.logical import LogicalGraph, OpCall
@@ -21,9 +21,10 @@ class InlineCalls:
 
     def __init__(
         self, graph: LogicalGraph, ctx: RankContext[Any], workloads: Mapping[tuple[str, int], Workload],
-        sizes: Mapping[str, int], loop: asyncio.AbstractEventLoop,
+        contexts: Mapping[tuple[str, int], RankContext[Any]], sizes: Mapping[str, int], loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         self._graph, self._ctx, self._workloads, self._sizes, self._loop = graph, ctx, workloads, sizes, loop
+        self._contexts = contexts
         self._places: dict[tuple[str, int, str], asyncio.Semaphore] = {}
         self._next = 0
         self.op: OpCall | None = None
@@ -32,13 +33,15 @@ class InlineCalls:
         """See `RankContext.call`."""
         spec, rank = self._spec(role, method), self._rank(role, session)
         limit, where = timeout if timeout is not None else spec.timeout_s, self._where
+        by = CalledBy(self._ctx.role, self._ctx.rank, self._ctx.step, session)
         given, name = Isolated(args).value(), f"{role}/{rank}.{method}"
         place = self._places.setdefault((role, rank, method), asyncio.Semaphore(spec.concurrency))
         late = asyncio.timeout(limit)
         try:
             async with late, place:
-                found = getattr(self._workloads[role, rank], method)(*given)
-                return Isolated(await found if inspect.isawaitable(found) else found).value()
+                with self._contexts[role, rank]._serving(by):
+                    found = getattr(self._workloads[role, rank], method)(*given)
+                    return Isolated(await found if inspect.isawaitable(found) else found).value()
         except Exception as error:
             if late.expired():
                 what = f"{name} has not answered within {limit:g} s"

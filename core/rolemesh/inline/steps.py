@@ -63,7 +63,7 @@ class InlineSteps:
         self._calls: dict[tuple[str, int], InlineCalls] = {}
         for (role, rank), ctx in contexts.items():
             if any(caller == role for caller, _ in graph.callers):
-                made = InlineCalls(graph, ctx, workloads, self._sizes, self._loop)
+                made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop)
                 self._calls[role, rank] = ctx._calls = made
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.service import ServiceSpec
+from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.dataplane.codec import decode, encode
 from rolemesh_durable.dataplane.transport import HEAD
@@ -49,7 +50,7 @@ def endpoint() -> Endpoint:
     found = Endpoint()
     workload, page = SimpleNamespace(run=lambda x: x), SimpleNamespace(fields=[0] * 16)
     Serving(
-        GRAPH, {"a": 1, "box": 1}, ways(GRAPH), SnapshotPlan(),
+        RankContext(options=None), GRAPH, {"a": 1, "box": 1}, ways(GRAPH), SnapshotPlan(),
         endpoint=found, workload=workload, status_page=page, loop=None, max_bytes=1,  # type: ignore[arg-type]
     )  # fmt: skip
     return found

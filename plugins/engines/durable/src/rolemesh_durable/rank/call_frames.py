@@ -32,13 +32,15 @@ Key: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The words of a call: see `rolemesh_durable.protocol.calls`. `arguments` is their header."""
+    """The words of a call: see `rolemesh_durable.protocol.calls`. `arguments` is their header; `session` is
+    "" for none."""
 
     key: Key
     method: str
     until: int
     life: int
     arguments: bytes
+    session: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):

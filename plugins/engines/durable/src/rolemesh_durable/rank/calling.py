@@ -236,7 +236,7 @@ class Calling:
             return waiting, None
         rank, life = self._parse(role, session) if session else (self._before.get(key, -1), -1)
         hold = self._holds[op.id]
-        words = Request(key, method, step + hold, life, header)
+        words = Request(key, method, step + hold, life, header, session)
         waiting.frame = frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
         waiting.call = OpenCall(key, role, waiting, len(waiting.frame), rank=rank, life=life)
         waiting.keeps = self._log if spec.recorded else None

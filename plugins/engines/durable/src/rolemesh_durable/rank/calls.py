@@ -69,7 +69,7 @@ class Calls:
                 remedy = f"give role {role} devices of its own"
                 raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
             self._serving = Serving(
-                graph, world_sizes, here, snapshots or SnapshotPlan(),
+                ctx, graph, world_sizes, here, snapshots or SnapshotPlan(),
                 endpoint=endpoint, workload=workload, status_page=status_page, loop=self.loop, max_bytes=max_bytes,
             )  # fmt: skip
         endpoint.on_wait = self._wait

@@ -8,7 +8,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
 
-from rolemesh.api.workload import Workload
+from rolemesh.api.service import CalledBy
+from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.operator_failure import summarize, user_traceback
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
@@ -39,6 +40,7 @@ class Serving:
 
     def __init__(
         self,
+        ctx: RankContext[Any],
         graph: LogicalGraph,
         world_sizes: Mapping[str, int],
         ways: Sequence[Way],
@@ -51,6 +53,7 @@ class Serving:
         max_bytes: int,
     ) -> None:
         """`ways` lead here."""
+        self._ctx = ctx
         self._endpoint, self._fields, self._loop = endpoint, status_page.fields, loop
         services = graph.services[endpoint.site.role]
         self._methods = {name: getattr(workload, name) for name in services}
@@ -130,11 +133,12 @@ class Serving:
         fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, monotonic_ns()
         try:
             arguments = decode(words.arguments, buffers)
-            result = self._methods[known.method](*arguments)
-            if known.method in self._async:
-                self._loop.spawn(self._finish(known, result))
-            else:
-                self._answer(known, result)
+            with self._ctx._serving(CalledBy(*known.caller, known.step, words.session)):
+                result = self._methods[known.method](*arguments)
+                if known.method in self._async:
+                    self._loop.spawn(self._finish(known, result))
+                else:
+                    self._answer(known, result)
         except Exception as error:
             self._raised(known, error)
         fields[status.PHASE], fields[status.SINCE_NS] = before

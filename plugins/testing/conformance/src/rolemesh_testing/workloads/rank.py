@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.graph.values import join_chunks
 from rolemesh.runs.digest import digest
@@ -157,9 +158,10 @@ class _Rank:
         assert self._ctx is not None
         self._ctx.step = ask.step
         before = _checksum(ask.arguments)
-        result = getattr(self._workload, ask.service)(*unpacked(ask.arguments))
-        if inspect.iscoroutine(result):
-            result = self._loop.run_until_complete(result)
+        with self._ctx._serving(CalledBy("caller", 0, ask.step, ask.session)):
+            result = getattr(self._workload, ask.service)(*unpacked(ask.arguments))
+            if inspect.iscoroutine(result):
+                result = self._loop.run_until_complete(result)
         written = ("arguments",) if _checksum(ask.arguments) != before else ()
         return Returned(packed(result), _fingerprint(result), written)
 

@@ -286,9 +286,9 @@ class Ranks:
         calls = {rank: Call(step, operator, dict(given), streamed, shared) for rank, given in arguments.items()}
         return self._ask(calls, Returned)
 
-    def ask(self, step: int, service: str, arguments: Mapping[int, bytes]) -> dict[int, Returned]:
+    def ask(self, step: int, service: str, arguments: Mapping[int, bytes], session: str = "") -> dict[int, Returned]:
         """Call a service of the ranks in `arguments`."""
-        return self._ask({rank: Ask(step, service, given) for rank, given in arguments.items()}, Returned)
+        return self._ask({rank: Ask(step, service, given, session) for rank, given in arguments.items()}, Returned)
 
     def snapshot(self) -> dict[int, Taken]:
         """Every rank's state."""

@@ -43,7 +43,7 @@ class Called(msgspec.Struct, frozen=True):
         """Repeat the call on the ranks `on`."""
         if self.service:
             (given,) = self.arguments.values()
-            return ranks.ask(self.step, self.operator, dict.fromkeys(on, given["arguments"]))
+            return ranks.ask(self.step, self.operator, dict.fromkeys(on, given["arguments"]), self.session)
         return ranks.call(self.step, self.operator, {r: self.arguments[r] for r in on}, self.streamed, self.shared)
 
     def __str__(self) -> str:
@@ -82,8 +82,8 @@ class Role:
     def call_service(self, service: str, *arguments: Any, session: str = "") -> Any:
         """What a service answers, called as `RankContext.call` does from another role.
 
-        Calls of one `session` go to one rank. Others go to each rank in turn. Raises `AttributeError` if the workload
-        has no such service.
+        The service sees the caller ``caller``, rank 0 (`RankContext.called_by`). Calls of one `session` go to one
+        rank. Others go to each rank in turn. Raises `AttributeError` if the workload has no such service.
         """
         if service not in self._services:
             raise AttributeError(f"the workload has no service {service!r}; it has {', '.join(sorted(self._services))}")
@@ -91,7 +91,7 @@ class Role:
             self._before(len(self.calls))
         rank = (crc32(session.encode()) if session else len(self.calls)) % self._ranks.world_size
         given = {rank: {"arguments": packed(list(arguments))}}
-        reply = self._ranks.ask(self.current_step, service, {rank: given[rank]["arguments"]})[rank]
+        reply = self._ranks.ask(self.current_step, service, {rank: given[rank]["arguments"]}, session)[rank]
         fingerprints, written = {rank: reply.fingerprint}, {rank: reply.written}
         called = Called(self.current_step, service, given, (), fingerprints, written, reply.value, None, True, session)
         self.calls.append(called)

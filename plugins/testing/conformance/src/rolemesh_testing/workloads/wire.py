@@ -73,11 +73,12 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Call a service with packed `arguments`, a list."""
+    """Call a service with packed `arguments`, a list, in `session` ("" for none)."""
 
     step: int
     service: str
     arguments: bytes
+    session: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
