@@ -400,8 +400,10 @@ class Workload:
     def check(cls, options: Any, world_size: int) -> None:
         """Look at the options in the driver, before anything starts: files that must exist, sizes that must fit.
 
-        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. One that has a further parameter `base`,
-        with a default, is given the job file's folder.
+        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. Two further parameters, each with a
+        default, are filled in by name. `base` is the job file's folder. `plugins` has what the job file lists under
+        ``plugins``: the class and the checked options of each, as `cls` and `options`, by kind and name, with the keys
+        of `RankContext.plugins`.
         """
 
     @classmethod

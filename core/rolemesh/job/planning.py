@@ -93,6 +93,7 @@ def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
         remedy = f"lower roles.{role}.world_size or roles.{role}.resources, share slots, or add nodes"
         where = job.where(("roles", role)) if job else f"role {role}"
         errors.append(PlacementError(what, where=where, remedy=remedy))
+        errors[-1].remedy = "; ".join(dict.fromkeys(unplaced.remedy or remedy for unplaced in ranks))
     raise_all(errors)
 
 

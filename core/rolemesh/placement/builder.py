@@ -150,19 +150,22 @@ class PlanBuilder:
             return slot
         return None
 
-    def refuse(self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "") -> None:
+    def refuse(
+        self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "", remedy: str = ""
+    ) -> None:
         """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is found to be in the way.
 
-        `rule` is the one that could not be followed, as for `put`. No later strategy will place them.
+        `rule` is the one that could not be followed, as for `put`, and `remedy` what the user can do about it; "" is
+        to lower world sizes or resources, or to add nodes. No later strategy will place them.
         """
         self._decided.update(members)
         self._placed.left.subtract(role for role, _ in members)
         if why:
-            self._unplaced += [Unplaced(*member, why) for member in members]
+            self._unplaced += [Unplaced(*member, why, remedy) for member in members]
             return
-        if (key := _kind(Wish(members, needs, rule))) not in self._refused:
+        if (key := (_kind(Wish(members, needs, rule)), remedy)) not in self._refused:
             conflict = self._conflict(_by_role(members), needs)
-            self._refused[key] = _Refusal(needs, conflict, rule)
+            self._refused[key] = _Refusal(needs, conflict, rule, remedy)
         self._refused[key].members.extend(members)
         self._refused[key].slots += 1
 
@@ -171,7 +174,7 @@ class PlanBuilder:
         unplaced = list(self._unplaced)
         for refusal in self._refused.values():
             reason = self._reason(refusal)
-            unplaced += [Unplaced(*member, reason) for member in refusal.members]
+            unplaced += [Unplaced(*member, reason, refusal.remedy) for member in refusal.members]
         return PlacementPlan(tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints))
 
     def _undo(self, members: int) -> None:
@@ -245,6 +248,7 @@ class _Refusal:
     needs: Mapping[str, float]
     conflict: dict[str, str]
     rule: str
+    remedy: str
     members: list[Member] = field(default_factory=list)
     slots: int = 0
 

@@ -87,11 +87,15 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """A rank for which no place was found, and what is missing, in numbers."""
+    """A rank for which no place was found, and what is missing, in numbers.
+
+    `remedy` is what the user can do about it; "" is to lower world sizes or resources, or to add nodes.
+    """
 
     role: str
     rank: int
     reason: str
+    remedy: str = ""
 
 
 class PlacementPlan(msgspec.Struct, frozen=True):

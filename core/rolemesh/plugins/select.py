@@ -97,7 +97,9 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admiss
         chooser.errors.append(JobFileError(what, where=remote.where, remedy=remedy))
     for name, selected in roles.items():
         if selected is not None:
-            chooser.errors += checked(job, name, selected, selected.cls.check, spec.roles[name].world_size)
+            chooser.errors += checked(
+                job, name, selected, selected.cls.check, spec.roles[name].world_size, plugins=declared
+            )
     raise_all(chooser.errors)
     return Selection(
         roles={name: selected for name, selected in roles.items() if selected},
@@ -183,12 +185,17 @@ class _Chooser:
         return None
 
 
-def checked(job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any) -> Iterator[RolemeshError]:
-    """What a workload's own `check` finds wrong with the role's options; `told` are its further arguments."""
+def checked(
+    job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any, **offered: Any
+) -> Iterator[RolemeshError]:
+    """What a workload's own `check` finds wrong with the role's options; `told` are its further arguments.
+
+    It is given `base` and those of `offered` that it has parameters for.
+    """
     path: Path = ("roles", role, "options")
     try:
-        base = {"base": job.base} if "base" in inspect.signature(check).parameters else {}
-        check(used.options, *told, **base)
+        known = inspect.signature(check).parameters
+        check(used.options, *told, **{n: value for n, value in {"base": job.base, **offered}.items() if n in known})
     except RolemeshError as error:
         yield from (job.placed(each, path) for each in getattr(error, "errors", (error,)))
     except Exception as error:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.errors import Problems
+from rolemesh.job.planning import check_placed
 from rolemesh.placement import (
     Apart,
     PlacementPlan,
@@ -74,6 +76,18 @@ def test_who_cannot_be_anywhere_is_told_the_smallest_set_of_reasons() -> None:
     assert unplaced.reason.startswith("no node meets all of this: needs cpu 4")
     assert "s wants a on nodes with rack=y" in unplaced.reason
     assert "s allows" not in unplaced.reason
+
+
+def test_the_remedy_of_a_strategy_is_told_and_the_usual_one_where_it_gives_none() -> None:
+    made = builder("(cpu=1)")
+    made.refuse([("a", 0)], {}, why="its partner is elsewhere", remedy="name the partner in options.pairs")
+    made.refuse([("a", 1), ("a", 2)], {"cpu": 4.0}, "pairs", remedy="set options.pairs to null")
+    made.refuse([("b", 0)], {"cpu": 4.0})
+    with pytest.raises(Problems) as raised:
+        check_placed(made.build())
+    first, second = raised.value.errors
+    assert first.remedy == "name the partner in options.pairs; set options.pairs to null"
+    assert second.remedy == "lower roles.b.world_size or roles.b.resources, share slots, or add nodes"
 
 
 def test_a_plan_that_breaks_a_constraint_is_found_out() -> None:
