@@ -12,8 +12,8 @@ import pytest
 from tests.conformance.counter import Counter
 from tests.conformance.harness import outcomes
 
-from rolemesh import Batch, RankContext
-from rolemesh_testing import SchedulerConformance, WorkloadConformance
+from rolemesh import Batch, Observer, RankContext, RunInfo, hookimpl
+from rolemesh_testing import ObserverConformance, SchedulerConformance, WorkloadConformance
 from rolemesh_testing.guard import Guard
 
 
@@ -45,6 +45,17 @@ class Refusing(WorkloadConformance):
         role.add(rows=Batch({"number": [1.0]}))
 
 
+class Absent(Observer):
+    """Cannot be made."""
+
+    def __init__(self, options: Any) -> None:
+        raise RuntimeError("no licence")
+
+    @hookimpl
+    def job_started(self, run: RunInfo) -> None:
+        pass
+
+
 @pytest.mark.usefixtures("bad")
 def test_what_keeps_a_plugin_from_being_tested_fails_one_test_and_the_others_say_which() -> None:
     classes = {
@@ -53,18 +64,20 @@ def test_what_keeps_a_plugin_from_being_tested_fails_one_test_and_the_others_say
         "TestUnknown": type("Unknown", (SchedulerConformance,), {"plugin": "no-such-strategy"}),
         "TestOptions": type("Options", (SchedulerConformance,), {"plugin": "pack", "options": {"no": "such"}}),
         "TestUnable": Refusing,
+        "TestAbsent": type("Absent", (ObserverConformance,), {"plugin": Absent}),
     }
     life = {"test_set_up_and_torn_down_twice", "test_every_operator_is_called", "test_inputs_are_not_written_to"}
-    every = {name for name in dir(SchedulerConformance) if name.startswith("test_")}
-    found = outcomes(classes, "-rs", chosen={name: life if name == "TestUnable" else every for name in classes})
+    every = {name: {test for test in dir(cls) if test.startswith("test_")} for name, cls in classes.items()}
+    found = outcomes(classes, "-rs", chosen=every | {"TestUnable": life})
     errors = {name: [*failed.values()] for name, failed in found.failed.items()}
-    assert {name: len(texts) for name, texts in errors.items()} == dict.fromkeys(classes, 1)
+    assert {name: len(texts) for name, texts in errors.items()} == dict.fromkeys(classes, 1), found.output
     for name, part in (
         ("TestBroken", "No module named 'no_such_thing'"),
         ("TestLate", "needs version 99 of the schedulers API"),
         ("TestUnknown", "there is no scheduler 'no-such-strategy'"),
         ("TestOptions", "Extra inputs are not permitted"),
         ("TestUnable", "no licence"),
+        ("TestAbsent", "cannot be created: RuntimeError: no licence"),
     ):
         assert part in errors[name][0]
     assert "shows that the plugin cannot be used" in found.output

@@ -83,7 +83,9 @@ def _certificate(one: Certificate) -> str:
     unasked = sum(test.outcome == "skipped" and GIVEN in test.message for test in one.tests) if one.bare else 0
     head = f"{'✔' if one.passed else '✘'} {singular(one.kind)} {one.name}  ({where})"
     lines = [
-        f"{head}: {unasked} tests need its conformance class, and have not been run" if unasked else head,
+        f"{head}: {_tests(unasked)} its conformance class, and {'has' if unasked == 1 else 'have'} not been run"
+        if unasked
+        else head,
         f"  fits {fits}; this is rolemesh {one.kernel}{'' if one.fits else ', which it does not fit'}",
         f"  {', '.join(counts)} in {seconds:.1f} s",
     ]
@@ -92,6 +94,10 @@ def _certificate(one: Certificate) -> str:
             lines.append(f"  {outcome:<10}  {test.test}")
             lines += [f"              {line}" for line in (test.reason or test.message).splitlines()]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _tests(count: int) -> str:
+    return "1 test needs" if count == 1 else f"{count} tests need"
 
 
 def _print_progress(text: str) -> None:

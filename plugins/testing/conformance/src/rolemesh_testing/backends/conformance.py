@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.engine import DurableEngine
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.engines.job import summing
 
 __all__ = ["BackendConformance"]
@@ -65,7 +66,7 @@ class BackendConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture
-    def running(self, checked_options: BaseModel, tmp_path: Path) -> Iterator[Running]:
+    def running(self, checked_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
         """``running(steps=…, pause_s=…)``: a job on the backend."""
         live: list[_Live] = []
         chosen = {name: str(value) for name, value in self.options.items()} | {"backend": str(self.plugin)}
@@ -74,7 +75,8 @@ class BackendConformance(PluginConformance):
         def begin(**job: Any) -> _Live:
             checked = summing(f"conformance-{len(live)}", tmp_path, **job).set(failover=[]).validate()
             run_dir = tmp_path / "runs" / checked.job.spec.name
-            live.append(_Live(DurableEngine(options).start(checked, run_dir, say=lambda text: None)))
+            start = partial(DurableEngine(options).start, checked, run_dir, say=lambda text: None)
+            live.append(_Live(needed(request, "no job can be started there", start)))
             return live[-1]
 
         yield begin

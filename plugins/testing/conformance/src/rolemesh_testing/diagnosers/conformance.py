@@ -15,7 +15,7 @@ from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_durable.master.plugins import asked
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
@@ -53,9 +53,11 @@ class DiagnoserConformance(PluginConformance):
     """Whether to look for the simplest trouble where a test fails, which takes seconds."""
 
     @pytest.fixture
-    def diagnoser(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> _Asked:
+    def diagnoser(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, request: pytest.FixtureRequest
+    ) -> _Asked:
         """The diagnoser."""
-        return _Asked(record, cls, checked_options)
+        return needed(request, "it cannot be created", lambda: _Asked(record, cls, checked_options))
 
     def pool(self) -> Pool[Trouble]:
         """What is drawn for all tests of the class."""

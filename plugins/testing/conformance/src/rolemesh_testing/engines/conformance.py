@@ -18,7 +18,7 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RolemeshEr
 from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.engines.job import summing
 
 __all__ = ["EngineConformance"]
@@ -44,7 +44,9 @@ class EngineConformance(PluginConformance):
         return cls.options_for(chosen).model_validate(self.options)
 
     @pytest.fixture
-    def start(self, cls: type[Engine], checked_options: BaseModel, tmp_path: Path) -> Iterator[Start]:
+    def start(
+        self, cls: type[Engine], checked_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> Iterator[Start]:
         """``start(job)``: a handle, in ``runs/NAME`` below the test's folder; closed at the end of the test."""
         handles: list[RunHandle] = []
 
@@ -52,7 +54,8 @@ class EngineConformance(PluginConformance):
             checked = job.validate()
             run_dir = tmp_path / "runs" / checked.job.spec.name
             said: list[str] = []
-            handles.append(cls(checked_options).start(checked, run_dir, detached=detached, say=said.append))
+            made = needed(request, "it cannot be created", lambda: cls(checked_options))
+            handles.append(made.start(checked, run_dir, detached=detached, say=said.append))
             return handles[-1]
 
         yield begin

@@ -16,7 +16,7 @@ from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.protocol.master.ladder import propose
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.level import Level, recover_there
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
@@ -43,9 +43,11 @@ class FailoverConformance(PluginConformance):
     """Whether to look for the simplest trouble where a test fails, which takes seconds."""
 
     @pytest.fixture
-    def level(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Level:
+    def level(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, request: pytest.FixtureRequest
+    ) -> Level:
         """The level."""
-        return Level(record, cls, checked_options)
+        return needed(request, "it cannot be created", lambda: Level(record, cls, checked_options))
 
     @pytest.fixture
     def subject(self, record: PluginRecord) -> Subject:

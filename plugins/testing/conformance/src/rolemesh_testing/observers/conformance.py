@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rolemesh.api.observer import StepMetrics
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.observers.lives import HOOKS, Life, Outcome, Told, drawn_metrics, told, whole_life
 from rolemesh_testing.observers.watcher import Order, Seen, Trouble, Watcher, watch_there
 from rolemesh_testing.pools import Pool, pooled
@@ -42,9 +42,11 @@ class ObserverConformance(PluginConformance):
         return folder
 
     @pytest.fixture
-    def watcher(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Watcher:
+    def watcher(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, request: pytest.FixtureRequest
+    ) -> Watcher:
         """The observer."""
-        return Watcher(record, cls, checked_options)
+        return needed(request, "it cannot be created", lambda: Watcher(record, cls, checked_options))
 
     @pytest.fixture
     def another(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Watcher:
@@ -52,7 +54,7 @@ class ObserverConformance(PluginConformance):
         return Watcher(record, cls, checked_options)
 
     @pytest.fixture
-    def subject(self, record: PluginRecord) -> Subject:
+    def subject(self, record: PluginRecord, watcher: Watcher) -> Subject:
         """The observer, for another process."""
         return Subject(record, dict(self.options), "")
 
@@ -83,6 +85,7 @@ class ObserverConformance(PluginConformance):
         watcher.tell(whole_life(str(run_dir)))
         _calm(watcher)
 
+    @pytest.mark.usefixtures("watcher")
     def test_metrics_of_any_kind_are_taken(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path
     ) -> None:
@@ -113,6 +116,7 @@ class ObserverConformance(PluginConformance):
         _calm(watcher)
         _calm(another)
 
+    @pytest.mark.usefixtures("watcher")
     def test_hooks_in_any_order_are_taken(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path
     ) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.scalers import Load, Scaler, ScalerOptions, Wanted
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.scalers.loads import large, load
 from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
@@ -35,9 +35,9 @@ class ScalerConformance(PluginConformance):
     """Whether to look for the simplest load where a test fails, which takes seconds."""
 
     @pytest.fixture
-    def scaler(self, cls: type[Scaler], checked_options: BaseModel) -> Scaler:
+    def scaler(self, cls: type[Scaler], checked_options: BaseModel, request: pytest.FixtureRequest) -> Scaler:
         """The scaler."""
-        return cls(checked_options)
+        return needed(request, "it cannot be created", lambda: cls(checked_options))
 
     def pool(self) -> Pool[Load]:
         """What is drawn for all tests of the class."""

@@ -18,7 +18,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
 from rolemesh.placement.validation import ask
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.schedulers import jobs
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused
@@ -76,9 +76,11 @@ class PlacementConformance(PluginConformance):
         return ClusterView(tuple(self._node(number, cpu=64.0, gpu=8) for number in range(6)))
 
     @pytest.fixture
-    def planner(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Planner:
+    def planner(
+        self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, request: pytest.FixtureRequest
+    ) -> Planner:
         """The strategy."""
-        return Planner(record, cls, checked_options)
+        return needed(request, "it cannot be created", lambda: Planner(record, cls, checked_options))
 
     @pytest.fixture
     def subject(self, record: PluginRecord) -> Subject:

@@ -19,7 +19,7 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.dataplane.codec import encode
 from rolemesh_durable.rank.out_port import INLINE_BYTES
-from rolemesh_testing.conformance import PluginConformance
+from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.transports.party import PATIENCE_S, Distant, Meeting, Party
 
 __all__ = ["TransportConformance"]
@@ -52,12 +52,12 @@ class TransportConformance(PluginConformance):
         meeting.close()
 
     @pytest.fixture
-    def party(self, meeting: Meeting) -> Iterator[Callable[..., Party]]:
+    def party(self, meeting: Meeting, request: pytest.FixtureRequest) -> Iterator[Callable[..., Party]]:
         """``party(rank, generation=0)``: another party, closed at the end of the test."""
         made: list[Party] = []
 
         def make(rank: int, generation: int = 0) -> Party:
-            made.append(Party(meeting, rank, generation))
+            made.append(needed(request, "it cannot be opened", lambda: Party(meeting, rank, generation)))
             return made[-1]
 
         yield make
