@@ -11,7 +11,7 @@ import pytest
 from tests.installed import Installed
 
 from rolemesh import cli
-from rolemesh_new.command import KINDS
+from rolemesh_new.command import KINDS, RUN
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +19,8 @@ OFTEN = ("workload", "scheduler", "failover")
 """What people write; the templates of all kinds are made of the same parts."""
 OWN_FILES = ("workload", "source", "kind")
 """Kinds whose templates have files instead of those that all share."""
-SELECTED = {"kind": "brevity", "command": "function", "examination": "function"}
-"""Plugins that the jobs use of templates that no job selects by their names."""
+SELECTED = {"kind": "brevity", **dict.fromkeys(("command", "examination", "engine", "store", "backend"), "function")}
+"""Plugins that the results of jobs name whose own plugin no job file lists."""
 
 
 def rarely(often: Sequence[str]) -> list[Any]:
@@ -72,7 +72,8 @@ def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, f
     succeeds(environment, "ruff", "format", "--check", ".", cwd=made)
     succeeds(environment, "python", "-m", "mypy", "--cache-dir", str(environment.folder / "mypy"), cwd=made)
     succeeds(environment, "python", "-m", "pytest", cwd=made)
-    succeeds(environment, "rolemesh", "run", "job.yaml", "--backend", "local", cwd=made)
+    how = RUN.get(kind, "--backend local").format(name=f"my-{kind}")
+    succeeds(environment, "rolemesh", "run", "job.yaml", *how.split(), cwd=made)
     done = result(made, f"my-{kind}")
     assert done["status"] == "done"
     assert SELECTED.get(kind, f"my-{kind}") in str(done["plugins"])

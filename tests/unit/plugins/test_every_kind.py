@@ -1,4 +1,4 @@
-"""Each kind of plugin has what an author needs: a documented base class, a kit, a template or an example, a page."""
+"""Each kind of plugin has what an author needs: a documented base class, a kit, a template and a page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ from rolemesh_testing.conformance import InstalledConformance
 
 ROOT = Path(__file__).resolve().parents[3]
 DECLARATIONS = "kinds"
-INSTEAD = {
-    "engines": "examples/community-engine/pyproject.toml",
-    "stores": "plugins/stores/sql/pyproject.toml",
-    "backends": "plugins/backends/local/pyproject.toml",
-}
-"""Kinds of which a plugin is no page of code: a distribution to begin with instead of a template."""
 OURS = [*kind_names(), DECLARATIONS]
 
 
@@ -66,12 +60,8 @@ def test_it_has_a_conformance_class_that_is_documented(name: str, references: fr
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_it_has_a_template_or_a_distribution_to_begin_with(name: str) -> None:
-    if name in INSTEAD:
-        assert f'[project.entry-points."rolemesh.{name}"]' in (ROOT / INSTEAD[name]).read_text()
-        assert name not in templates(), f"there is a template for {name}: take it out of INSTEAD"
-    else:
-        assert name in templates(), f"there is no template for {name} in cookiecutter/"
+def test_rolemesh_new_has_a_template(name: str) -> None:
+    assert name in templates(), f"there is no template for {name} in cookiecutter/"
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -31,6 +31,9 @@ KINDS = {
     "diagnoser": "whose fault a failure is",
     "scaler": "how many ranks roles have",
     "check": "what a node must measure up to",
+    "engine": "what runs a job",
+    "backend": "where a job's processes live",
+    "store": "where a job's journal is kept",
     "transport": "how values travel",
     "observer": "who watches a job",
     "command": "a verb of the command line",
@@ -46,8 +49,10 @@ NEXT = (
     "python3 -m venv .venv && . .venv/bin/activate",
     "pip install -e '.[test]'",
     "pytest",
-    "rolemesh run job.yaml --backend local",
+    "rolemesh run job.yaml {how}",
 )
+RUN = {"engine": "--engine {name}", "backend": "--backend {name}"}
+"""How the jobs of templates are run that are not run with ``--backend local``."""
 
 
 class NewVerb(Command):
@@ -102,7 +107,8 @@ def new(
         _check(template, answers)
         _bake(template, answers, into)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    steps = [step.format(folder=shlex.quote(str(folder))) for step in NEXT]
+    how = RUN.get(kind, "--backend local").format(name=name)
+    steps = [step.format(folder=shlex.quote(str(folder)), how=how) for step in NEXT]
     if as_json:
         print_json({"kind": kind, "name": name, "folder": str(folder), "files": files, "next": steps})
     else:

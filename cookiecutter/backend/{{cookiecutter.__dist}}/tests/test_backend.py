@@ -1,0 +1,37 @@
+"""The processes of a job are as nice as the option says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from rolemesh.cli import main
+
+JOB = """name: small
+flow: flow.py:small
+steps: 2
+roles:
+  a: { use: function, options: { target: "flow.py:make" } }
+"""
+FLOW = """import os
+
+from rolemesh import Batch, RankContext, flow
+
+
+def make(ctx: RankContext) -> Batch:
+    ctx.metric(niceness=os.nice(0))
+    return Batch({"x": [1]})
+
+
+@flow
+def small(job):
+    job.a.make()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are those of Linux")
+def test_the_processes_of_a_job_stand_back(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "flow.py").write_text(FLOW)
+    options = ["--niceness", "13", "--runs-dir", str(tmp_path / "runs")]
+    assert main(["run", str(tmp_path / "job.yaml"), "--backend", "{{ cookiecutter.name }}", *options]) == 0
+    assert '"niceness":13' in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text()
