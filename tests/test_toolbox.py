@@ -35,6 +35,7 @@ def test_its_tests_pass_and_the_kit_finds_nothing(environ: dict[str, str], tmp_p
         ("workloads", "agent"),
         ("workloads", "sandbox"),
         ("schedulers", "even"),
+        ("failover", "give-up"),
         ("observers", "tensorboard"),
     }
     needed = {"test_any_rank_answers_a_service_alike", "test_a_kill_at_every_operator_boundary_changes_nothing"}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel
 
-from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, Verdict, hookimpl
+from rolemesh import Budget, FailoverLevel, Failure, GiveUp, JobView, RecoveryPlan, Verdict, hookimpl
 from rolemesh.api.failures import Scope
 from rolemesh.errors import RolemeshError
 
@@ -227,6 +227,13 @@ class Silent(Tampered):
         return replaced(plan, reason="")
 
 
+class Curt(Tampered):
+    """Ends the job and gives no reason."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        return GiveUp(" ") if len(view.failures) > 2 else plan
+
+
 class Throws(Tampered):
     """Throws dice."""
 
@@ -279,6 +286,7 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     Spends: {"test_it_gives_no_more_than_a_role_may_have"},
     WaitsForever: {"test_it_waits_for_a_finite_time"},
     Silent: {"test_plans_have_a_reason"},
+    Curt: {"test_the_end_of_a_job_has_a_reason"},
     Throws: {
         "test_the_same_failure_has_the_same_answer",
         "test_it_keeps_nothing_from_failure_to_failure",

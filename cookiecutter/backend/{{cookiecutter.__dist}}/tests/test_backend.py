@@ -32,6 +32,6 @@ def small(job):
 def test_the_processes_of_a_job_stand_back(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "flow.py").write_text(FLOW)
-    options = ["--niceness", "13", "--runs-dir", str(tmp_path / "runs")]
-    assert main(["run", str(tmp_path / "job.yaml"), "--backend", "{{ cookiecutter.name }}", *options]) == 0
+    run = ["run", str(tmp_path / "job.yaml"), "--runs-dir", str(tmp_path / "runs")]
+    assert main([*run, "--backend", "{{ cookiecutter.name }}", "--niceness", "13"]) == 0
     assert '"niceness":13' in (tmp_path / "runs" / "small" / "metrics.jsonl").read_text()

@@ -1,1 +1,1 @@
-"""Plugins for rolemesh: the workloads `agent` and `sandbox`, the strategy `even`, and the observer `tensorboard`."""
+"""Plugins for rolemesh: workloads `agent` and `sandbox`, strategy `even`, level `give-up`, observer `tensorboard`."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from rolemesh.api.failover import Budget
+from rolemesh.api.failover import Budget, GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Scope, describe
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.plugins.contract import hooks_of
@@ -250,6 +250,16 @@ class FailoverConformance(PluginConformance):
     def test_plans_have_a_reason(self, level: Level) -> None:
         """It is what the person reads who finds the job restarted in the morning."""
         self._find(level, lambda at, plan: () if plan.reason.strip() else ("gives no reason",))
+
+    def test_the_end_of_a_job_has_a_reason(self, level: Level) -> None:
+        """`GiveUp.reason` is all that the failed job says about why nobody has tried further."""
+
+        def check(at: Trouble) -> None:
+            answer = level.answer(at.failure, at.view)
+            if isinstance(answer, GiveUp):
+                assert answer.reason.strip(), f"{describe(at.failure)}: it ends the job and gives no reason"
+
+        self._for_all(check)
 
     # -------------------------------------------------------------------------------------------------------- purity
 

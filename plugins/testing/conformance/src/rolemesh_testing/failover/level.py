@@ -43,12 +43,13 @@ class Level:
         """A fresh instance."""
         return Level(*self._made_of)
 
-    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """The plan that the hook `recover` answers with, None also for a `Pass` or `GiveUp`.
+    def answer(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass | GiveUp | None:
+        """What the hook `recover` answers. Raises `PluginError` where it answers anything else, or raises."""
+        return asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
 
-        Raises `PluginError` where it answers anything else, or raises.
-        """
-        answer = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        """The plan that the hook `recover` answers with, None also for a `Pass` or `GiveUp`. Raises as `answer`."""
+        answer = self.answer(failure, view)
         return answer if isinstance(answer, RecoveryPlan) else None
 
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
@@ -57,7 +58,7 @@ class Level:
 
     def answers(self, failure: Failure, view: JobView) -> tuple[Any, Any]:
         """What both hooks say, or the text of what they raise."""
-        return self._said(self.recover, failure, view), self._said(self.diagnose, failure, view)
+        return self._said(self.answer, failure, view), self._said(self.diagnose, failure, view)
 
     @staticmethod
     def _said(hook: Any, failure: Failure, view: JobView) -> Any:
