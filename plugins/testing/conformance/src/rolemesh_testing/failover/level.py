@@ -45,7 +45,9 @@ class Level:
 
     def answer(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass | GiveUp | None:
         """What the hook `recover` answers. Raises `PluginError` where it answers anything else, or raises."""
-        return asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
+        answer: Any = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
+        found: RecoveryPlan | Pass | GiveUp | None = answer
+        return found
 
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
         """The plan that the hook `recover` answers with, None also for a `Pass` or `GiveUp`. Raises as `answer`."""
