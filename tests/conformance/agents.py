@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rolemesh import Balanced, Batch, RankContext, Split, Workload, operator, service
+from rolemesh import (
+    Balanced,
+    Batch,
+    Broadcast,
+    OptionsError,
+    RankContext,
+    Split,
+    Workload,
+    operator,
+    service,
+)  # fmt: skip
 
 
 class Agent(Workload):
@@ -30,6 +41,25 @@ class Agent(Workload):
         assert self.ctx.item == item
         noise = self.ctx.rng(self.ctx.step, item).standard_normal()
         return Batch({"n": np.array([doubled]), "noise": np.array([noise])})
+
+
+class Reader(Workload):
+    """Asks what the job lists under ``plugins``."""
+
+    deterministic = True
+
+    @classmethod
+    def check(cls, options: Any, world_size: int, plugins: Mapping[Any, Any] = {}) -> None:
+        if ("sources", "files") not in plugins:
+            raise OptionsError("no source", where="source", remedy="list files under plugins.sources")
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        self.source = ctx.plugins["sources", "files"]()
+
+    @operator(returns=Broadcast())
+    def where(self) -> list[str]:
+        """The files that it would read."""
+        return [str(self.source.options.path)]
 
 
 class Tool(Workload):

@@ -11,6 +11,8 @@ from rolemesh_durable.scalers import Load, Scaler, ScalerOptions, Wanted
 
 __all__ = ["BROKEN", "Sound"]
 
+BEGAN = time.time()
+
 
 class Sound(Scaler):
     """Gives the busiest role another rank."""
@@ -93,6 +95,13 @@ class Remembering(Sound):
         return super().decide(load) if self.asked % 2 else None
 
 
+class Punctual(Sound):
+    """Answers by the clock on the wall."""
+
+    def decide(self, load: Load) -> Wanted | None:
+        return super().decide(load) if time.time() < BEGAN + 1e5 else None
+
+
 class Hashing(Sound):
     """Goes through a set."""
 
@@ -129,6 +138,7 @@ BROKEN: dict[type[Scaler], set[str]] = {
     Stubborn: {SIZES},
     Silent: {"test_its_answers_have_a_reason"},
     Remembering: {ALIKE},
+    Punctual: {ALIKE},
     Hashing: {"test_another_process_has_the_same_answer"},
     Scribbling: {"test_it_does_not_write_to_the_load"},
     Thorough: {"test_it_answers_in_time_for_sixty_roles"},

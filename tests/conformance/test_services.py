@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tests.conformance.agents import Agent, Tool
+from tests.conformance.agents import Agent, Reader, Tool
 from tests.conformance.harness import outcomes
 
 from rolemesh import Batch
@@ -47,6 +47,17 @@ class ToolConformance(WorkloadConformance):
         assert [role.call_service("move", "go", session="a game") for _ in range(2)] == [1, 2]
 
 
+class ReaderConformance(WorkloadConformance):
+    plugin = Reader
+    plugins = {"sources": [{"use": "files", "options": {"path": "in/*.jsonl"}}]}
+    world_sizes = (1, 2)
+    steps = 1
+
+    def step(self, role: Any, step: int) -> None:
+        [path] = role.where()
+        assert path.endswith("in/*.jsonl")
+
+
 def test_an_asynchronous_agent_and_a_role_with_services_only_pass() -> None:
     found = outcomes({"TestAgent": AgentConformance, "TestTool": ToolConformance}, chosen=dict.fromkeys(BOTH, LIFE))
     assert not found.failed, found.output
@@ -54,6 +65,15 @@ def test_an_asynchronous_agent_and_a_role_with_services_only_pass() -> None:
 
 
 BOTH = ("TestAgent", "TestTool")
+
+
+def test_a_workload_has_what_its_job_lists_under_plugins() -> None:
+    without = type("Without", (ReaderConformance,), {"plugins": {}})
+    life = {"test_every_operator_is_called", "test_a_kill_at_every_operator_boundary_changes_nothing"}
+    classes = {"TestReader": ReaderConformance, "TestNone": without}
+    found = outcomes(classes, chosen=dict.fromkeys(classes, life))
+    assert {name: len(failed) for name, failed in found.failed.items()} == {"TestNone": 1}, found.output
+    assert "list files under plugins.sources" in found.output
 
 
 def test_a_call_that_nobody_answers_is_named() -> None:

@@ -89,14 +89,20 @@ class ScalerConformance(PluginConformance):
 
         self._for_all(check)
 
-    def test_the_same_load_has_the_same_answer(self, cls: type[Scaler], checked_options: BaseModel) -> None:
-        """A master that was killed asks again, and `agree` counts equal answers: no chance, no clock, no memory."""
+    def test_the_same_load_has_the_same_answer(
+        self, cls: type[Scaler], checked_options: BaseModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A master that was killed asks again, and `agree` counts equal answers: no chance, no memory, and no clock but
+        `Load.now`."""
         used, fresh = cls(checked_options), cls(checked_options)
         loads = list(self.pool())
         first = [_answer(used, at) for at in loads]
+        for clock in ("time", "monotonic", "perf_counter"):
+            real = getattr(time, clock)
+            monkeypatch.setattr(time, clock, lambda real=real: real() + 1e6)
         for at, wanted in zip(reversed(loads), reversed(first), strict=True):
             same = _answer(fresh, at) == wanted == _answer(used, at)
-            assert same, "the answer depends on what it was asked before, or on chance"
+            assert same, "the answer depends on what it was asked before, on a clock, or on chance"
 
     def test_another_process_has_the_same_answer(self, record: PluginRecord, cls: type[Scaler]) -> None:
         """With another order of hashes: it must not depend on the order of a set."""

@@ -37,10 +37,11 @@ def load(random: Random, roles: Sequence[str]) -> Load:
 
 
 def large(count: int = 60) -> Load:
-    """A job of `count` roles in a ring, each of which waits for the one before it."""
+    """A job of `count` roles in a ring, each of which waits for the one before it, with the most metrics there are."""
     names = [f"role-{number}" for number in range(count)]
     roles = tuple(RoleLoad(name, 8, 1, 64, 64, 0.9) for name in names)
     edges = tuple(
         EdgeLoad(names[at - 1], name, f"{name}.call", "rows", 0.4, 0.1, int(at == 0)) for at, name in enumerate(names)
     )
-    return Load(10.0, 600.0, roles, edges)
+    lines = tuple(StepMetrics(step, 1, step / 100, values={"loss": 1.0, "reward": 0.5}) for step in range(1000))
+    return Load(10.0, 600.0, roles, edges, 10.0, lines, "runs/large")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from rolemesh.graph.tracer import SETTINGS
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after, needed
 from rolemesh_testing.workloads.journey import Kill, boundaries, differences
+from rolemesh_testing.workloads.listed import checked, listed
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
 from rolemesh_testing.workloads.travelled import Travelled, cannot_be_set_up
 
@@ -39,6 +40,8 @@ class WorkloadConformance(PluginConformance):
     world_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
     """Tried where `Workload.check` accepts them; the first one is that of the tests for which one is enough."""
     seed: ClassVar[int] = 7
+    plugins: ClassVar[Mapping[str, Sequence[Mapping[str, Any]]]] = {}
+    """What the job lists under ``plugins``, as in a job file: ``{"sources": [{"use": "files", "options": {...}}]}``."""
 
     def step(self, role: Any, step: int) -> None:
         """What a flow asks of the role in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``.
@@ -59,9 +62,10 @@ class WorkloadConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture
-    def subject(self, cls: type[Workload], record: PluginRecord, base: Path) -> Subject:
+    def subject(self, cls: type[Workload], record: PluginRecord, base: Path, request: pytest.FixtureRequest) -> Subject:
         """What the ranks run."""
-        return Subject(cls, record.target, dict(self.options), base)
+        plugins = needed(request, "what it lists under plugins is not found", lambda: listed(self.plugins, base))
+        return Subject(cls, record.target, dict(self.options), base, plugins)
 
     @pytest.fixture
     def stage(self, rolemesh_stages: Stages, cls: type[Workload], request: pytest.FixtureRequest) -> Stage:
@@ -84,9 +88,15 @@ class WorkloadConformance(PluginConformance):
         return cls.stateful(checked_options)
 
     @pytest.fixture
-    def sizes(self, cls: type[Workload], checked_options: BaseModel, base: Path) -> tuple[int, ...]:
+    def sizes(
+        self, cls: type[Workload], checked_options: BaseModel, base: Path, request: pytest.FixtureRequest
+    ) -> tuple[int, ...]:
         """Those of `world_sizes` that the workload accepts with these options."""
-        refusals = {size: _refusal(cls, checked_options, size, base) for size in self.world_sizes}
+        return needed(request, "it accepts none of the world sizes", lambda: self._accepted(cls, checked_options, base))
+
+    def _accepted(self, cls: type[Workload], options: BaseModel, base: Path) -> tuple[int, ...]:
+        plugins = checked(listed(self.plugins, base), base)
+        refusals = {size: _refusal(cls, options, size, base, plugins) for size in self.world_sizes}
         accepted = tuple(size for size, refusal in refusals.items() if refusal is None)
         assert accepted, f"check() accepts none of the world sizes {self.world_sizes}: {refusals[self.world_sizes[0]]}"
         return accepted
@@ -363,18 +373,21 @@ class WorkloadConformance(PluginConformance):
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """`Workload.check`, in every world size that the test has."""
+        plugins = checked(listed(self.plugins, base), base)
         for size in self.world_sizes:
-            _check(cls, options, size, base)
+            _check(cls, options, size, base, plugins)
 
 
-def _check(cls: type[Workload], options: BaseModel, size: int, base: Path) -> None:
-    told = {"base": base} if "base" in inspect.signature(cls.check).parameters else {}
-    cls.check(options, size, **told)
+def _check(cls: type[Workload], options: BaseModel, size: int, base: Path, plugins: Mapping[Any, Any]) -> None:
+    known, offered = inspect.signature(cls.check).parameters, {"base": base, "plugins": plugins}
+    cls.check(options, size, **{name: value for name, value in offered.items() if name in known})
 
 
-def _refusal(cls: type[Workload], options: BaseModel, size: int, base: Path) -> OptionsError | None:
+def _refusal(
+    cls: type[Workload], options: BaseModel, size: int, base: Path, plugins: Mapping[Any, Any]
+) -> OptionsError | None:
     try:
-        _check(cls, options, size, base)
+        _check(cls, options, size, base, plugins)
     except OptionsError as error:
         return error
     return None

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from importlib.metadata import EntryPoint
 from multiprocessing.connection import Connection
@@ -24,6 +25,7 @@ from rolemesh.graph.values import join_chunks
 from rolemesh.runs.digest import digest
 from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.items import made_items
+from rolemesh_testing.workloads.listed import made
 from rolemesh_testing.workloads.outgoing import OutgoingCalls
 from rolemesh_testing.workloads.wire import (
     Ask,
@@ -124,6 +126,7 @@ class _Rank:
             run_dir=order.tmp_dir,
             tmp_dir=order.tmp_dir,
             base=order.base,
+            plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
         )
         self._ctx._calls = self._calls
         # What a killed rank leaves in the system's folder for such things goes with the kit's own.

@@ -20,6 +20,7 @@ import psutil
 from rolemesh.api.workload import Workload
 from rolemesh_durable.agent.zygote_pool import BASE_ENV
 from rolemesh_testing.hanging import Hung
+from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started
 from rolemesh_testing.workloads.wire import (
     Answer,
@@ -66,6 +67,7 @@ class Subject(msgspec.Struct, frozen=True):
     target: str
     options: dict[str, Any]
     base: Path
+    plugins: tuple[Listed, ...] = ()
 
 
 class Stage:
@@ -269,6 +271,7 @@ class Ranks:
                 self.generations[rank],
                 self._turns,
                 meeting,
+                subject.plugins,
             )
             for rank in ranks
         }

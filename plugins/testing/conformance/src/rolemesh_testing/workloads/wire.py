@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh_durable.dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
+from rolemesh_testing.workloads.listed import Listed
 
 __all__ = [
     "Answer",
@@ -49,6 +50,7 @@ class SetUp(msgspec.Struct, frozen=True, tag=True):
     generation: int
     turns: bool
     meeting: tuple[str, int] | None
+    plugins: tuple[Listed, ...] = ()
 
 
 class Shared(msgspec.Struct, frozen=True):

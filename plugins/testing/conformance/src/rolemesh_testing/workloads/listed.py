@@ -1,0 +1,62 @@
+"""What a job of the workload under test lists under ``plugins``: for `ctx.plugins`, and for `Workload.check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.import_ref import ImportRef
+from rolemesh.plugins.discovery import PluginRecord, discover, resolve
+from rolemesh.plugins.drivers import load
+
+__all__ = ["Listed", "checked", "listed", "made"]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A plugin as another process can make it. `name` is that of `ctx.plugins`: ``files#2`` for the second of two."""
+
+    kind: str
+    name: str
+    target: str
+    options: dict[str, Any]
+
+
+def listed(plugins: Mapping[str, Sequence[Mapping[str, Any]]], base: Path) -> tuple[Listed, ...]:
+    """What a job file in the folder `base` lists under ``plugins``. Raises `PluginError` for what there is not."""
+    found = []
+    for kind, uses in plugins.items():
+        records = [resolve(kind, use["use"], discover((kind,)), base) for use in uses]
+        names = [record.name for record in records]
+        for at, (use, record) in enumerate(zip(uses, records, strict=True)):
+            number = f"#{names[: at + 1].count(names[at])}" if names.count(names[at]) > 1 else ""
+            load(record)
+            found.append(Listed(kind, names[at] + number, record.target, dict(use.get("options", {}))))
+    return tuple(found)
+
+
+def checked(plugins: Sequence[Listed], base: Path) -> dict[tuple[str, str], Any]:
+    """`cls` and `options` of each by kind and name, as `Workload.check` is given them."""
+    found = {}
+    for each in plugins:
+        cls = _class(each)
+        options = cls.Options.model_validate(each.options, context={"base": str(base)})
+        found[each.kind, each.name] = SimpleNamespace(cls=cls, options=options, record=_record(each))
+    return found
+
+
+def made(plugin: Listed, base: str) -> Any:
+    """An object of it."""
+    cls = _class(plugin)
+    return cls(cls.Options.model_validate(plugin.options, context={"base": base}))
+
+
+def _class(plugin: Listed) -> Any:
+    return ImportRef(plugin.target).resolve()
+
+
+def _record(plugin: Listed) -> PluginRecord:
+    return PluginRecord(plugin.kind, plugin.name, "", "", plugin.target)
