@@ -17,10 +17,11 @@ import pytest
 from rolemesh.api.failures import Failure
 from rolemesh.cli import main
 from rolemesh.runs.run import write_job_file
+from rolemesh_durable import job_status, job_statuses
 from rolemesh_durable.cli.logs import BLOCK, Tail
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import StopJob, Watch
-from rolemesh_durable.runs import Run
+from rolemesh_durable.runs import Run, UnknownRunError
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,9 @@ def test_status_as_json_has_the_same_keys_alive_and_ended(
     master.end("failed", 1, "why")
     assert main(["status", "--json"]) == 0
     (ended,) = json.loads(capsys.readouterr().out)
+    assert json.loads(json.dumps(job_status("grpo"))) == ended == job_statuses()[0] == job_status(ended["run_dir"])
+    with pytest.raises(UnknownRunError, match="there is no run of a job 'grop'"):
+        job_status("grop")
 
     assert (alive["state"], alive["committed_steps"], alive["steps"]) == ("running", 1, 10)
     assert alive["master"] == {"pid": 4242, "node": "host-a", "epoch": 1}

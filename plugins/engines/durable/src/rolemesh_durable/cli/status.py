@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.cli.arguments import JsonFlag, RunsDir
-from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.control.kept import export_command, kept_lines
-from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
-from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.runs import Control
+from rolemesh_durable.control.kept import kept_lines
+from rolemesh_durable.control.picture import job_status, job_statuses
 
-__all__ = ["command", "picture"]
-
-SILENT = "its master does not answer now, but the job lives: a new one may be on its way"
-DEAD = "its master does not answer; 'rolemesh events' shows what it journalled last"
+__all__ = ["command"]
 
 
 def command(
@@ -48,9 +40,7 @@ def command(
 
       rolemesh status grpo --json | jq '.ranks[] | select(.state != "running")'
     """
-    folder = runs_folder(runs_dir)
-    runs = [find_run(job, folder)] if job is not None else list_runs(folder)
-    pictures = [picture(run, status) for run, status in zip(runs, statuses(runs), strict=True)]
+    pictures = [job_status(job, runs_dir)] if job is not None else job_statuses(runs_dir)
     if as_json:
         typer.echo(json.dumps(pictures if job is None else pictures[0], indent=2))
     elif job is not None:
@@ -58,62 +48,7 @@ def command(
     elif pictures:
         _print_all(pictures)
     else:
-        typer.echo(f"no runs in {folder}/")
-
-
-def picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
-    """What is known of a run as plain data: from its master's `status`, or else from its files."""
-    result, info, control, unreadable = _files(run)
-    known: dict[str, Any] = {
-        "name": run.name,
-        "state": "dead",
-        "committed_steps": None,
-        "steps": info.steps if info else None,
-        "wall_s": None,
-        "started": control.started if control else None,
-        "backend": control.backend if control else info.backend if info else "",
-        "master": {"pid": control.pid, "node": None} if control else None,
-        "agents": [],
-        "ranks": [],
-        "message": DEAD,
-        "warnings": [],
-        "resources": {},
-        "run_dir": str(run.path),
-    }
-    if result is not None:
-        # The master may have written it between our question and its answer: it is newer.
-        known |= {key: result.get(key) for key in ("committed_steps", "steps", "wall_s", "message")}
-        known |= {"state": result.get("status"), "master": None}
-        known |= {key: result[key] for key in ("state_sha256", "failure", "kept", "not_kept") if key in result}
-        known |= {"export": export_command(run.path)} if (result.get("kept") or {}).get("exports") else {}
-    elif status is not None:
-        known |= {
-            "state": status.state,
-            "committed_steps": status.committed + 1,
-            "steps": status.steps,
-            "wall_s": round(max(0.0, time.time() - status.started), 3),
-            "started": status.started,
-            "master": {"pid": status.master_pid, "node": status.master_node, "epoch": status.epoch},
-            "agents": msgspec.to_builtins(status.agents),
-            "ranks": msgspec.to_builtins(status.ranks),
-            "message": status.message or (status.finishing and f"finishing: {status.finishing}"),
-            "warnings": list(status.warnings),
-            "resources": status.resources,
-        }
-    elif unreadable is not None:
-        known |= {"state": "unreadable", "message": unreadable.what}
-    elif is_held(run.path):
-        known |= {"state": "silent", "message": SILENT}
-    elif control is None:
-        known |= {"state": "new", "message": "its master has not begun, or could not"}
-    return known
-
-
-def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, Control | None, RolemeshError | None]:
-    try:
-        return run.result(), run.info(), run.control(), None
-    except RolemeshError as error:
-        return None, None, None, error
+        typer.echo(f"no runs in {runs_folder(runs_dir)}/")
 
 
 def _print_all(pictures: list[dict[str, Any]]) -> None:

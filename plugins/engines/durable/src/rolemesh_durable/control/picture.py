@@ -1,0 +1,95 @@
+"""How jobs are, as plain data: what ``rolemesh status --json`` prints, and other programs ask for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.observer import JobStatus, RunInfo
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.control.kept import export_command
+from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
+from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.runs import Control
+
+__all__ = ["job_status", "job_statuses"]
+
+SILENT = "its master does not answer now, but the job lives: a new one may be on its way"
+DEAD = "its master does not answer; 'rolemesh events' shows what it journalled last"
+
+
+def job_status(job: str | Path, runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> dict[str, Any]:
+    """How a job of any process is, as JSON values: what ``rolemesh status JOB --json`` prints.
+
+    `job` is its name in `runs_dir` (default: ``ROLEMESH_RUNS`` or ``runs``), or the path of its run. `timeout_s` is how
+    many seconds the master has to answer. Raises `RolemeshError` if there is no such run.
+    """
+    return _pictures([find_run(str(job), runs_folder(runs_dir))], timeout_s)[0]
+
+
+def job_statuses(runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:
+    """The same of all runs in `runs_dir`, the latest first; all masters are asked at once."""
+    return _pictures(list_runs(runs_folder(runs_dir)), timeout_s)
+
+
+def _pictures(runs: list[LivingRun], timeout_s: float) -> list[dict[str, Any]]:
+    return [_picture(run, status) for run, status in zip(runs, statuses(runs, timeout_s), strict=True)]
+
+
+def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
+    """What is known of a run as plain data: from its master's `status`, or else from its files."""
+    result, info, control, unreadable = _files(run)
+    known: dict[str, Any] = {
+        "name": run.name,
+        "state": "dead",
+        "committed_steps": None,
+        "steps": info.steps if info else None,
+        "wall_s": None,
+        "started": control.started if control else None,
+        "backend": control.backend if control else info.backend if info else "",
+        "master": {"pid": control.pid, "node": None} if control else None,
+        "agents": [],
+        "ranks": [],
+        "message": DEAD,
+        "warnings": [],
+        "resources": {},
+        "run_dir": str(run.path),
+    }
+    if result is not None:
+        # The master may have written it between our question and its answer: it is newer.
+        known |= {key: result.get(key) for key in ("committed_steps", "steps", "wall_s", "message")}
+        known |= {"state": result.get("status"), "master": None}
+        known |= {key: result[key] for key in ("state_sha256", "failure", "kept", "not_kept") if key in result}
+        known |= {"export": export_command(run.path)} if (result.get("kept") or {}).get("exports") else {}
+    elif status is not None:
+        known |= {
+            "state": status.state,
+            "committed_steps": status.committed + 1,
+            "steps": status.steps,
+            "wall_s": round(max(0.0, time.time() - status.started), 3),
+            "started": status.started,
+            "master": {"pid": status.master_pid, "node": status.master_node, "epoch": status.epoch},
+            "agents": msgspec.to_builtins(status.agents),
+            "ranks": msgspec.to_builtins(status.ranks),
+            "message": status.message or (status.finishing and f"finishing: {status.finishing}"),
+            "warnings": list(status.warnings),
+            "resources": status.resources,
+        }
+    elif unreadable is not None:
+        known |= {"state": "unreadable", "message": unreadable.what}
+    elif is_held(run.path):
+        known |= {"state": "silent", "message": SILENT}
+    elif control is None:
+        known |= {"state": "new", "message": "its master has not begun, or could not"}
+    return known
+
+
+def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, Control | None, RolemeshError | None]:
+    try:
+        return run.result(), run.info(), run.control(), None
+    except RolemeshError as error:
+        return None, None, None, error
