@@ -40,6 +40,35 @@ def test_only_what_is_alive_and_unfinished_is_hit(state: str) -> None:
         assert found.target == "work/1"
 
 
+@pytest.mark.parametrize(
+    ("target", "kinds", "hit"),
+    [
+        ("work/1", {"kill", "exit", "raise"}, {"work/1"}),
+        ("work/*", {"kill", "exit", "raise"}, {"work/0", "work/1"}),
+        ("stop:work/1", {"stop"}, {"work/1"}),
+        ("full:work/*", {"full"}, {"work/0", "work/1"}),
+        ("agent:node0", {"kill"}, {"agent:node0"}),
+        ("zygote:node0", {"zygote"}, {"agent:node0"}),
+        ("disk:node0", {"disk"}, {"agent:node0"}),
+    ],
+)
+def test_a_failure_that_names_its_target_hits_nothing_else(target: str, kinds: set[str], hit: set[str]) -> None:
+    rng, others = random.Random(1), RankStatus("other", 1, "n0", 9, "running", 5)
+    there = status(rank(0), rank(1), others)
+    found = [next_fault(rng, target, there) for _ in range(60)]
+    assert {fault.kind for fault in found if fault} == kinds
+    assert {fault.target for fault in found if fault} == hit
+    gone = status(others, agent="lost")
+    assert next_fault(rng, target, gone) is None, "it waits for its target, and takes no other"
+
+
+def test_a_node_that_is_named_is_the_one_that_is_lost() -> None:
+    agents = tuple(AgentStatus(f"node{n}", f"n{n}", 7, "up") for n in range(3))
+    there = replace(status(rank(0)), agents=agents)
+    assert {next_fault(random.Random(n), "node:n1", there) for n in range(9)} == {Fault("kill", "node:n1")}
+    assert next_fault(random.Random(1), "node:n7", there) is None
+
+
 def test_progress_is_where_the_furthest_rank_is() -> None:
     assert progress(status(rank(0, step=3), rank(1, step=9))) == 9
     assert progress(status()) == -1

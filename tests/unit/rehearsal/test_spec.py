@@ -12,13 +12,28 @@ def test_targets_are_separated_by_commas_as_everything_is() -> None:
     assert parse("kills=10,seed=7,targets=rank,agent,master") == Rehearsal(10, 7, ("rank", "agent", "master"))
 
 
+def test_targets_may_name_who_has_the_failure() -> None:
+    found = parse("kills=2,targets=agent/1,trainer/*,stop:box/0,node:n1,zygote:node-0,disk")
+    assert found.kinds == {"rank", "stop", "node", "zygote", "disk"}
+    assert found.ranks == [("agent", 1), ("trainer", None), ("box", 0)]
+
+
 def test_what_is_not_said_has_a_default() -> None:
     assert parse("") == Rehearsal()
     assert parse("targets=node,seed=3") == Rehearsal(seed=3, targets=("node",))
 
 
 @pytest.mark.parametrize(
-    ("text", "what"), [("kils=3", "'kils'"), ("kills=many", "whole number"), ("targets=rank,mster", "'mster'")]
+    ("text", "what"),
+    [
+        ("kils=3", "'kils'"),
+        ("kills=many", "whole number"),
+        ("targets=rank,mster", "'mster'"),
+        ("targets=work/one", "'work/one'"),
+        ("targets=master:work/1", "names nobody"),
+        ("targets=stop:node0", "names nobody"),
+        ("targets=agent:", "names nobody"),
+    ],
 )
 def test_a_mistake_is_named(text: str, what: str) -> None:
     with pytest.raises(JobFileError, match=what):

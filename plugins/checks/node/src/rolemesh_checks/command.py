@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,10 +17,11 @@ from rich.table import Table
 from rolemesh.api.command import Command
 from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag, RunsDir
-from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun, engine_named
 from rolemesh.runs.run import runs_folder
+from rolemesh.spec.places import parse_yaml
 from rolemesh_checks.probe import MOST_NODES, NodeResult, found, probing
 
 __all__ = ["CheckVerb", "check"]
@@ -54,6 +55,10 @@ def check(
         typer.Option(help="A node fails that is so many times slower than the others.", show_default="as each check"),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a check may take on a node.", min=1)] = 60.0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option of a check, e.g. memory.timeout_s=30.", metavar="CHECK.OPTION=VALUE"),
+    ] = None,
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -72,7 +77,11 @@ def check(
       rolemesh check --address auto --gpus 8 matmul network --json
 
       rolemesh check --address auto --slower 1.5
+
+      rolemesh check ours.py:Licence --set ours.py:Licence.server=lic01 --set 'ours.py:Licence.at_least={seats: 8}'
     """
+    names = checks or list(USUAL)
+    given = _given(names, settings or ())
     chosen = {"backend": backend or ("ray" if address else "local")}
     chosen |= {name: value for name, value in (("address", address), ("nodes", nodes)) if value}
     engine = engine_named("durable")
@@ -96,7 +105,8 @@ def check(
             why = str(result["message"]) if result else "the job that measures has died"
         return EXIT_DONE
 
-    job = probing(checks or list(USUAL), f"check-{os.getpid()}", gpus=gpus, slower=slower, timeout_s=timeout)
+    name = f"check-{os.getpid()}"
+    job = probing(names, name, gpus=gpus, slower=slower, timeout_s=timeout, given=given)
     try:
         run = JobRun(
             job.validate(), engine, options, folder, lambda text: console.print(text, style="dim"), False, finish
@@ -116,6 +126,23 @@ def check(
         if len(results) == MOST_NODES:
             console.print(f"no more than {MOST_NODES} nodes are measured at once")
     raise typer.Exit(EXIT_DONE if fit else EXIT_FAILED)
+
+
+def _given(checks: Sequence[str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options by check. Raises `JobFileError` for what is no ``CHECK.OPTION=VALUE`` of one of `checks`."""
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        check, dot, option = key.rpartition(".")
+        where = f"--set {setting}"
+        if not (equals and dot and option.isidentifier()):
+            remedy = "write it so: --set memory.timeout_s=30"
+            raise JobFileError(f"{setting!r} is no option of a check", where=where, remedy=remedy)
+        if check not in checks:
+            remedy = f"{nearest(check, checks)}; this call measures {', '.join(checks)}"
+            raise JobFileError(f"the check {check!r} is not measured", where=where, remedy=remedy)
+        found.setdefault(check, {})[option] = parse_yaml(text, where)[0]
+    return found
 
 
 def _table(results: list[NodeResult]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,20 @@ class NodeResult:
         return {"node": self.node, "fit": not self.unfit, "unfit": self.unfit, "values": self.values}
 
 
-def probing(checks: Sequence[str], name: str, *, gpus: float, slower: float | None, timeout_s: float) -> Job:
-    """As many ranks as there are nodes with room, each on one of its own."""
+def probing(
+    checks: Sequence[str],
+    name: str,
+    *,
+    gpus: float,
+    slower: float | None,
+    timeout_s: float,
+    given: Mapping[str, Mapping[str, Any]] = {},
+) -> Job:
+    """As many ranks as there are nodes with room, each on one of its own. `given`: further options, by check."""
     options: dict[str, Any] = {"timeout_s": timeout_s, **({"slower": slower} if slower else {})}
+    uses = [{"use": check, "options": options | dict(given.get(check, {}))} for check in checks]
     spread = {"spread": {ROLE: {"over": "node", "most": 1}}}
-    job = Job(name, steps=1, observers=[], plugins={"checks": [{"use": check, "options": options} for check in checks]})
+    job = Job(name, steps=1, observers=[], plugins={"checks": uses})
     job.role(
         ROLE,
         use="function",

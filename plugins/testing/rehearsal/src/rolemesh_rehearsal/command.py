@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field
 
 from rolemesh.api.command import RunOption
-from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFileError
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.placement.nodes import parse_nodes
@@ -24,7 +24,8 @@ class ChaosOptions(BaseModel, extra="forbid"):
     chaos: str | None = Field(
         default=None,
         description="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: "
-        "rank, agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock. A report follows at the end.",
+        "rank, agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock; also trainer/1 (one rank), "
+        "trainer/* (a rank of the role), stop:trainer/1, agent:NAME, node:NAME. A report follows at the end.",
         json_schema_extra={"metavar": "SPEC"},
     )
     chaos_compare: bool = Field(
@@ -99,15 +100,22 @@ def _check(run: JobRun, rehearsal: Any) -> None:
             where=job.where(("failover",)),
             remedy="add failover: [{use: process}, {use: node}, {use: job}]",
         )
-    if "node" in rehearsal.targets and "nodes" not in type(options).model_fields:
+    sizes = {name: int(role.world_size) for name, role in job.spec.roles.items()}
+    for role, rank in rehearsal.ranks:
+        if role not in sizes:
+            raise JobFileError(f"the job has no role {role!r}", where="--chaos", remedy=nearest(role, sizes))
+        if rank is not None and rank >= sizes[role]:
+            what = f"role {role} has {sizes[role]} ranks, and none of the number {rank}"
+            raise JobFileError(what, where="--chaos", remedy=f"name one of {role}/0 to {role}/{sizes[role] - 1}")
+    if "node" in rehearsal.kinds and "nodes" not in type(options).model_fields:
         raise JobFileError(
             "the nodes of a Ray cluster are not ours to take away",
             where="--chaos",
             remedy="rehearse it with --backend local --nodes 3x(cpu=2), or take a node away yourself",
         )
-    if "node" in rehearsal.targets and len(parse_nodes(options.nodes or "(cpu=1)").nodes) < 2:
+    if "node" in rehearsal.kinds and len(parse_nodes(options.nodes or "(cpu=1)").nodes) < 2:
         raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
-    if "stop" in rehearsal.targets and (job.spec.hang.after_s is None or job.spec.hang.after_s > 60):
+    if "stop" in rehearsal.kinds and (job.spec.hang.after_s is None or job.spec.hang.after_s > 60):
         raise JobFileError(
             f"a stopped rank is noticed after hang.after_s = {job.spec.hang.after_s} s",
             where=job.where(("hang", "after_s")),

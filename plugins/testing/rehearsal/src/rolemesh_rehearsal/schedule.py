@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.protocol.messages import FaultKind
-from rolemesh_rehearsal.spec import Rehearsal, Target
+from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
 __all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
 
@@ -37,14 +37,14 @@ class Moment(NamedTuple):
     step: int
     share: float
     again: bool
-    target: Target
+    target: str
 
 
 def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     """The moments of all failures, in order, spread over the job's steps; every target comes equally often."""
     rng = random.Random(f"moments {rehearsal.seed}")
     at = sorted(rng.randrange(-1, max(0, steps - 1)) for _ in range(rehearsal.kills))
-    targets: list[Target] = []
+    targets: list[str] = []
     while len(targets) < rehearsal.kills:
         targets += rng.sample(rehearsal.targets, len(rehearsal.targets))
     found: list[Moment] = []
@@ -103,7 +103,7 @@ def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
 
 
 def next_fault(
-    rng: random.Random, target: Target, status: JobStatus, released: int = 1 << 62, pending: Sequence[Fault] = ()
+    rng: random.Random, target: str, status: JobStatus, released: int = 1 << 62, pending: Sequence[Fault] = ()
 ) -> Fault | None:
     """A failure of something that is alive now, or None if there is nothing of the kind.
 
@@ -111,10 +111,15 @@ def next_fault(
     are the failures that have not been seen to hit.
     """
     taken = busy(pending, status)
-    ranks = [r for r in (f"{r.role}/{r.rank}" for r in status.ranks if r.state in ALIVE) if r not in taken]
+    kind, who = kind_of(target)
+    names = {f"{r.role}/{r.rank}": {"", f"{r.role}/{r.rank}", f"{r.role}/*"} for r in status.ranks if r.state in ALIVE}
+    ranks = [name for name, called in names.items() if name not in taken and who in called]
     agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
+    agents = [agent for agent in agents if who in ("", agent)]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
-    match target:
+    if who and kind in ("stop", "full"):
+        return Fault(kind, rng.choice(ranks)) if ranks else None
+    match kind:
         case "master" | "stop" if "master" in taken:
             return None
         case "rank" if ranks:
@@ -132,10 +137,10 @@ def next_fault(
             if who == "agent" and agents:
                 return Fault("stop", f"agent:{rng.choice(agents)}")
             return Fault("stop", "master")
-        case "node" if len(nodes) > 1 and (free := [node for node in nodes if f"node:{node}" not in taken]):
+        case "node" if len(nodes) > 1 and (free := [n for n in nodes if f"node:{n}" not in taken and who in ("", n)]):
             return Fault("kill", f"node:{rng.choice(free)}")
-        case "disk" | "zygote" if agents and ranks:
-            return Fault(target, f"agent:{rng.choice(agents)}")
+        case "disk" | "zygote" if agents and (ranks or who):
+            return Fault(kind, f"agent:{rng.choice(agents)}")
         case "full":
             return Fault("full", rng.choice(("master", *(f"agent:{agent}" for agent in agents), *ranks)))
         case "clock":

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from rolemesh.errors import JobFileError, nearest
 
-__all__ = ["Rehearsal", "Target", "parse"]
+__all__ = ["Kind", "Rehearsal", "kind_of", "parse"]
 
-Target: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock"]
-TARGETS: tuple[str, ...] = get_args(Target)
+Kind: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock"]
+KINDS: tuple[str, ...] = get_args(Kind)
+RANK = re.compile(r"(\w+)/(\d+|\*)")
+"""A rank, ``ROLE/RANK``, or any rank of a role, ``ROLE/*``."""
+OF_RANKS, OF_NAMES = ("rank", "stop", "full"), ("agent", "node", "disk", "zygote")
+"""Kinds of failures that one rank can have, and those of one agent or node, which has a name."""
 WHERE = "--chaos"
 
 
@@ -23,11 +28,32 @@ class Rehearsal(msgspec.Struct, frozen=True):
     SIGKILL of a zygote. full: no file of the master, an agent or a rank can grow for 3 s, neither on disk nor in shared
     memory. stall: the journal's database takes no write for 3 s, nor does the file system of the run's folder. clock:
     the wall clock of the master or an agent steps by an hour.
+
+    A target may name who has the failure: ``trainer/1`` is a rank, ``trainer/*`` any rank of a role, ``stop:trainer/1``
+    and ``full:trainer/1`` another failure of it; ``agent:NAME``, ``disk:NAME`` and ``zygote:NAME`` are of one agent,
+    ``node:NAME`` is one node.
     """
 
     kills: int = 5
     seed: int = 0
-    targets: tuple[Target, ...] = ("rank", "agent", "master")
+    targets: tuple[str, ...] = ("rank", "agent", "master")
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its failures."""
+        return {kind_of(target)[0] for target in self.targets}
+
+    @property
+    def ranks(self) -> list[tuple[str, int | None]]:
+        """The ranks that it names: role, and rank, None for any."""
+        found = [match for target in self.targets if (match := RANK.fullmatch(kind_of(target)[1]))]
+        return [(match[1], None if match[2] == "*" else int(match[2])) for match in found]
+
+
+def kind_of(target: str) -> tuple[Any, str]:
+    """The kind of a target's failure, and who is to have it: ``("rank", "trainer/1")``, "" for anybody."""
+    kind, _, who = target.partition(":")
+    return ("rank", target) if RANK.fullmatch(target) else (kind, who)
 
 
 def parse(text: str) -> Rehearsal:
@@ -49,6 +75,12 @@ def parse(text: str) -> Rehearsal:
         else:
             raise JobFileError(f"there is no {key!r}", where=WHERE, remedy=nearest(key, ("kills", "seed", "targets")))
     for target in values.get("targets", ()):
-        if target not in TARGETS:
-            raise JobFileError(f"there is no target {target!r}", where=WHERE, remedy=nearest(target, TARGETS))
+        kind, who = kind_of(target)
+        if kind not in KINDS:
+            remedy = f"{nearest(kind, KINDS)}; ROLE/RANK is one rank"
+            raise JobFileError(f"there is no target {target!r}", where=WHERE, remedy=remedy)
+        if ":" in target and not ((who and kind in OF_NAMES) or (RANK.fullmatch(who) and kind in OF_RANKS)):
+            remedy = "name a rank (trainer/1, stop:trainer/1, full:trainer/*), an agent (agent:NAME, disk:NAME, "
+            remedy += "zygote:NAME) or a node (node:NAME)"
+            raise JobFileError(f"target {target!r} names nobody who can have it", where=WHERE, remedy=remedy)
     return Rehearsal(**values)
