@@ -12,7 +12,7 @@ from rolemesh.errors import JobFileError, nearest
 __all__ = ["Kind", "Rehearsal", "kind_of", "parse"]
 
 Kind: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock"]
-KINDS: tuple[str, ...] = get_args(Kind)
+TARGETS: tuple[str, ...] = get_args(Kind)
 RANK = re.compile(r"(\w+)/(\d+|\*)")
 """A rank, ``ROLE/RANK``, or any rank of a role, ``ROLE/*``."""
 OF_RANKS, OF_NAMES = ("rank", "stop", "full"), ("agent", "node", "disk", "zygote")
@@ -76,8 +76,8 @@ def parse(text: str) -> Rehearsal:
             raise JobFileError(f"there is no {key!r}", where=WHERE, remedy=nearest(key, ("kills", "seed", "targets")))
     for target in values.get("targets", ()):
         kind, who = kind_of(target)
-        if kind not in KINDS:
-            remedy = f"{nearest(kind, KINDS)}; ROLE/RANK is one rank"
+        if kind not in TARGETS:
+            remedy = f"{nearest(kind, TARGETS)}; ROLE/RANK is one rank"
             raise JobFileError(f"there is no target {target!r}", where=WHERE, remedy=remedy)
         if ":" in target and not ((who and kind in OF_NAMES) or (RANK.fullmatch(who) and kind in OF_RANKS)):
             remedy = "name a rank (trainer/1, stop:trainer/1, full:trainer/*), an agent (agent:NAME, disk:NAME, "
