@@ -96,7 +96,9 @@ def test_without_a_class_what_needs_operators_is_skipped_and_a_failure_ends_with
 def test_the_headline_says_what_was_not_asked(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site)
     assert main(["plugins", "check", "tiny"]) == 0
-    head = capsys.readouterr().out.splitlines()[0]
+    printed = capsys.readouterr().out
+    head = printed.splitlines()[0]
+    assert printed.count("the test class has no step()") == 1, "one reason is said once"
     assert re.fullmatch(
         r"✔ workload tiny  \(tiny 1.0\): \d+ tests need its conformance class, and have not been run", head
     )
@@ -237,6 +239,25 @@ def test_one_name_is_checked_in_every_kind_and_a_kind_by_its_own_name(
         kinds.cache_clear()
     assert printed.startswith("✔ kind judges  (tiny 1.0)")
     assert "it names no conformance class" in printed
+
+
+def test_a_class_of_a_jobs_own_is_checked_by_its_file_and_its_kind_is_that_of_its_base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = "    def decide(self, load):\n        return 3\n"
+    code = f"from rolemesh_durable.scalers import Scaler\n\n\nclass Mine(Scaler):\n{method}"
+    (tmp_path / "mine.py").write_text(code)
+    assert main(["plugins", "check", f"{tmp_path / 'mine.py'}:Mine", "--json"]) == 1
+    [certificate] = json.loads(capsys.readouterr().out)
+    assert (certificate["kind"], certificate["name"], certificate["bare"]) == ("scalers", "Mine", True)
+    failed = {test["test"] for test in certificate["tests"] if test["outcome"] == "failed"}
+    assert {"test_it_says_what_it_is", "test_it_answers_every_load"} <= failed
+    assert "test_importing_it_is_light" not in failed
+    (tmp_path / "none.py").write_text("class Mine:\n    pass\n")
+    assert main(["plugins", "check", f"{tmp_path / 'none.py'}:Mine"]) == 2
+    assert "is a plugin of no kind" in capsys.readouterr().err
+    assert main(["plugins", "check", "nowhere.py:Mine"]) == 2
+    assert "there is no file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["no-such-plugin", "scaler"])

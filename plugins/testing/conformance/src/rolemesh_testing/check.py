@@ -16,13 +16,14 @@ from urllib.parse import unquote, urlparse
 
 import msgspec
 
+from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import PluginError
-from rolemesh.kinds import kind_named
+from rolemesh.kinds import kind_named, kinds
 from rolemesh.kinds.installed import distribution, entry_points, version
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.kinds.declared import KINDS
 
-__all__ = ["GROUP", "Certificate", "Checked", "check_folder", "check_plugin"]
+__all__ = ["GROUP", "Certificate", "Checked", "check_class", "check_folder", "check_plugin"]
 
 GROUP = "rolemesh.conformance"
 """Entry-point group in which a distribution may name the conformance class of a plugin, under the plugin's name."""
@@ -112,6 +113,31 @@ def _bare(record: PluginRecord) -> tuple[str, str]:
         module, _, name = kit.partition(":")
         return f"from {module} import {name} as Base", ""
     return "from rolemesh_testing import PluginConformance as Base", f"kind = {record.kind!r}\n    "
+
+
+def check_class(reference: str, kind: str | None, progress: Progress = _silent) -> list[Certificate]:
+    """Run the bare class of its kind against a class of a job's own: ``file.py:Class``, or ``module:Class``.
+
+    The kind is that of its base class, where `kind` does not say it. Raises `PluginError` if there is no such class, or
+    it is no plugin.
+    """
+    _check_kit()
+    module, _, name = reference.rpartition(":")
+    target = f"{Path(module).resolve()}:{name}" if module.endswith(".py") else reference
+    try:
+        (code := ImportRef(target)).check()
+        found = code.resolve()
+    except (Exception, SystemExit) as error:
+        what = f"{reference} cannot be imported: {type(error).__name__}: {error}"
+        raise PluginError(what, remedy="correct it; the path of a file is relative to the working folder") from error
+    of = [each.name for each in kinds().values() if isinstance(found, type) and issubclass(found, each.base_class())]
+    if kind is None and len(of) != 1:
+        remedy = f"derive it from the base class of one, or say --kind, one of {', '.join(kinds())}"
+        raise PluginError(f"{reference} is a plugin of no kind", remedy=remedy)
+    start, body = _bare(PluginRecord(kind or of[0], name, "", "", target))
+    load = f"from rolemesh.api.import_ref import ImportRef\n\nPlugin = ImportRef({target!r}).resolve()"
+    results = _run_class(f"{start}\n{load}", f"{body}plugin = Plugin", progress)
+    return [msgspec.structs.replace(one, bare=True) for one in _certificates(results, ())]
 
 
 def check_folder(path: Path, records: Sequence[PluginRecord], progress: Progress = _silent) -> list[Certificate]:

@@ -13,18 +13,21 @@ import msgspec
 import typer
 
 from rolemesh.api.command import Command
+from rolemesh.api.import_ref import find_module
 from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag
 from rolemesh.cli.plugins import named
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.kinds import kind_names
 from rolemesh.plugins.discovery import PluginRecord, discover
-from rolemesh_testing.check import Certificate, check_folder, check_plugin
+from rolemesh_testing.check import Certificate, check_class, check_folder, check_plugin
 from rolemesh_testing.kinds.declared import KINDS, declared, singular
 
 __all__ = ["Check", "check"]
 
 OUTCOMES = ("passed", "failed", "overridden", "skipped")
+MOST_NAMES = 6
+"""Of more tests with one reason the certificate says the number alone."""
 GIVEN = "the test class"
 """These words begin the reason of a skipped test that would run if its test class gave something."""
 
@@ -42,7 +45,8 @@ class Check(Command):
 
 def check(
     plugin: Annotated[
-        str, typer.Argument(help="An installed plugin's name, a declared kind's, or a plugin's folder or test file.")
+        str,
+        typer.Argument(help="A plugin's or declared kind's name, a plugin's folder or test file, or file.py:Class."),
     ],
     kind: Annotated[str | None, typer.Option(help=f"One of {', '.join((*kind_names(), KINDS))}.")] = None,
     as_json: JsonFlag = False,
@@ -52,10 +56,15 @@ def check(
     For a name, the kit's class is the one that the plugin's distribution names in the entry-point group
     rolemesh.conformance, or that in the tests of the folder it is installed from (pip install -e). Exit code 0: nothing
     failed; 1: something did; 2: it could not be tested. Needs rolemesh's extra `test`.
+
+    file.py:Class, or module:Class, is a class of a job's own. It is tested with the class of its kind, which is that of
+    its base class unless --kind says another.
     """
     path = Path(plugin)
     if path.exists() and (os.sep in plugin or path.suffix == ".py" or (path / "pyproject.toml").exists()):
         certificates = check_folder(path, discover(), _print_progress)
+    elif _is_class(plugin):
+        certificates = check_class(plugin, kind, _print_progress)
     else:
         certificates = [one for record in _named(plugin, kind) for one in check_plugin(record, _print_progress)]
     _print_progress("")
@@ -90,10 +99,23 @@ def _certificate(one: Certificate) -> str:
         f"  {', '.join(counts)} in {seconds:.1f} s",
     ]
     for outcome in OUTCOMES[1:]:
+        told: dict[str, list[str]] = {}
         for test in (test for test in one.tests if test.outcome == outcome):
-            lines.append(f"  {outcome:<10}  {test.test}")
-            lines += [f"              {line}" for line in (test.reason or test.message).splitlines()]
+            told.setdefault(test.reason or test.message, []).append(test.test)
+        for reason, names in told.items():
+            # What keeps many tests from running is said once; --json has their names.
+            shown = names if len(names) <= MOST_NAMES else [f"{len(names)} tests"]
+            lines += [f"  {outcome:<10}  {name}" for name in shown]
+            lines += [f"              {line}" for line in reason.splitlines()]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _is_class(plugin: str) -> bool:
+    """Whether it is ``file.py:Class`` or ``module:Class``, and no installed ``distribution:name``."""
+    module, _, name = plugin.rpartition(":")
+    if not module or not name or any(record.is_called(plugin) for record in (*discover(), *declared())):
+        return False
+    return module.endswith(".py") or find_module(module) is not None
 
 
 def _tests(count: int) -> str:
