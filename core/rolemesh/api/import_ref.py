@@ -19,7 +19,7 @@ from rolemesh.errors import nearest
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """`importlib.util.find_spec` without importing the parents."""
+    """`importlib.util.find_spec` without importing the parents; of a module like ``os.path`` what it stands for."""
     head, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(head)
@@ -28,7 +28,7 @@ def find_module(name: str) -> ModuleSpec | None:
     found = head
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
-            return None
+            return getattr(sys.modules.get(name), "__spec__", None)
         found = f"{found}.{part}"
         spec = PathFinder.find_spec(found, folders := list(spec.submodule_search_locations))
         if spec is not None and spec.origin is None:

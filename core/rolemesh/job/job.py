@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import JobFileError
 from rolemesh.graph.flow import Flow
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.prepared import Prepared, prepare
-from rolemesh.job.run import JobRun, engine_named
+from rolemesh.job.run import JobRun, engine_named, options_for
 from rolemesh.placement import PlacementPlan
 from rolemesh.placement.nodes import parse_nodes, this_machine
 from rolemesh.runs.run import runs_folder
@@ -45,12 +43,16 @@ class Job:
 
     def role(self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
         """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and ``runtime_env``."""
-        given = {"options": dict(options)} if options else {}
-        self._data.setdefault("roles", {})[role] = {"use": use, **settings, **given}
+        given = {"options": dict(options) if isinstance(options, Mapping) else options} if options else {}
+        if isinstance(before := self._data.get("roles", {}), Mapping):  # `validate` refuses anything else
+            self._data["roles"] = {**before, role: {"use": use, **settings, **given}}
         return self
 
     def flow(self, flow: Flow | str, **params: Any) -> Self:
         """What the roles do in a step: a function marked with `@flow`, or an import string; with its `params`."""
+        if not isinstance(flow, Flow | str):
+            remedy = "mark the function with @rolemesh.flow, or give an import string 'module:name'"
+            raise JobFileError(f"{flow!r} is no flow", where=self._called, remedy=remedy)
         self._flow = flow if isinstance(flow, Flow) else None
         self._data["flow"] = flow if isinstance(flow, str) else f"{flow.function.__module__}:{flow.name}"
         if params:
@@ -107,17 +109,14 @@ class Job:
         return handle
 
     def _add(self, key: str, use: str, options: Mapping[str, Any]) -> Self:
-        self._data.setdefault(key, []).append({"use": use, **({"options": dict(options)} if options else {})})
+        before = self._data.get(key, [])
+        added = {"use": use, **({"options": dict(options)} if options else {})}
+        self._data[key] = [*(before if isinstance(before, list | tuple) else [before]), added]
         return self
 
     def _run(
         self, engine: str | None, runs_dir: str | Path | None, given: Mapping[str, Any], *, detached: bool
     ) -> JobRun:
         cls = engine_named(engine)
-        model = cls.options_for({name: str(value) for name, value in given.items()})
-        try:
-            options = model(**given)
-        except ValidationError as error:
-            known = ", ".join(model.model_fields)
-            raise JobFileError(f"the engine's options: {error}", remedy=f"it has {known}") from error
+        options = options_for(cls, given, self._called)
         return JobRun(self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached)

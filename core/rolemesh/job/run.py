@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
 from rolemesh.plugins.discovery import discover, find
@@ -25,6 +27,18 @@ def engine_named(name: str | None) -> type[Engine]:
         name = next((known for known in DEFAULT_ENGINES if known in there), DEFAULT_ENGINES[-1])
     found: type[Engine] = load(find("engines", name, records, "--engine"), "--engine")
     return found
+
+
+def options_for(engine: type[Engine], given: Mapping[str, Any], where: str, remedy: str = "") -> BaseModel:
+    """The engine's options. Raises `JobFileError` for one that it does not have, or of another type."""
+    model = engine.options_for({name: str(value) for name, value in given.items()})
+    try:
+        return model(**given)
+    except ValidationError as error:
+        said = {"extra_forbidden": "there is no such option"}
+        told = [f"{'.'.join(map(str, each['loc']))}: {said.get(each['type'], each['msg'])}" for each in error.errors()]
+        remedy = remedy or f"the options are {', '.join(model.model_fields) or 'none'}"
+        raise JobFileError(f"the engine's options: {'; '.join(told)}", where=where, remedy=remedy) from None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +18,7 @@ from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
-from rolemesh.job.run import JobRun, engine_named
+from rolemesh.job.run import JobRun, engine_named, options_for
 from rolemesh.runs.run import runs_folder
 from rolemesh.spec.places import parse_yaml
 from rolemesh_checks.probe import MOST_NODES, NodeResult, found, probing
@@ -85,10 +84,7 @@ def check(
     chosen = {"backend": backend or ("ray" if address else "local")}
     chosen |= {name: value for name, value in (("address", address), ("nodes", nodes)) if value}
     engine = engine_named("durable")
-    try:
-        options = engine.options_for(chosen)(**chosen)
-    except ValidationError as error:
-        raise JobFileError(str(error), where="rolemesh check", remedy="see rolemesh check --help") from error
+    options = options_for(engine, chosen, "rolemesh check", "see rolemesh check --help")
     console = Console(stderr=True)
     runs = runs_folder(runs_dir)
     runs.mkdir(parents=True, exist_ok=True)

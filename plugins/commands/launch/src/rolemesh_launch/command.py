@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
-from pydantic import ValidationError
 
 from rolemesh.api.command import Command
 from rolemesh.errors import JobFileError, NameInUseError
-from rolemesh.job.run import JobRun, engine_named
+from rolemesh.job.run import JobRun, engine_named, options_for
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import RUNS_ENV
@@ -251,11 +250,7 @@ def launch(
         say(text)
     if going_on.reference:
         chosen["resume"] = going_on.reference
-    model = engine.options_for(chosen)
-    try:
-        options = model(**chosen)
-    except ValidationError as error:
-        raise JobFileError(str(error), where="rolemesh launch", remedy="see rolemesh launch --help") from error
+    options = options_for(engine, chosen, "rolemesh launch", "see rolemesh launch --help")
     printing = Printing(std(tee, "--tee"), std(redirects, "--redirects"), role, per_node, _ranks(local_ranks_filter))
     run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note))
     raise typer.Exit(run.run())
