@@ -6,6 +6,7 @@ need. ``python -m tests.unit.test_effects`` adds the lines of new keys, for a pe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.structure import ROOT
 
+from rolemesh import Job, flow
+from rolemesh.api.plugin import NoOptions
+from rolemesh.inline.engine import InlineEngine
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh.spec import model as spec
@@ -48,6 +52,11 @@ def lines() -> dict[str, str]:
 def found(model: type[BaseModel], around: tuple[BaseModel, ...], /, **values: Any) -> dict[str, str]:
     made = model.model_construct(_fields_set=set(values), **values)
     return {str(path[-1]): needs for path, needs in without_effect(*around, made)}
+
+
+@flow
+def one_call(job):
+    job.data.give()
 
 
 def test_every_key_is_judged():
@@ -112,7 +121,7 @@ def test_options_of_somebody_elses_plugin_state_what_they_need():
     assert list(without_effect(JOB, Options(mode="deep"))) == []
 
 
-def test_validate_reports_the_key_with_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_validate_reports_the_key_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from rolemesh.cli import validate
 
     (tmp_path / "flow.py").write_text("import rolemesh\n\n\n@rolemesh.flow\ndef f(job):\n    job.data.give()\n")
@@ -123,7 +132,23 @@ def test_validate_reports_the_key_with_its_place(tmp_path: Path, caplog: pytest.
         "roles: {data: {use: function, options: {target: 'data.py:give'}}}\n"
     )
     validate.command(job)
-    assert "job.yaml:4: edges.retention.max_bytes: it has no effect unless enabled is set or failover is" in caplog.text
+    [line] = capsys.readouterr().err.splitlines()
+    assert "job.yaml:4: edges.retention.max_bytes: it has no effect unless enabled is set or failover is" in line
+    validate.command(job, as_json=True)
+    assert [f"warning: {text}" for text in json.loads(capsys.readouterr().out)["warnings"]] == [line]
+
+
+def test_the_engine_inline_reports_what_it_does_not_read(tmp_path: Path):
+    said: list[str] = []
+    (tmp_path / "data.py").write_text("def give(ctx):\n    return None\n")
+    more = {"grant": 2, "snapshots": {"every": 2, "keep": "none"}, "failover": [{"use": "process"}]}
+    job = Job("t", base=tmp_path, steps=1, observers=[], **more)
+    job.role("data", use="function", options={"target": "data.py:give"}, world_size={"min": 1, "max": 2})
+    prepared = job.flow(one_call).validate()
+    InlineEngine(NoOptions()).start(prepared, tmp_path / "t", say=said.append)
+    assert said == [f"warning: {text}" for text in InlineEngine.check(prepared)]
+    keys = [text.split(": ")[-2].split(":")[-1] for text in said]
+    assert sorted(keys) == ["failover", "grant", "roles.data", "snapshots.every"]
 
 
 if __name__ == "__main__":

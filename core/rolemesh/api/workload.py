@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import CalledBy, Caller, ServiceSpec, services_of
-from rolemesh.errors import RolemeshError
+from rolemesh.errors import OptionsError, RolemeshError
 
 __all__ = ["OperatorSpec", "RankContext", "Rendezvous", "State", "Workload", "operator", "operator_spec", "stable_seed"]
 
@@ -413,6 +413,15 @@ class Workload:
         `job` is what `Engine.check` is given: ``job.graph`` has the flow's `ops` (calls) and `edges` between them,
         ``job.selection.roles[name]`` a role's `cls` and `options`. Raise `rolemesh.OptionsError` as in `check`.
         """
+
+    @classmethod
+    def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
+        """Yield what probably does not do what its author wants, though the job can run: settings without effect.
+
+        The arguments are those of `check_flow`, which has passed. ``rolemesh validate`` and the start of the job print
+        each error as a warning.
+        """
+        return ()
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from rolemesh.cli._output import error_records, print_error, print_json
@@ -18,19 +20,19 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         file, selection, graph = prepared.job, prepared.selection, prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.plan_with_plenty()
-        engine_named(None).check(prepared)
+        warnings = [*(engine_named(None).check(prepared) or ())]
     except RolemeshError as error:
-        if as_json:
-            print_json({"valid": False, "problems": error_records(error)})
-        else:
-            print_error(error)
+        failed = {"valid": False, "warnings": [], "problems": error_records(error)}
+        print_json(failed) if as_json else print_error(error)
         raise typer.Exit(error.exit_code) from None
     ranks = sum(role.world_size for role in file.spec.roles.values())
     if as_json:
         keys = ("kind", "name", "distribution", "version")
         plugins = [{key: getattr(record, key) for key in keys} for record in selection.records]
-        print_json({"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "problems": []})
+        found = {"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "warnings": warnings}
+        print_json(found | {"problems": []})
         return
+    print(*(f"warning: {text}\n" for text in warnings), sep="", end="", file=sys.stderr)
     counted = {"role": len(file.spec.roles), "rank": ranks, "operator call": len(graph.ops), "edge": len(graph.edges)}
     steps = "no last step" if file.spec.steps is None else _count(file.spec.steps, "step")
     told = ", ".join(_count(number, noun) for noun, number in counted.items())

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
@@ -34,12 +34,26 @@ from rolemesh.runs.jsonl import event_line, metrics_line
 from rolemesh.runs.metrics import LineBuilder, Metrics
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
+from rolemesh.spec.model import JobSpec
 
+READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "snapshots"}
+"""Keys of the job file that this engine reads."""
 INLINE_KEEPS = "--inline writes no snapshots; without it the last state stays on disk"
 
 
 class InlineEngine(Engine):
     """Runs all ranks in the process that waits, one after the other."""
+
+    @classmethod
+    def check(cls, job: Prepared) -> Sequence[str]:
+        """Return a warning for each key of the job file that this engine does not read, and for each elastic role."""
+        spec, where, roles = job.job.spec, job.job.where, job.elastic.items()
+        paths: list[tuple[str, ...]] = [(key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ]
+        paths += [("snapshots", key) for key in spec.snapshots.model_fields_set - {"keep"}]
+        paths += [("plugins", kind) for kind, _ in job.selection.declared if kind == "scalers"]
+        unread = [f"{where(path)}: it has no effect with --inline" for path in paths]
+        fewest = [f"{where(('roles', n))}: it has {least} of {most} ranks with --inline" for n, (least, most) in roles]
+        return [*super().check(job), *unread, *fewest]
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Check that the job can run in one process, with the fewest ranks of its elastic roles, and one of each
@@ -51,6 +65,8 @@ class InlineEngine(Engine):
         alone = {name: 1 for name in roles if selected[name].cls.group == "collective" and roles[name].world_size > 1}
         for name in alone:
             say(f"one process cannot have a group of {roles[name].world_size} ranks: role {name} runs as one rank")
+        for text in self.check(job):
+            say(f"warning: {text}")
         job = job.sized({**{role: least for role, (least, _) in job.elastic.items()}, **alone})
         raise_all(list(_needs_processes(job)))
         return InlineRun(job, run_dir, say)
@@ -216,24 +232,15 @@ class InlineRun(RunHandle):
         return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
 
     def _end(self, status: str, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
-        message = describe(failure) if failure else self._verdict
+        message, spec = describe(failure) if failure else self._verdict, self._spec
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
-        result: dict[str, Any] = {
-            "name": self._spec.name,
-            "job_id": secrets.token_hex(4),
-            "status": status,
-            "message": message,
-            "exit_code": EXIT_CODES[status],
-            "steps": self._spec.steps,
-            "reason": self._steps.reason if self._steps is not None else "",
-            "committed_steps": self._finished + 1,
-            "wall_s": round(time.time() - self._started, 3),
-            "state_sha256": digests,
-            "produced_bytes": self._produced,
-            "plugins": self._selection.versions(),
-            "run_dir": str(self.run_dir),
-            "not_kept": INLINE_KEEPS if any(digests.values()) and self._spec.snapshots.keep != "none" else "",
-        }
+        not_kept = INLINE_KEEPS if any(digests.values()) and spec.snapshots.keep != "none" else ""
+        reason = self._steps.reason if self._steps is not None else ""
+        result: dict[str, Any] = {"name": spec.name, "job_id": secrets.token_hex(4), "status": status}
+        result |= {"message": message, "exit_code": EXIT_CODES[status], "steps": spec.steps, "reason": reason}
+        result |= {"committed_steps": self._finished + 1, "wall_s": round(time.time() - self._started, 3)}
+        result |= {"state_sha256": digests, "produced_bytes": self._produced, "plugins": self._selection.versions()}
+        result |= {"run_dir": str(self.run_dir), "not_kept": not_kept}
         result |= {"failure": msgspec.to_builtins(failure)} if failure is not None else {}
         self._observers.broadcast("job_ended", result=result)
         write_json(self.run_dir / RESULT_FILE, result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -72,8 +72,12 @@ class Engine(Plugin, ABC):
         return cls.Options
 
     @classmethod
-    def check(cls, job: Prepared) -> None:
-        """Raise `RolemeshError` for what the engine cannot run of `job`: ``rolemesh validate`` tells it, too."""
+    def check(cls, job: Prepared) -> Sequence[str]:
+        """Raise `RolemeshError` for what the engine cannot run of `job`, and return warnings, one sentence each.
+
+        ``rolemesh validate`` calls it for the default engine.
+        """
+        return job.warnings()
 
     @abstractmethod
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:

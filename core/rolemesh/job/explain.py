@@ -28,20 +28,11 @@ def explain(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView) -> di
     for assignment in sorted(plan.assignments, key=lambda a: (order.index(a.role), a.rank)):
         slot = plan.slots[assignment.slot]
         placed.append(msgspec.to_builtins(assignment) | {"node": slot.node, "gpus": [index for index, _ in slot.gpus]})
-    result: dict[str, Any] = {
-        "job": job.spec.name,
-        "flow": graph.name,
-        "steps": job.spec.steps,
-        "roles": roles,
-        "operators": [_operator(op, activity) for op in graph.ops],
-        "edges": [_edge(edge, graph, job.spec.roles) for edge in graph.edges],
-        "ranks": placed,
-        "slots": plan.slots,
-        "nodes": cluster.nodes,
-        "bundles": plan.bundles(),
-        "unplaced": plan.unplaced,
-        "constraints": [constraint.told() for constraint in plan.constraints],
-    }
+    result: dict[str, Any] = {"job": job.spec.name, "flow": graph.name, "steps": job.spec.steps, "roles": roles}
+    result["operators"] = [_operator(op, activity) for op in graph.ops]
+    result["edges"] = [_edge(edge, graph, job.spec.roles) for edge in graph.edges]
+    result |= {"ranks": placed, "slots": plan.slots, "nodes": cluster.nodes, "bundles": plan.bundles()}
+    result |= {"unplaced": plan.unplaced, "constraints": [constraint.told() for constraint in plan.constraints]}
     plain: dict[str, Any] = msgspec.to_builtins(result, enc_hook=str)
     return plain
 
@@ -62,11 +53,7 @@ def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dic
     src, dst = graph.ops[edge.src], graph.ops[edge.dst]
     m, n = roles[src.role].world_size, roles[dst.role].world_size
     path = route(edge.src_partition, m, edge.dst_partition, n)
-    return {
-        "from": src.label,
-        "to": dst.label,
-        "from_partition": describe(edge.src_partition),
-        "to_partition": describe(edge.dst_partition),
-        "route": f"{path.kind} {m}→{n}",
-        "messages": sum(len(path.sources(consumer)) for consumer in range(n)),
-    } | {name: getattr(edge, name) for name in EDGE}
+    partitions = {"from_partition": describe(edge.src_partition), "to_partition": describe(edge.dst_partition)}
+    messages = sum(len(path.sources(consumer)) for consumer in range(n))
+    told = {"from": src.label, "to": dst.label, **partitions, "route": f"{path.kind} {m}→{n}", "messages": messages}
+    return told | {name: getattr(edge, name) for name in EDGE}

@@ -78,6 +78,12 @@ class Prepared:
         found = flows_of(self.graph, {role.role: role.world_size for role in roles}, sizes)
         return PlacementRequest(tuple(roles), found)
 
+    def warnings(self) -> list[str]:
+        """What workloads say about the job: place and cause, and in a second line the remedy."""
+        roles = self.selection.roles.items()
+        found = [(n, each) for n, used in roles for each in used.cls.warnings(used.options, n, self)]
+        return [str(self.job.placed(each, ("roles", n, "options"))) for n, each in found]
+
     def plan(self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES) -> PlacementPlan:
         """Where its ranks go, by the strategies of the job file. Those without a place are in `unplaced`.
 

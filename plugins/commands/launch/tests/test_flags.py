@@ -10,7 +10,18 @@ import pytest
 from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh_durable.effects import warnings
 from rolemesh_launch.command import with_free_name
-from rolemesh_launch.flags import Asked, Std, free_name, ignored, job_name, keeps_state, node_range, processes, std
+from rolemesh_launch.flags import (
+    Asked,
+    Std,
+    free_name,
+    ignored,
+    job_name,
+    keeps_state,
+    node_range,
+    processes,
+    std,
+    without_effect,
+)
 from rolemesh_launch.job import job_of
 
 
@@ -80,6 +91,27 @@ def test_what_changes_nothing_is_said_and_what_cannot_be_followed_is_refused() -
         with pytest.raises(JobFileError) as refused:
             list(ignored({flag: value}))
         assert refused.value.where == f"--{flag}"
+
+
+@pytest.mark.parametrize(
+    ("given", "ray", "said"),
+    [
+        ({"nodes": "2"}, False, []),
+        ({"nodes": "2"}, True, ["--nodes"]),
+        ({"log-dir": "a"}, False, []),
+        ({"log-dir": "a", "runs-dir": "a"}, False, []),
+        ({"log-dir": "a", "runs-dir": "b"}, False, ["--runs-dir (or ROLEMESH_RUNS)"]),
+        ({"standalone": "1", "nnodes": "1"}, False, []),
+        ({"standalone": "1", "nnodes": "2"}, False, ["--nnodes"]),
+        ({"run-path": "1"}, False, ["--run-path"]),
+        ({"run-path": "1", "no-python": "1"}, False, ["--run-path", "--no-python"]),
+        ({"tee": "3"}, False, []),
+        ({"tee": "3", "detach": "1"}, False, ["--tee"]),
+        ({"print-job": "1", "nodes": "2", "resume": "never"}, False, ["--nodes, --resume"]),
+    ],
+)
+def test_a_flag_that_another_leaves_without_effect_is_said(given: dict[str, str], ray: bool, said: list[str]) -> None:
+    assert [text.partition(" changes nothing: ")[0] for text in without_effect(given, ray=ray)] == said
 
 
 def test_every_flag_of_torchrun_is_known() -> None:

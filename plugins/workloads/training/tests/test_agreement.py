@@ -30,6 +30,11 @@ def with_reference(job):
 
 
 @rolemesh.flow
+def reference_last(job):
+    job.trainer.train(job.reference.logprobs(job.data.judge(job.rollout.generate(job.data.next()))))
+
+
+@rolemesh.flow
 def on_evaluations(job):
     job.trainer.train(job.data.judge(job.rollout.evaluate(job.data.next())))
 
@@ -61,17 +66,45 @@ def checked(tiny_model: Path, tmp_path: Path) -> Any:
         if flow is not without_rollout:
             given = {"model": str(tiny_model), "max_tokens": 8, **rollout}
             job.role("rollout", use="vllm", options=given)
-        if flow in (with_reference, without_rollout):
+        if flow in (with_reference, reference_last, without_rollout):
             job.role("reference", use="fsdp", options={"model": str(tiny_model), "frozen": True, **reference})
         given = {"model": str(tiny_model), "loss": f"{LOSSES}grpo", **trainer}
         job.role("trainer", use="fsdp", options=given)
         try:
-            job.validate()
+            prepared = job.validate()
         except RolemeshError as error:
             return str(error)
+        check.warnings = "\n".join(prepared.warnings())  # type: ignore[attr-defined]
         return ""
 
     return check
+
+
+@pytest.mark.parametrize(
+    ("flow", "rollout", "loss", "said"),
+    [
+        (grpo, {"samples": 2}, {}, ""),
+        (grpo, {"samples": 1}, {}, "rollout.generate makes one completion for each prompt"),
+        (grpo, {}, {}, "set roles.rollout.options.samples to 2 or more"),
+        (grpo, {"samples": 2}, {"kl_coef": 0.1}, "kl_coef is 0.1, and no call before trainer.train is `logprobs`"),
+        (with_reference, {"samples": 2}, {"kl_coef": 0.1}, ""),
+        (with_reference, {"samples": 2}, {}, ""),
+        (reference_last, {"samples": 2}, {}, "reference.logprobs has no effect on the loss, because kl_coef is 0"),
+    ],
+)
+def test_an_update_that_teaches_nothing_is_foreseen(checked, flow, rollout, loss, said):
+    error = checked(flow, rollout, {"loss_options": loss}, {})
+    assert error == ""
+    assert said in checked.warnings if said else checked.warnings == ""
+
+
+def test_one_sample_is_no_matter_to_a_loss_with_advantages_of_its_own(checked):
+    assert checked(grpo, {"samples": 1}, {"loss": f"{LOSSES}ppo"}, {}) == ""
+    assert checked.warnings == ""
+
+
+def test_a_flow_that_trains_a_frozen_role_is_refused_before_the_start(checked):
+    assert "the flow calls trainer.train, and the role is frozen" in checked(grpo, {}, {"frozen": True}, {})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from rolemesh_launch.flags import (
     processes,
     script_file,
     std,
+    without_effect,
 )
 from rolemesh_launch.job import job_of
 from rolemesh_launch.program import How
@@ -190,6 +191,15 @@ def launch(
         "virtual-local-rank": "1" if virtual_local_rank else "",
     }  # fmt: skip
     for text in ignored({flag: value for flag, value in given.items() if value}):
+        say(text)
+    own = {
+        "nodes": nodes, "log-dir": log_dir, "runs-dir": runs_dir, "standalone": standalone, "nnodes": nnodes,
+        "run-path": run_path, "no-python": no_python, "detach": detach, "print-job": print_job,
+        "tee": tee.strip("0"), "redirects": redirects.strip("0"), "local-ranks-filter": local_ranks_filter,
+        "backend": backend, "address": address, "resume": resume.removeprefix("auto"),
+    }  # fmt: skip
+    given = {flag: str(value) for flag, value in own.items() if value}
+    for text in without_effect(given, ray=backend == "ray" or (backend is None and address is not None)):
         say(text)
     if module and no_python:
         raise JobFileError("a module needs Python", where="--no-python", remedy="leave -m or --no-python out")

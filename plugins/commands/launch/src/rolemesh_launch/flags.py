@@ -24,7 +24,7 @@ __all__ = [
     "keeps_state",
     "node_range",
 ]
-__all__ += ["processes", "script_file", "std"]
+__all__ += ["processes", "script_file", "std", "without_effect"]
 
 RESTARTS = 3
 """Default of ``--max-restarts`` for a script that keeps its state with `track`; for others 0, as torchrun's."""
@@ -94,6 +94,31 @@ def ignored(given: Mapping[str, str]) -> Iterator[str]:
     for why, flags in IGNORED.items():
         if found := [f"--{flag}" for flag in flags if flag in given]:
             yield f"{', '.join(found)} changes nothing: {why}"
+
+
+def without_effect(given: Mapping[str, str], *, ray: bool) -> Iterator[str]:
+    """A sentence for each flag of the command's own that another flag leaves without effect.
+
+    `given` has the flags that are given, with their values; `ray` is whether the job runs on Ray.
+    """
+    if "nodes" in given and ray:
+        yield "--nodes changes nothing: it emulates nodes on this machine, and the job runs on Ray"
+    if "log-dir" in given and given.get("runs-dir", given["log-dir"]) != given["log-dir"]:
+        yield "--runs-dir (or ROLEMESH_RUNS) changes nothing: --log-dir names the runs folder"
+    if "standalone" in given and given.get("nnodes", "1") != "1":
+        yield "--nnodes changes nothing: --standalone means one node"
+    if "run-path" in given:
+        yield "--run-path changes nothing: SCRIPT runs in a process that is up"
+        if "no-python" in given:
+            yield "--no-python changes nothing: --run-path means a script for Python"
+    if "detach" in given and (found := _named(given, "tee", "redirects", "local-ranks-filter")):
+        yield f"{found} changes nothing: with --detach nothing is printed; rolemesh logs prints it"
+    if "print-job" in given and (found := _named(given, "backend", "address", "nodes", "resume", "detach")):
+        yield f"{found} changes nothing: no key of a job file says so; give it to rolemesh run"
+
+
+def _named(given: Mapping[str, str], *flags: str) -> str:
+    return ", ".join(f"--{flag}" for flag in flags if flag in given)
 
 
 def node_range(text: str) -> tuple[int, int]:

@@ -121,8 +121,13 @@ def submit(
 
       rolemesh submit job.yaml steps=500 --to slurm --setup '. /shared/venv/bin/activate' | sbatch
     """
-    _belongs(to, {"image": image, "claim": claim, "secret": secret, "cluster-only": cluster_only}, Target.KUBERAY)
-    _belongs(to, {"partition": partition, "setup": setup}, Target.SLURM)
+    if to is Target.SLURM:
+        of_pods = {"image": image, "claim": claim, "secret": secret, "cluster-only": cluster_only}
+        _belongs("slurm", of_pods, "--to kuberay")
+    else:
+        _belongs("kuberay", {"partition": partition, "setup": setup}, "--to slurm")
+    if cluster_only:
+        _belongs("a RayCluster", {"resume": resume, "time": time, "job-dir": job_dir}, "leave out --cluster-only")
     settings = dict(_pair(text, "--env") for text in env or ())
     secrets = {name: _key(name, where) for name, where in (_pair(text, "--secret") for text in secret or ())}
     with _environment(settings, secrets):
@@ -132,6 +137,7 @@ def submit(
     runs, path = _places(to, prepared, runs_dir, job_dir)
     seconds = _seconds(time) if time else None
     submission = Submission(prepared, groups_of(prepared, asked), path, runs, settings, resume, seconds)
+    _used(secrets, settings, submission)
     if to is Target.KUBERAY:
         if not image:
             what, remedy = "a RayJob needs an image", "give --image; docs/deploy.md has a Dockerfile"
@@ -152,10 +158,22 @@ def submit(
         print(f"  {line}", file=sys.stderr)
 
 
-def _belongs(to: Target, options: Mapping[str, object], only: Target) -> None:
-    """Raise `JobFileError` for an option that means nothing to the target."""
-    if to is not only and (given := next((name for name, value in options.items() if value), None)):
-        what, remedy = f"--{given} means nothing to {to}", f"leave it out, or --to {only}"
+def _belongs(target: str, others: Mapping[str, object], remedy: str) -> None:
+    """Raise `JobFileError` if one of `others` is given, options that mean nothing to the target."""
+    if given := next((name for name, value in others.items() if value not in (None, False)), None):
+        what, remedy = f"--{given} means nothing to {target}", f"leave it out, or {remedy}"
+        raise JobFileError(what, where="command line", remedy=remedy)
+
+
+def _used(secrets: Iterable[str], settings: Mapping[str, str], submission: Submission) -> None:
+    """Raise `JobFileError` for a variable of --secret that no pod would get."""
+    known = {each.name for each in submission.variables}
+    for name in (each for each in secrets if each not in known):
+        what = f"--secret {name} means nothing: --env gives the variable a value"
+        remedy = f"leave out --env {name}, or --secret {name}"
+        if name not in settings:
+            what = f"--secret {name} means nothing: the job file does not use ${{{name}}}"
+            remedy = f"name it in the job file, such as in roles.ROLE.runtime_env.env_vars: {name}: ${{{name}}}"
         raise JobFileError(what, where="command line", remedy=remedy)
 
 

@@ -73,7 +73,7 @@ def without_effect(*models: BaseModel, path: tuple[str | int, ...] = ()) -> Iter
 
 
 def warnings(job: Prepared, options: BaseModel | None) -> list[str]:
-    """Each key of the job file that is set and has no effect: where it is, and what it needs.
+    """Each key of the job file that is set and has no effect: where it is, and what it needs; then what workloads say.
 
     `options` are the engine's, None if they are not known yet.
     """
@@ -88,7 +88,8 @@ def warnings(job: Prepared, options: BaseModel | None) -> list[str]:
             found += without_effect(*around, each.options, path=(key, n, "options"))
     for (kind, _), each in chosen.declared.items():
         found += without_effect(*around, each.options, path=("plugins", kind))
-    return [f"{job.job.where(path)}: it has no effect unless {needs}" for path, needs in found]
+    unread = [f"{job.job.where(path)}: it has no effect unless {needs}" for path, needs in found]
+    return [*unread, *job.warnings()]
 
 
 def _in_words(alternative: str) -> str:

@@ -6,8 +6,7 @@ said in a second.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["DurableEngine", "DurableOptions"]
 
-_LOG = logging.getLogger(__name__)
 DEFAULT_BACKENDS = ("ray", "local")
 """The backend if nobody chooses one: the first of these that is installed."""
 
@@ -67,14 +65,13 @@ class DurableEngine(Engine):
         return create_model("DurableOptions", __base__=DurableOptions, **fields)
 
     @classmethod
-    def check(cls, job: Prepared) -> None:
+    def check(cls, job: Prepared) -> Sequence[str]:
         """Raise what is wrong with the job for this engine: snapshots that are asked for and switched off, environments
         that cannot be made, sources that are not listed, roles that are called and take turns, and scalers without a
-        role whose number of ranks may change.
+        role whose number of ranks may change. Return a warning for each key without effect.
         """
-        for text in warnings(job, None):
-            _LOG.warning("warning: %s", text)
         cls._check(job)
+        return warnings(job, None)
 
     @classmethod
     def _check(cls, job: Prepared) -> None:

@@ -14,10 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.errors import OptionsError
-from rolemesh_training.options import DPOOptions, HuggingFaceOptions, PolicyOptions, ValueOptions, loss_kind
+from rolemesh_training.options import (
+    DPOOptions,
+    GRPOOptions,
+    HuggingFaceOptions,
+    PolicyOptions,
+    ValueOptions,
+    loss_kind,
+)
 from rolemesh_training.sampling import faults
 
-__all__ = ["disagreements"]
+__all__ = ["disagreements", "flow_calls", "frozen", "without_effect"]
 
 
 class FlowCall(NamedTuple):
@@ -64,6 +71,71 @@ def disagreements(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterato
             if error.what not in told:
                 told.add(error.what)
                 yield error
+
+
+def frozen(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
+    """The error of a flow that trains a role which is never trained."""
+    if options.frozen and any(call.role == role and call.operator == "train" for call in calls):
+        yield OptionsError(
+            f"the flow calls {role}.train, and the role is frozen",
+            where="frozen",
+            remedy="set frozen to false, or leave the call out of the flow",
+        )
+
+
+def without_effect(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
+    """Settings with which the updates of `role` teach nothing, or compute what no loss reads, as far as the flow shows.
+
+    A role of somebody else's between the calls may add columns of its own, so these are warnings.
+    """
+    kind = loss_kind(options.loss)
+    if not isinstance(options, HuggingFaceOptions) or not issubclass(kind, PolicyOptions):
+        return
+    found = {error.what: error for call in calls if call.role == role for error in _wasted(options, call, calls)}
+    yield from found.values()
+
+
+def _wasted(options: HuggingFaceOptions, call: FlowCall, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
+    if call.operator != "train":
+        return
+    before = _before(call, calls)
+    coefficient = options.loss_options.get("kl_coef") or 0
+    references = [each for each in before if each.operator == "logprobs"]
+    if coefficient and not references:
+        yield OptionsError(
+            f"kl_coef is {coefficient}, and no call before {call.role}.train is `logprobs` of a reference; unless "
+            "another role adds the column ref_logprobs, the first update fails",
+            where="loss_options.kl_coef",
+            remedy=f"call logprobs of a frozen role on the rows before {call.role}.train, or leave kl_coef out",
+        )
+    direct = next((each for each in references if each in [calls[place] for place in call.inputs]), None)
+    if direct is not None and not coefficient:  # a call in between may read the column
+        yield OptionsError(
+            f"{direct.role}.logprobs has no effect on the loss, because kl_coef is 0",
+            where="loss_options",
+            remedy=f"set roles.{call.role}.options.loss_options.kl_coef above 0, or leave the call out of the flow",
+        )
+    if not issubclass(loss_kind(options.loss), GRPOOptions):
+        return
+    for each in before:
+        if _sampling(each) is not None and _completions(each) == 1:
+            yield OptionsError(
+                f"{each.role}.{each.operator} makes one completion for each prompt, so each advantage within its group "
+                f"is 0 and {call.role}.train changes nothing",
+                where="loss",
+                remedy=f"set roles.{each.role}.options.samples to 2 or more",
+            )
+
+
+def _completions(call: FlowCall) -> int | None:
+    """How many completions of a prompt a sampling call makes; None if its workload does not say.
+
+    The workload says so with `completions`: see `rolemesh_training.contract.Sampler`.
+    """
+    if not isinstance(inspect.getattr_static(call.workload, "completions", None), (classmethod, staticmethod)):
+        return None
+    found: int | None = call.workload.completions(call.options, call.operator)
+    return found
 
 
 def _before(call: FlowCall, calls: Sequence[FlowCall]) -> list[FlowCall]:

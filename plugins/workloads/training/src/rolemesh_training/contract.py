@@ -64,3 +64,8 @@ class Sampler(Protocol):
         Temperature 0 is greedy. None if the operator samples nothing.
         """
         ...
+
+    @classmethod
+    def completions(cls, options: Any, operator: str) -> int | None:
+        """How many completions of each prompt `operator` makes. A workload may leave this method out."""
+        ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from rolemesh.api.batch import Batch, Shards
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, State, Workload, operator
 from rolemesh.errors import OptionsError, raise_all
-from rolemesh_training.agreement import disagreements, flow_calls
+from rolemesh_training.agreement import disagreements, flow_calls, frozen, without_effect
 from rolemesh_training.options import HuggingFaceOptions
 
 if TYPE_CHECKING:
@@ -109,7 +109,13 @@ class TrainerWorkload(Workload):
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
         """The rows that the role trains on must be sampled, and referred to, as its loss takes them to be."""
-        raise_all([*disagreements(options, role, flow_calls(job))])
+        calls = flow_calls(job)
+        raise_all([*frozen(options, role, calls), *disagreements(options, role, calls)])
+
+    @classmethod
+    def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
+        """Settings of a policy loss with which an update changes nothing, or that nothing in the flow serves."""
+        return without_effect(options, role, flow_calls(job))
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:

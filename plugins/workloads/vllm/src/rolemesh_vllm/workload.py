@@ -244,6 +244,11 @@ class VLLMWorkload(EngineWorkload):
             return None
         return options.sampling(greedy=operator == "evaluate")
 
+    @classmethod
+    def completions(cls, options: VLLMOptions, operator: str) -> int | None:
+        """How many completions of each prompt an operator makes; None if it samples nothing."""
+        return {"generate": options.samples, "evaluate": 1}.get(operator)
+
     def _complete(self, prompts: Batch, samples: int, prefix: str, **instead: Any) -> Batch:
         from rolemesh_vllm.engine import sampling
 
