@@ -7,11 +7,15 @@ import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind, kind_names, kinds
+from rolemesh.plugins.contract import breaches
+from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_new.command import KINDS as TEMPLATES
 from rolemesh_testing.conformance import InstalledConformance
 
@@ -62,6 +66,23 @@ def test_it_has_a_conformance_class_that_is_documented(name: str, references: fr
 @pytest.mark.parametrize("name", OURS)
 def test_rolemesh_new_has_a_template(name: str) -> None:
     assert name in templates(), f"there is no template for {name} in cookiecutter/"
+
+
+def test_the_classes_on_the_page_about_other_kinds_fit_their_kinds() -> None:
+    page = (ROOT / "docs/write-other-plugins.md").read_text()
+    found: dict[str, type] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        names: dict[str, Any] = {"__name__": "page"}
+        exec(block, names)
+        if isinstance(kind := names.get("KIND"), Kind):
+            assert issubclass(names[kind.base.partition(":")[2]], Plugin)
+            assert kind.name not in kinds()
+            continue
+        for each in (value for value in names.values() if isinstance(value, type) and value.__module__ == "page"):
+            [kind_of] = [name for name, one in kinds().items() if issubclass(each, one.base_class())]
+            found[kind_of] = each
+            assert list(breaches(PluginRecord(kind_of, each.__name__, "", "", ""), each)) == []
+    assert found.keys() == {"scalers", "checks", "commands"}
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -9,7 +9,7 @@ import msgspec
 
 from rolemesh_testing.hanging import IMPORT_S, Hung, fresh_python
 
-__all__ = ["Imported", "check_import", "imported"]
+__all__ = ["Imported", "imported"]
 
 _CODE = """
 import importlib, json, sys, threading, traceback
@@ -44,14 +44,6 @@ def imported(target: str, limit_s: float = IMPORT_S) -> Imported:
     if isinstance(found, AssertionError):
         raise found
     return found
-
-
-def check_import(target: str, limit_s: float = IMPORT_S) -> None:
-    """Raise `AssertionError` with the cause if ``module:Class`` cannot be imported in a fresh process; see `imported`.
-
-    An exception that the import raises is left to the caller, who can catch it in its own process.
-    """
-    imported(target, limit_s)
 
 
 @cache
