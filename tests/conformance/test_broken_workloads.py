@@ -111,6 +111,6 @@ def test_what_a_broken_workload_does_wrong_is_caught_by_its_test() -> None:
     assert not missed, found.output
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # so do the workloads of test_function.py and test_services.py
 def test_a_sound_workload_passes_them_all() -> None:
     assert not outcomes({"TestSound": Sound}).failed

@@ -24,7 +24,7 @@ class TestAgent(WorkloadConformance):
     options = {"turns": 3}  # noqa: RUF012
     bad_options = ({"turns": 0}, {"tools": ["sandbox"]})
     world_sizes = (1, 3)
-    steps = 2
+    steps = 1
 
     def step(self, role: Any, step: int) -> None:
         tasks = Batch({"start": np.arange(5) + step, "goal": np.arange(5) * 3})
@@ -39,7 +39,7 @@ class TestSandbox(WorkloadConformance):
     plugin = "sandbox"
     bad_options = ({"letters": 0},)
     world_sizes = (1, 2)
-    steps = 2
+    steps = 1
 
     def step(self, role: Any, step: int) -> None:
         assert role.call_service("evaluate", f"{step} + 2 * 3") == step + 6

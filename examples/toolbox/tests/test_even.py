@@ -19,6 +19,7 @@ RACKS = ClusterView(tuple(NodeView(f"n{n}", cpu=4, labels={"rack": "ab"[n > 1]})
 class TestEven(SchedulerConformance):
     plugin = "even"
     bad_options = ({"most": 0}, {"domain": "rack"}, {"role": "a"})
+    examples = 40
 
 
 def placed(size: int, **options: Any) -> PlacementPlan:
