@@ -1,0 +1,7 @@
+"""Roles from the cells of a notebook: `cell` makes an import string of a class or function of ``__main__``."""
+
+from __future__ import annotations
+
+from rolemesh_notebook.cells import cell
+
+__all__ = ["cell"]
