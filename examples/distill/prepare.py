@@ -3,6 +3,7 @@
 The teacher comes from examples/grpo/prepare.py, which is run first if it has not been. Prints the student's folder.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def main() -> None:
     if getattr(model.config, "layer_types", None):
         model.config.layer_types = model.config.layer_types[::KEEP]
     model.save_pretrained(student)
+    for file in teacher.glob("*token*.json"):
+        shutil.copy(file, student)
     print(student)
 
 

@@ -184,6 +184,48 @@ def test_the_command_that_status_names_exports_a_model_that_transformers_loads(g
         assert torch.isfinite(model(**rows).logits).all()
 
 
+FEW_QUESTIONS = ("roles.data.options.eval_size=4",)
+LEAVES_A_MODEL = {
+    "sft": ("steps=2",),
+    "pretrain": ("steps=2", "params.evaluate_every=1"),
+    "distill": ("steps=2",),
+    "dpo": ("steps=2",),
+    "dapo": ("steps=2", "roles.pool.options.groups=3", *FEW_QUESTIONS),
+    "ppo": ("steps=2", "roles.data.options.prompts_per_step=3", "roles.rollout.options.samples=4", *FEW_QUESTIONS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("smollm2")
+@pytest.mark.parametrize("name", LEAVES_A_MODEL)
+def test_what_an_example_has_trained_loads_in_transformers(example: Any, name: str) -> None:
+    import torch
+    import transformers
+
+    if name == "distill":
+        subprocess.run([sys.executable, str(ROOT / "examples/distill/prepare.py")], check=True, capture_output=True)
+    job = example(name)
+    done = job.run(*LEAVES_A_MODEL[name], timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = job.cli("status", name).stdout.splitlines()
+    (command,) = [line.strip().removeprefix("to export it") for line in told if "to export it" in line]
+    exported = job.cli(*shlex.split(command)[1:])
+    assert exported.returncode == 0, exported.stderr
+    folders = [path.parent for path in job.folder.glob(f"{name}-step-1*/**/config.json")]
+    assert len(folders) == len(job.result()["kept"]["exports"]) > 0
+    for folder in folders:
+        (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+        kind = getattr(transformers, architecture)
+        model, loading = kind.from_pretrained(folder, output_loading_info=True)
+        assert not any(loading.values()), loading
+        with torch.no_grad():
+            assert torch.isfinite(model(torch.arange(5)[None]).logits).all()
+        if name not in ("sft", "pretrain"):  # their text is numbers
+            assert transformers.AutoTokenizer.from_pretrained(folder)("Hello")["input_ids"]
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(1200)

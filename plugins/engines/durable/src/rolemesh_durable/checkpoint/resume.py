@@ -48,9 +48,12 @@ def unfinished(run_dir: Path) -> Unfinished | None:
     return Unfinished(run_dir, found.step) if kept else None
 
 
-def moved(earlier: Path, *, resumed: bool) -> str:
-    """What to say of an earlier run that is now in the folder `earlier`. `resumed`: the new run goes on from one."""
-    where = f"the run before is now in {earlier}"
+def moved(earlier: Path, *, resumed: bool, size: str = "") -> str:
+    """What to say of an earlier run that is now in the folder `earlier`, and of its `size`, in words.
+
+    `resumed`: the new run goes on from one.
+    """
+    where = f"the run before is now in {earlier}" + (f" ({size})" if size else "")
     if resumed or (left := unfinished(earlier)) is None:
         return where
     return f"{where}; it was not done: add --resume {shlex.quote(str(earlier))} to go on after its step {left.step}"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rolemesh.api.command import Command
 
-__all__ = ["Attach", "Checkpoint", "Drain", "Events", "Logs", "Scale", "Status", "Stop"]
+__all__ = ["Attach", "Checkpoint", "Clean", "Drain", "Events", "Logs", "Scale", "Status", "Stop"]
 
 
 class _Verb(Command):
@@ -48,6 +48,12 @@ class Stop(_Verb):
     """`rolemesh stop`."""
 
     help: ClassVar[str] = "Stop a job."
+
+
+class Clean(_Verb):
+    """`rolemesh clean`."""
+
+    help: ClassVar[str] = "List the runs that later ones have replaced, or delete them."
 
 
 class Scale(_Verb):

@@ -17,8 +17,9 @@ __all__ = ["Kept", "described", "settle"]
 
 ENDED_EARLY = (
     "the job ended before its last step, and no snapshot was on disk by then: snapshots.persist_every=N writes one "
-    "every N steps, and `rolemesh stop --drain` ends a job after a step whose state is kept"
+    "every N steps"
 )
+DRAIN = ", and `rolemesh stop --drain` ends a job after a step whose state is kept"
 UNKNOWN = "it could not be written; `rolemesh events` tells why"
 
 
@@ -66,6 +67,6 @@ def described(kept: Kept | None, state: JobState, bundle: JobBundle, troubles: S
         if state.status == "done" and state.persisted < last:
             why = "; ".join(troubles) or UNKNOWN
         elif state.status != "done" and kept is None and state.committed >= 0:
-            why = ENDED_EARLY
+            why = ENDED_EARLY + DRAIN * (state.status == "interrupted")
     found = None if kept is None else kept._asdict() | {"exports": [r for r in kept.roles if r in bundle.exports]}
     return {"kept": found, "not_kept": why}

@@ -1,0 +1,56 @@
+"""`rolemesh clean`: list the runs that later ones have replaced, and delete them if asked to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rolemesh.cli._output import print_table
+from rolemesh.cli.arguments import RunsDir
+from rolemesh.errors import NameInUseError
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.control.earlier import clean_command, delete, earlier_runs
+from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.control.text import amount
+
+__all__ = ["command"]
+
+
+def command(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Name of one job; without it, all.", show_default=False)
+    ] = None,
+    keep: Annotated[int, typer.Option(min=0, help="The newest of each job that stay.")] = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
+    runs_dir: RunsDir = None,
+) -> None:
+    """List the runs that later ones of the same name have replaced, with their sizes, or delete them with --yes.
+
+    They are in the folder .earlier of the runs folder, with their snapshots. Nothing else is deleted, and nothing
+    while a job of the runs folder lives: it may go on from one of them.
+
+    Exit code: 0, or 2 if a job lives and --yes is given.
+
+    Examples:
+
+      rolemesh clean
+
+      rolemesh clean grpo --keep 1 --yes
+    """
+    runs = runs_folder(runs_dir)
+    found = earlier_runs(runs, job, keep)
+    if not found:
+        typer.echo(f"no earlier runs to delete in {runs}/")
+        return
+    total = amount(sum(each.bytes for each in found))
+    if not yes:
+        print_table(("EARLIER RUN", "SIZE"), [(str(each.path), amount(each.bytes)) for each in found])
+        typer.echo(f"{total} in all; to delete them: {clean_command(runs, job, keep)} --yes")
+        return
+    if living := sorted(path.name for path in runs.iterdir() if path.is_dir() and is_held(path)):
+        what = f"{' and '.join(living)} may go on from an earlier run, so none is deleted"
+        raise NameInUseError(what, where=str(runs), remedy=f"wait for its end, or: rolemesh stop {living[0]}")
+    for each in found:
+        delete(each)
+    typer.echo(f"deleted {len(found)} earlier run{'s' * (len(found) > 1)}: {total}")
