@@ -21,7 +21,7 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt
 from rolemesh_durable.control.kept import export_command, kept_lines
 from rolemesh_durable.control.text import amount
-from rolemesh_durable.master.kept import ENDED_EARLY, Kept, described, settle
+from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank import last_state
 
@@ -141,7 +141,8 @@ def test_checkpoints_of_another_job_are_neither_removed_nor_counted(tmp_path: Pa
     [
         (SnapshotPlan(last=True), "done", -1, 9, "node0: the disk is full"),
         (SnapshotPlan(enabled=True), "done", 4, 9, "node0: the disk is full"),
-        (SnapshotPlan(last=True), "interrupted", -1, 5, ENDED_EARLY),
+        (SnapshotPlan(last=True), "interrupted", -1, 5, ENDED_EARLY + DRAIN),
+        (SnapshotPlan(last=True), "failed", -1, 5, ENDED_EARLY),
         (SnapshotPlan(last=True), "failed", -1, -1, ""),
         (SnapshotPlan(keep=0), "done", -1, 9, ""),
     ],
