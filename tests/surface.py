@@ -41,6 +41,7 @@ MODULES = (
     "rolemesh.api.workload",
     "rolemesh.placement",
     "rolemesh.api.observer",
+    "rolemesh_durable",
     "rolemesh_durable.transports",
     "rolemesh_testing",
 )

@@ -345,6 +345,16 @@ def test_documented_job_files_are_valid(document: str, tmp_path: Path) -> None:
         load(path, environ={"MODEL": "/models/m", "DB_PASSWORD": "secret"})
 
 
+def test_the_job_in_python_runs_and_its_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for block in blocks("docs/job-file.md", "python") if "rolemesh.Job(" in block)
+    there = {"__name__": "page"}
+    exec(block, there)
+    assert there["result"]["committed_steps"] == 3  # type: ignore[index]
+    (tmp_path / "job.yaml").write_text(there["job"].text())  # type: ignore[attr-defined]
+    assert load(tmp_path / "job.yaml").spec.name == "users"
+
+
 def test_example_job_files_have_a_job_file_and_a_readme() -> None:
     folders = [path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert folders

@@ -30,7 +30,8 @@ def page() -> str:
     sections = [HEAD]
     for name in verbs():
         if "." not in name:
-            root = typer.main.get_command(cli._app([name]))
+            below = [each.rpartition(".")[2] for each in verbs() if each.startswith(f"{name}.")]
+            root = typer.main.get_command(cli._app([name, *below]))
             sections += _sections(f"rolemesh {name}", root.commands[name], 2)  # type: ignore[attr-defined]
     return "\n".join(sections)
 
@@ -66,7 +67,9 @@ def _is_option(parameter: Any) -> bool:
 
 
 def _name(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper()).strip("[]")
+    """Without the brackets around it and the dots behind it, which `_usage` puts there itself."""
+    name = str(argument.metavar or argument.name.upper()).removesuffix("...")
+    return name[1:-1] if name.startswith("[") and name.endswith("]") else name
 
 
 def _usage(path: str, command: Any) -> str:
@@ -82,7 +85,7 @@ def _usage(path: str, command: Any) -> str:
 
 def _row(parameter: Any) -> str:
     if _is_option(parameter):
-        name = ", ".join(f"`{opt}`" for opt in (*parameter.opts, *parameter.secondary_opts))
+        name = ", ".join(f"`{opt}`" for opt in dict.fromkeys((*parameter.opts, *parameter.secondary_opts)))
     else:
         name = f"`{_name(parameter)}`"
     flag = _is_option(parameter) and parameter.is_flag

@@ -30,11 +30,13 @@ class Kind(msgspec.Struct, frozen=True):
     """
 
     name: str
+    """The last part of the entry-point group."""
     singular: str
     """What one of them is called in messages."""
     base: str
     """The class that they derive from, as ``module:Class``; its `api_version` is the newest that is understood."""
     runs_in: tuple[Place, ...]
+    """The processes that import plugins of the kind: one or several of the names in `Place`."""
     hooks: tuple[str, ...] = ()
     """Hooks of `rolemesh.hookspecs` that plugins of the kind may implement."""
     required: tuple[str, ...] = ()

@@ -59,7 +59,9 @@ class InstalledConformance:
     """Base of all classes of the kit: what holds for whatever an entry point of a distribution names."""
 
     kind: ClassVar[str]
+    """The kind's name, which is the last part of the entry-point group. The class of each kind sets it."""
     plugin: ClassVar[str | type[Any]]
+    """The plugin under test: its name, or the class itself."""
     timeout_s: ClassVar[float] = 120.0
     """How long the plugin may take for what it is asked, in seconds. A whole test may take three times as long."""
 
@@ -131,6 +133,7 @@ class PluginConformance(InstalledConformance):
     """Base of the kinds' classes. `plugin` is what is tested: its name as in ``use:``, or the class itself."""
 
     options: ClassVar[dict[str, Any]] = {}
+    """The plugin's options in all tests, as a job file has them."""
     bad_options: ClassVar[Sequence[dict[str, Any]]] = ()
     """Options, each wrong in its own way, that must be refused with an error that names a remedy."""
 
