@@ -139,12 +139,9 @@ class WorkloadConformance(PluginConformance):
             taken = set(SETTINGS) & spec.inputs.keys()
             assert not taken, f"{name}: the parameters {sorted(taken)} belong to the flow's own arguments"
 
-    def test_every_operator_is_described(
-        self, cls: type[Workload], operators: Mapping[str, OperatorSpec], services: Mapping[str, ServiceSpec]
-    ) -> None:
-        """Names, partitions and docstrings are all that the author of a flow sees; the same holds for services."""
+    def test_every_operator_is_described(self, operators: Mapping[str, OperatorSpec]) -> None:
+        """Names, partitions and docstrings are all that the author of a flow sees."""
         nameless = [name for name, spec in operators.items() if not spec.doc]
-        nameless += [name for name in services if not inspect.getdoc(getattr(cls, name, None))]
         assert not nameless, f"no docstring: {', '.join(nameless)}"
 
     def test_its_operators_are_always_the_same(
@@ -215,10 +212,14 @@ class WorkloadConformance(PluginConformance):
             travelled(size)
 
     def test_every_operator_is_called(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """By `step`, so that nothing goes untested; every service, too."""
-        journey = travelled(sizes[0])
-        idle = (travelled.operators.keys() | travelled.services) - {called.operator for called in journey.calls}
+        """By `step`, so that nothing goes untested; and every service, if `step` calls any."""
+        called = {each.operator for each in travelled(sizes[0]).calls}
+        idle = travelled.operators.keys() - called
+        if called & travelled.services.keys():
+            idle |= travelled.services.keys() - called
         assert not idle, f"step() never calls {', '.join(sorted(idle))}"
+        if not called:
+            pytest.skip('the test class calls nothing in step(); services are called by role.call_service("name", ...)')
 
     def test_the_world_size_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """What operators return, joined over the ranks, belongs to the work and not to who did it."""
