@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,14 @@ def test_a_dead_master_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BackendError, match="no such module"):
         await_master(tmp_path, lambda: True, tmp_path / "master.log", 600)
     assert clock.now == 0
+
+
+def test_a_full_disk_is_named_as_what_kept_the_master_from_starting(tmp_path: Path) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=False).returncode:
+        pytest.skip("only root may mount a small file system")
+    try:
+        with pytest.raises(BackendError, match="the disk with the run's folder is full") as full:
+            await_master(tmp_path, lambda: True, tmp_path / "master.log", 600)
+        assert full.value.where == str(tmp_path)
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

@@ -76,7 +76,7 @@ def test_a_full_disk_is_told_nothing_is_left_over_and_the_next_set_is_tried(shm,
     persister.look("trainer", 0)
     warning = until(lambda: persister.warning)
     assert "step 9" in warning
-    assert "trainer/0: No space left on device; training goes on" in warning
+    assert "trainer/0: No space left on device; the job goes on without it" in warning
     assert persister.results() == []
     until(lambda: not any(files for _, _, files in os.walk(run_dir)))
     assert memory.pinned() == ()

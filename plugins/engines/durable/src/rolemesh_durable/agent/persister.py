@@ -311,8 +311,8 @@ class Persister:
                 return  # void meanwhile
             if not self._warning:  # once, however many checkpoints it lasts
                 self._warning = (
-                    f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; training goes on, "
-                    f"and the next checkpoint is tried (in {disk.snapshots_folder(self._run_dir)})"
+                    f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; the job "
+                    f"goes on without it (in {disk.snapshots_folder(self._run_dir)})"
                 )
             self._failed_at = max(step, self._failed_at)
             same = [other for other in self._known.values() if other.key[2] == step]
