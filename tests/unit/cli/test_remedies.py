@@ -53,6 +53,9 @@ def options_of(verb: str) -> frozenset[str]:
 
 def verbs_of(message: Message) -> tuple[str, ...]:
     """The verbs that can print the message: the file's own, else those that run jobs."""
+    for folder, owner in (("plugins/checks/", "check"), ("plugins/testing/conformance/", "plugins")):
+        if folder in message.file and owner in verbs():
+            return (owner,)
     own = re.search(r"plugins/commands/(\w+)/|rolemesh(?:_durable)?/cli/(\w+)\.py", message.file)
     verb = next(filter(None, own.groups()), "") if own else ""
     return (verb,) if verb in verbs() else ("run",) if "plugins/testing" in message.file else ("run", "launch")
@@ -66,6 +69,8 @@ def wrong(message: Message) -> Iterator[str]:
             if option not in known:
                 yield f"{message.file}: {verb} has no {option}: {remedy}"
         for found in KEY.finditer(remedy):
+            if verb == "check":
+                continue  # its keys are CHECK.OPTION
             overrides = verb != "launch" or remedy[: found.start()].rstrip("'\"").endswith("--set ")
             if found[1] not in FLOW | NODES and not (found[1] in JobSpec.model_fields and overrides):
                 yield f"{message.file}: {verb} takes no {found[0]}: {remedy}"
