@@ -18,11 +18,13 @@ from transformers import (
     Qwen2Config,
 )
 
+from rolemesh.errors import OptionsError
 from rolemesh_training.blocks import chunk, first_row
 from rolemesh_training.checkpoint import Checkpoint
 from rolemesh_training.model import load
 from rolemesh_training.options import HuggingFaceOptions
 from rolemesh_training.parts import Parts
+from rolemesh_training.workload import check_folder
 
 SIZE: dict[str, Any] = {
     "vocab_size": 61,
@@ -164,3 +166,10 @@ def test_a_run_is_read_from_the_middle_of_a_tensor(tmp_path):
         checkpoint.read("model.embed_tokens.weight", 13, out)
         assert torch.equal(out, whole.view(-1)[13:23].to(dtype))
     assert json.loads((path / "config.json").read_text())["vocab_size"] == 61
+
+
+def test_a_folder_whose_weights_have_another_name_is_refused(tmp_path):
+    path = folder(tmp_path, "llama")
+    (path / "model.safetensors").rename(path / "consolidated.safetensors")
+    with pytest.raises(OptionsError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json"):
+        check_folder(HuggingFaceOptions(model=str(path)))

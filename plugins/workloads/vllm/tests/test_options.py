@@ -240,3 +240,21 @@ def test_the_halves_make_their_own_transfer_config(half: type[VLLMPrefill], tiny
     options = half.Options(model=str(tiny_model), engine={"kv_transfer_config": {}})
     with pytest.raises(RolemeshError, match=r"engine.kv_transfer_config: the workload sets this .* half of the work"):
         half.check(options, world_size=1)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_only_the_files_that_hold_the_model_are_read(tmp_path: Path, indexed: bool) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from rolemesh_vllm.adapters import merged
+    from rolemesh_vllm.checkpoint import checkpoint_shapes
+
+    name = "model-00001-of-00001.safetensors" if indexed else "model.safetensors"
+    save_file({"a.weight": torch.ones(2, 3)}, tmp_path / name)
+    save_file({"layers.0.wq.weight": torch.zeros(2, 3)}, tmp_path / "consolidated.safetensors")
+    if indexed:
+        index = json.dumps({"weight_map": {"a.weight": name}})
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+    assert checkpoint_shapes(tmp_path) == {"a.weight": (2, 3)}
+    assert [each for each, _ in merged(tmp_path, {}, 1.0, None)] == ["a.weight"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TrainerWorkload", "check_folder"]
 
 
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _OF_TASK = {"causal_lm": ("logprobs",), "value": ("values",), "classification": ("scores",), "module": ()}
 
 
@@ -41,9 +42,9 @@ def check_folder(options: HuggingFaceOptions) -> None:
             where="model",
             remedy="options.model must be a folder written by save_pretrained() or downloaded from a model hub",
         )
-    if options.init == "pretrained" and not any(folder.glob("*.safetensors")):
+    if options.init == "pretrained" and not any((folder / name).is_file() for name in _WEIGHTS):
         raise OptionsError(
-            f"the model folder {folder} has no *.safetensors file",
+            f"the model folder {folder} has neither {_WEIGHTS[0]} nor {_WEIGHTS[1]}",
             remedy="put the weights there, or set options.init to random for new weights from its config.json",
         )
     if options.lora is not None and importlib.util.find_spec("peft") is None:

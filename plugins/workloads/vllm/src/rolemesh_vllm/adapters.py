@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from rolemesh_vllm.checkpoint import HEAD, missing_layer
+from rolemesh_vllm.checkpoint import HEAD, missing_layer, weight_files
 
 __all__ = ["check_adapters", "merged"]
 
@@ -39,9 +39,9 @@ def check_adapters(adapters: Mapping[str, Any], shapes: Mapping[str, tuple[int, 
 def merged(
     model: Path, adapters: Mapping[str, torch.Tensor], scaling: float, tied: str | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the folder's safetensors files, which stay mapped, with its adapter added; last a tied head."""
+    """Each tensor of the model's safetensors files, which stay mapped, with its adapter added; last a tied head."""
     head = None
-    for path in sorted(model.glob("*.safetensors")):
+    for path in weight_files(model):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 weight, base = file.get_tensor(name), name.removesuffix(".weight")

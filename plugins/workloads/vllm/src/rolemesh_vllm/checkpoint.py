@@ -16,15 +16,28 @@ from rolemesh.api.batch import Shard
 from rolemesh.errors import OptionsError, nearest
 
 __all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
-__all__ += ["missing_layer", "tied_embedding"]
+__all__ += ["missing_layer", "tied_embedding", "weight_files"]
 
 HEAD = "lm_head.weight"
 
 
+def weight_files(model: Path) -> list[Path]:
+    """The files with the model's weights: ``model.safetensors``, or those that its index names.
+
+    The trainer reads the same files. Beside them, other files such as ``consolidated.safetensors`` are left out: they
+    hold the weights again, under other names. A folder with neither has the files that vLLM reads: all safetensors.
+    """
+    if (single := model / "model.safetensors").is_file():
+        return [single]
+    if not (index := model / "model.safetensors.index.json").is_file():
+        return sorted(model.glob("*.safetensors"))
+    return [model / name for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))]
+
+
 def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in the folder's safetensors files; empty if it has none."""
+    """Name and shape of every tensor in the model's safetensors files; empty if it has none."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(model.glob("*.safetensors")):
+    for path in weight_files(model):
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         header.pop("__metadata__", None)
