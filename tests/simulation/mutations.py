@@ -472,6 +472,13 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
+def _from_the_next_step(original: Any) -> Any:
+    def first_needed(edge: Any, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
+        return min(int(original(edge, graph, activity, unrepeated, resume)), max(0, resume + 1 - edge.lag))
+
+    return first_needed
+
+
 def _tells_the_latest_only(original: Any) -> Any:
     def message(self: Wiring, agent: Any) -> Any:
         wire = original(self, agent)
@@ -856,6 +863,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Wiring, "message", _tells_the_latest_only)),
     Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
              method(Wiring, "_renew", _needs_what_it_needed)),
+    Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
+             lambda: patch.object(sim_rank, "first_needed", _from_the_next_step(edges.first_needed))),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",

@@ -56,13 +56,19 @@ def last_call(activity: Activity, op: int, step: int) -> int | None:
 
 
 def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str], resume: int) -> int:
-    """The first producer step whose value a consumer needs that is restored at step `resume` (-1: it starts)."""
+    """The first producer step whose value a consumer needs that is restored at step `resume` (-1: it starts).
+
+    Of a `newest` edge, the producer makes values in steps without a call, too. Those that are too old for the next call
+    need no credit: they would be released by that call only, for which the producer may have to go on first.
+    """
     call = graph.ops[edge.dst]
     if call.returns is None and call.role not in unrepeated:
         repeated = last_call(activity, edge.dst, resume)
         if repeated is not None and repeated - edge.lag >= activity.first(edge):  # else it had the initial value
             return repeated - edge.lag
-    return max(0, resume + 1 - edge.lag)
+    period = activity.periods[edge.dst]
+    following = resume + 1 if period is None or edge.first else period.next(resume + 1)
+    return max(0, following - edge.lag)
 
 
 class Kept(msgspec.Struct, Generic[T], frozen=True, gc=False):
