@@ -33,7 +33,7 @@ from rolemesh_durable.protocol.agent.rank import last_states
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.calls import CalleeState, CallerState
-from rolemesh_durable.protocol.edge import InEdgeState
+from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
 from rolemesh_durable.protocol.first import FirstChoice
 from rolemesh_durable.protocol.master import (
     carrying_out,
@@ -472,6 +472,10 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
+def _needs_a_credit(original: Any) -> Any:
+    return lambda state, step: state.credit
+
+
 def _from_the_next_step(original: Any) -> Any:
     def first_needed(edge: Any, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
         return min(int(original(edge, graph, activity, unrepeated, resume)), max(0, resume + 1 - edge.lag))
@@ -863,6 +867,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Wiring, "message", _tells_the_latest_only)),
     Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
              method(Wiring, "_renew", _needs_what_it_needed)),
+    Mutation("a step that is made again waits for the credit that a later one has", "no deadlock", "versions shared",
+             method(OutEdgeState, "admits", _needs_a_credit)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
              lambda: patch.object(sim_rank, "first_needed", _from_the_next_step(edges.first_needed))),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",

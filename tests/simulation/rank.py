@@ -875,9 +875,9 @@ class SimRank:
             way = self.ways.get(edge.id)
             if way is None or not self.job.activity.consumed(edge, step, self.job.steps):
                 continue
-            if not way.state.credit and step != self.admitted:
+            if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, edge.id)
-                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
             found.append(way)
         yield from self._room(step)
         return found
@@ -896,9 +896,9 @@ class SimRank:
             way = self.ways.get(edge.id)
             if way is None:
                 continue
-            if not way.state.credit and step != self.admitted:
+            if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, edge.id)
-                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
             for send in way.sends:
                 chunks = chunks_of(part_of(value, send.selection))
                 marked = value.h % 2 == 0
@@ -992,9 +992,9 @@ class SimRank:
         yield from self.all_have_said()
         yield from self._room(step)
         for way in ways:
-            if not way.state.credit and step != self.admitted:
+            if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, way.edge.id)
-                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
             for send in way.sends:
                 chunks: list[Value | None] = [*chunks_of(part_of(value, send.selection))]
                 chunks += [None] if value.h % 2 == 0 else []
@@ -1105,7 +1105,7 @@ class SimRank:
         yield from self._room(step)
         for edge in self.job.outputs[op.id]:
             if (way := self.ways.get(edge.id)) is not None and self.job.activity.consumed(edge, step, self.job.steps):
-                yield from self._await(lambda: way.state.credit, BLOCKED, edge.id)
+                yield from self._await(lambda: way.state.admits(step), BLOCKED, edge.id)
         self.admitted, self.waiting, self.gone = step, step * len(self.job.graph.ops) + op.id, False
         self._say(0, barrier.ARRIVE, self.waiting)
         yield from self._await(lambda: self.gone, BLOCKED)

@@ -460,3 +460,11 @@ def test_a_stream_of_a_producer_that_varies_is_not_used_before_it_is_whole():
     taker.accept(0, 1, 0, 0, False, "other")
     taker.accept(0, 1, 0, 1, True, None)
     assert taker.chunk(0, 0, 0) == "other"
+
+
+def test_a_step_that_is_made_again_needs_no_credit_while_a_later_one_is_under_way():
+    out = OutEdgeState([0], 1, retain=True)
+    out.ask(0, 0, 0, -1)
+    out.sent(1, 0, True, (0,), "from the log", 1)
+    assert not out.credit
+    assert [out.admits(step) for step in (0, 1, 2)] == [True, True, False]

@@ -128,6 +128,13 @@ class OutEdgeState(Generic[T]):
         count = len(self._under_way)
         return count < self.window or (self._size < self._budget and count < SMALL)
 
+    def admits(self, step: int) -> bool:
+        """Whether the value of `step` may be sent: it needs no credit if a later step's is under way already.
+
+        After a restart, a log may hold chunks of later steps than the one that is made again.
+        """
+        return self.credit or (bool(self._under_way) and step <= max(self._under_way))
+
     @property
     def unheard(self) -> bool:
         """Whether some consumer has not asked yet."""

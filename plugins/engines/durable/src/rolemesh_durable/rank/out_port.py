@@ -313,7 +313,7 @@ class OutPort:
             elif way.on:
                 live = True
                 if not way.state.credit and step != self.admitted:
-                    self._wait_credit(way)
+                    self._wait_credit(way, step)
         if live and ports.retention and step != self.admitted and ports.waits_for_room(step):
             self._wait_commit(step)
         return live
@@ -333,9 +333,9 @@ class OutPort:
             if way.on:
                 self._put(way, None, step, chunk, True, consumers)
 
-    def _wait_credit(self, way: OutEdge) -> None:
+    def _wait_credit(self, way: OutEdge, step: int) -> None:
         began = self._begin_wait(way.edge.id)
-        while not way.state.credit:
+        while not way.state.admits(step):
             self._ports.endpoint.wait()
         self._end_wait(began)
 
