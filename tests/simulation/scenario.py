@@ -259,6 +259,9 @@ class Scenario:
         """When somebody wants which roles to have how many ranks."""
         if resizes:
             self._resizes(random.Random(seed * 472882027 + 7))
+            sizes = [{**self.job.sizes}, *(sizes for _, sizes in self.asks)]
+            most = sum(max(each.get(role, 0) for each in sizes) for role in self.job.sizes)
+            self.room = max(self.room, -(-most // len(self._nodes)))  # so that every job can go on when it has grown
         self.drains: list[tuple[float, me.DrainWanted]] = []
         """When somebody wants which node to be without ranks, or back,"""
         self.goes: dict[str, float] = {}
