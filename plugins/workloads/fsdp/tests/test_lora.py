@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import trainer_group
+from transformers import AutoModelForCausalLM
 
+from rolemesh.errors import RolemeshError
 from rolemesh.runs.digest import digest
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+from rolemesh_training.lora import adapt
+from rolemesh_training.options import LoRAOptions
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
 
@@ -81,6 +87,33 @@ def test_a_head_of_its_own_is_trained_beside_the_adapters(group, tiny_model):
     (state,) = group(trainer_group.state_of, 1, given)
     adapters = {f"model.layers.{i}.self_attn.q_proj.lora_{half}.weight" for i in (0, 1) for half in "AB"}
     assert {"score.weight"} | adapters <= state["model"].keys() <= {"score.weight", "score.bias"} | adapters
+
+
+@pytest.mark.parametrize(
+    ("targets", "task", "message"),
+    [
+        (["q_proj", "v_porj"], "causal_lm", "the model has no layer 'v_porj'"),
+        (["proj"], "causal_lm", "the model has no layer 'proj'"),
+        (["q_proj", "layers.9.self_attn.q_proj"], "causal_lm", "the model has no layer 'layers.9.self_attn.q_proj'"),
+        (["q_proj", "score"], "value", "the model has no layer 'score'"),
+        ([], "causal_lm", "there is no layer to adapt"),
+    ],
+)
+def test_a_target_that_no_layer_has_is_refused_with_the_layers_that_exist(tiny_model, targets, task, message):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    if task == "value":
+        model.score = torch.nn.Linear(4, 1)
+    with pytest.raises(RolemeshError, match=message) as caught:
+        adapt(model, LoRAOptions(targets=targets), task, 0)
+    assert {"q_proj", "v_proj", "down_proj"} <= set(re.findall(r"\w+", str(caught.value.remedy)))
+
+
+def test_a_target_is_the_full_name_of_a_layer_or_the_end_of_it(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    adapt(model, LoRAOptions(targets=["self_attn.v_proj", "model.layers.0.mlp.up_proj"]), "causal_lm", 0)
+    adapted = {name.removesuffix(".base_layer") for name, _ in model.named_modules() if name.endswith(".base_layer")}
+    values = {f"model.layers.{i}.self_attn.v_proj" for i in (0, 1)}
+    assert adapted == values | {"model.layers.0.mlp.up_proj"}
 
 
 @pytest.mark.parametrize(

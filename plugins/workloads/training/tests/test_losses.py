@@ -153,6 +153,26 @@ def test_the_kl_penalty_pulls_towards_the_reference(model, rollouts):
     assert with_kl.total.item() == pytest.approx(plain.total.item() + 0.5 * float(kl), rel=1e-5)
 
 
+@pytest.mark.parametrize("advantages", [(0.0,) * 6, (1.0, -1.0, 0.0, 0.0, 0.5, 0.0)])
+@pytest.mark.parametrize("options", [{}, {"aggregation": "sequence_mean"}, {"ratio": "sequence"}])
+def test_rows_whose_advantage_is_0_have_the_gradient_of_the_kl_penalty(model, rollouts, advantages, options):
+    batch = rollouts(0, advantages)
+    batch = batch | {"ref_logprobs": batch["logprobs"]}
+    per_token = Ragged(
+        np.repeat(batch["advantage"], np.diff(batch["completion_ids"].offsets)), batch["completion_ids"].offsets
+    )
+    output = grpo(model, batch, context(kl_coef=0.5, **options))
+    every_row = ppo(model, batch | {"advantages": per_token}, context(kl_coef=0.5, **options))
+    assert output.weight == every_row.weight
+    weights = list(model.parameters())
+    found = torch.autograd.grad(output.total, weights, allow_unused=True)
+    wanted = torch.autograd.grad(every_row.total, weights, allow_unused=True)
+    assert sum(float(each.norm()) for each in found if each is not None) > 0
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.allclose(one, other, atol=1e-6)
+
+
 def test_logprobs_of_another_length_than_the_completion_are_refused(model, rollouts):
     batch = rollouts(0)
     short = Ragged.from_rows([row[:-1] for row in batch["logprobs"]], np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import save_file
 from transformers.pytorch_utils import Conv1D
 
+from rolemesh.errors import RolemeshError
 from rolemesh_training.options import HuggingFaceOptions, LoRAOptions
 
 __all__ = ["adapt", "export"]
@@ -20,8 +21,13 @@ _TASKS = {"causal_lm": "CAUSAL_LM", "classification": "SEQ_CLS", "value": "TOKEN
 
 
 def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) -> None:
-    """Put adapters into `model`, the same ones on every rank; only they, and a new head, are trained from then on."""
+    """Put adapters into `model`, the same ones on every rank; only they, and a new head, are trained from then on.
+
+    Raises `RolemeshError` if `options.targets` has a name that no layer has.
+    """
     heads = [] if task == "causal_lm" else [name for name in _HEADS if hasattr(model, name)]
+    if options.targets != "all-linear":
+        _every_target_exists(model, options.targets, heads)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(_config(options, exclude_modules=heads or None), model)
@@ -33,6 +39,22 @@ def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) ->
             )
     for name in heads:
         getattr(model, name).requires_grad_(True)
+
+
+def _every_target_exists(model: torch.nn.Module, targets: Sequence[str], heads: Sequence[str]) -> None:
+    """peft matches a target with a layer's full name or with the end of it after a dot, and passes over a target that
+    matches nothing if another one matches. A new head is trained whole and takes no adapter."""
+    names = [name for name, _ in model.named_modules() if name and name.partition(".")[0] not in heads]
+    missing = [t for t in targets if not any(name == t or name.endswith(f".{t}") for name in names)]
+    if targets and not missing:
+        return
+    linear = {name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    raise RolemeshError(
+        f"the model has no layer {', '.join(map(repr, missing))}" if missing else "there is no layer to adapt",
+        where="lora.targets",
+        remedy=f"name linear layers of the model ({', '.join(sorted(linear - set(heads)))}), or write "
+        "targets: all-linear",
+    )
 
 
 def export(options: HuggingFaceOptions, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:

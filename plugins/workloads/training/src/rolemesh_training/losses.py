@@ -101,13 +101,15 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`. Optional `sampling` (a mapping per row): how the
     sampler was told to sample. The loss computes at that temperature, and refuses rows that it cannot correct.
 
-    Rows without advantage have no gradient: they are neither computed nor counted. If no row of the micro-batch has
-    any, `probe_rows` of them are computed with weight 0, so that the metrics exist at every step.
+    With `kl_coef` every row is computed and counted, because the KL penalty has a gradient in every row. Without it, a
+    row whose advantage is 0 has no gradient: the loss neither computes it nor counts its tokens. If no row of the
+    micro-batch has an advantage, `probe_rows` of them are computed with weight 0, so that the metrics exist at every
+    step.
     """
     options = GRPOOptions.model_validate(ctx.options)
     every_finite(batch, "advantage")
     advantages = np.asarray(batch["advantage"], dtype=np.float32)
-    live = np.flatnonzero(advantages)
+    live = np.arange(batch.rows) if options.kl_coef else np.flatnonzero(advantages)
     rows = live if len(live) else np.arange(min(batch.rows, options.probe_rows))
     lengths = [len(batch["completion_ids"][i]) for i in rows]
     advantage = torch.from_numpy(np.repeat(advantages[rows], lengths)).to(ctx.device)
@@ -192,7 +194,7 @@ def _policy(
 
 
 def _over_tokens(options: PolicyOptions) -> bool:
-    """Whether the loss is a mean over tokens; else it is one over all rows, those without advantage included."""
+    """Whether the loss is a mean over tokens; else it is one over all rows, those whose advantage is 0 included."""
     return (options.aggregation or ("token_mean" if options.ratio == "token" else "sequence_mean")) == "token_mean"
 
 

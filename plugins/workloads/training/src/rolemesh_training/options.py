@@ -101,7 +101,10 @@ class GRPOOptions(PolicyOptions):
     """`loss_options` of ``rolemesh_training.losses:grpo``."""
 
     probe_rows: int = Field(
-        4, gt=0, description="rows of a micro-batch without any advantage that are still computed, for the metrics"
+        4,
+        gt=0,
+        description="rows of a micro-batch without any advantage that are still computed, for the metrics; with "
+        "`kl_coef` all rows are computed",
     )
 
 
@@ -150,7 +153,8 @@ class LoRAOptions(BaseModel, extra="forbid"):
     dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's inputs left out in training")
     targets: list[str] | Literal["all-linear"] = Field(
         "all-linear",
-        description="names of the linear layers that get one, such as q_proj; all-linear: all but the head",
+        description="names of the linear layers that get one, such as q_proj or layers.0.self_attn.q_proj (a name "
+        "matches the end of a layer's full name); all-linear: all but the head",
     )
 
 
