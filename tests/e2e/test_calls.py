@@ -178,6 +178,18 @@ def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die:
         )
 
 
+def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -> None:
+    process = job.start("steps=200")
+    job.running(1)
+    with ControlClient(job.run_dir) as master:
+        master.inject("raise", "box/1")
+    until(lambda: of_kind(job, "recovered"), 10, "box/1 has started again")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    failure = of_kind(job, "failure")[0]["data"]["failure"]
+    assert (failure["role"], failure["rank"], failure["cause"]) == ("box", 1, "exception"), failure
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
@@ -86,6 +87,7 @@ class Loop:
         self._crossing = crossing
         self._admission, self._positions = admission, Positions(graph)
         self._finish: RankFinish | None = None
+        self._fail_waiting: Callable[[], None] | None = None
         self._committed = self._persisted = -1
         self._heard: Watermarks | None = None
         ctx._on_progress = self._progress
@@ -251,10 +253,12 @@ class Loop:
         return self._control.due >= self._ctx.step
 
     def _inject(self) -> None:
-        """Let every operator raise, whichever is next."""
+        """Make the next operator raise. A rank without operators, of services alone, raises while it waits."""
 
         def fail(**_: Any) -> None:
             raise RuntimeError(f"{INJECTED} (generation {self._ctx.generation})")
+
+        self._fail_waiting = None if self._calls else fail
 
         for call in self._calls:
             call.method = fail
@@ -270,6 +274,11 @@ class Loop:
             self._meter.waiting += self._admission.spent()
 
     def _idle(self) -> bool:
+        if self._fail_waiting is not None:
+            try:
+                self._fail_waiting()
+            except RuntimeError as error:
+                raise OperatorFailed("its services", self._ctx.step, error) from error
         self._services.serve()
         soon = self._meter.idle()
         if self._boundary is not None and self._boundary.owed >= 0:
