@@ -11,6 +11,8 @@ import pytest
 from tests.e2e.harness import Job, nothing_is_left
 
 OWN = '''
+import atexit
+import weakref
 import os
 import signal
 from pathlib import Path
@@ -100,6 +102,8 @@ class Notes(Observer):
     @hookimpl
     def job_started(self, run):
         self.run = run
+        atexit.register(Path(run.base, "handled").touch)
+        self.finalizer = weakref.finalize(self, Path(run.base, "finalized").touch)
 
     @hookimpl
     def job_ended(self, result):
@@ -184,6 +188,8 @@ def test_classes_of_the_jobs_own_are_selected_like_plugins(own: Callable[..., Jo
     assert done.returncode == 0, done.stdout + done.stderr
     assert job.metrics()[-1]["total"] == sum(range(4 * 12))
     assert (job.folder / "notes.txt").read_text() == "done"
+    assert (job.folder / "handled").exists(), "an observer's exit handler ran"
+    assert (job.folder / "finalized").exists(), "an observer's finalizer ran"
     [planned] = [event["data"] for event in job.events() if event["kind"] == "recovery_planned"]
     assert planned["plan"]["level"] == "own.py:Again"
     plugins = job.result()["plugins"]

@@ -8,6 +8,7 @@ import msgspec
 
 from rolemesh.errors import PluginError
 from rolemesh_durable.agent.agent import Agent
+from rolemesh_durable.ending import disown_finalizers, end_program, flush_files
 from rolemesh_durable.master.master import Master
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle
 from rolemesh_durable.stores import JournalDamagedError
@@ -21,7 +22,11 @@ __all__ = ["run_agent", "run_master"]
 
 
 def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
-    """Control the job until it has ended. Whether there was a master before, the journal says."""
+    """Control the job until it has ended, then end as an interpreter does: observers may have exit handlers.
+
+    Whether there was a master before, the journal says.
+    """
+    disown_finalizers()
     bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
     entitle(bundle.config.name, "master")
     launcher = LocalLauncher(bundle.job_id, start.nodes, folder, link)
@@ -30,6 +35,8 @@ def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attem
     except (JournalDamagedError, PluginError) as error:
         link.send(Refuse(str(error)))
         raise
+    end_program()
+    flush_files()
     return 0
 
 
