@@ -16,6 +16,9 @@ from tests.simulation.run import run_many, run_seed
 
 
 def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments in (["-h"], ["--help"]) else 2
     if arguments == ["first"]:
         missed = find_first(MUTATIONS)
         print("\n".join(f"no schedule shows: {name}" for name in missed))
