@@ -18,7 +18,9 @@ from contextlib import chdir
 from functools import partial
 from pathlib import Path
 
-from forks import failures
+sys.dont_write_bytecode = True  # the copy to build from holds sources only, and requirements/ is part of it
+
+from forks import failures  # noqa: E402
 
 try:
     from setuptools import build_meta

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +88,9 @@ def test_what_keeps_a_plugin_from_being_tested_fails_one_test_and_the_others_say
     assert "shows that its ranks cannot be set up (world size 1)" in found.output
 
 
-def test_the_import_of_another_package_may_write_in_the_temporary_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_the_import_of_another_package_may_write_in_the_temporary_folder_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrote: list[str] = []
     run, temporary = tmp_path / "run", Path(tempfile.gettempdir()).resolve()
     guard = Guard((run,), "mine.observer:Mine", wrote)
@@ -93,15 +98,25 @@ def test_the_import_of_another_package_may_write_in_the_temporary_folder_and_now
     def writes(name: str) -> None:
         guard("open", (name, "w", os.O_CREAT))
 
-    def imported(module: str, path: Path) -> list[str]:
+    monkeypatch.setattr(builtins, "writes", writes, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(package: str, path: Path) -> list[str]:
         wrote.clear()
-        exec("writes(path)", {"__name__": module, "writes": writes, "path": str(path)})
+        (tmp_path / f"{package}.py").write_text(f"writes({str(path)!r})\n")
+        monkeypatch.delitem(sys.modules, package, raising=False)
+        importlib.invalidate_caches()
+        importlib.import_module(package)
         return [*wrote]
 
-    assert imported("tensorboardX.writer", temporary / "probe") == []
-    assert imported("tensorboardX.writer", Path("/somewhere/probe")) == ["/somewhere/probe"]
-    assert imported("mine.pictures", temporary / "probe") == [str(temporary / "probe")]
-    assert imported("mine.pictures", run / "probe") == []
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert imported("another", temporary / "probe") == []
+    assert imported("another", Path("/somewhere/probe")) == ["/somewhere/probe"]
+    assert imported("mine", temporary / "probe") == [str(temporary / "probe")]
+    assert imported("mine", run / "probe") == []
     wrote.clear()
     SimpleNamespace(hook=lambda: writes(str(temporary / "probe"))).hook()
     assert wrote == [str(temporary / "probe")], "the plugin itself writes there"
+    wrote.clear()
+    exec("writes(path)", {"__name__": "another", "path": str(temporary / "probe")})
+    assert wrote == [str(temporary / "probe")], "what `exec` runs is no import"

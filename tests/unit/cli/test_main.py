@@ -15,7 +15,7 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
         "run", "validate", "plan", "plugins",
-        "attach", "check", "checkpoint", "doctor", "drain", "events", "launch", "logs", "new",
+        "attach", "check", "checkpoint", "clean", "doctor", "drain", "events", "launch", "logs", "new",
         "scale", "schema", "status", "stop", "submit",
     ]  # fmt: skip
 

@@ -14,6 +14,9 @@ __all__ = ["Guard"]
 CACHES = ("~/.cache", "~/.config", "/dev", "/proc")
 """Folders in which every process may write."""
 
+IMPORTING = "<frozen importlib._bootstrap>"
+"""The file of the frame that executes a module which is imported."""
+
 
 class Guard:
     """An audit hook that notes every path outside of `inside` that is written to, made, renamed or removed.
@@ -50,10 +53,12 @@ class Guard:
                 self._wrote.append(str(whole))
 
     def _imports_another(self) -> bool:
-        """Whether the innermost module that is being executed here belongs to another package than the plugin."""
+        """Whether the innermost module that is being imported here belongs to another package than the plugin."""
         frame = sys._getframe(2)
         while frame is not None:
-            if frame.f_code.co_name == "<module>":
+            above = frame.f_back
+            # `exec` runs modules too: the host of an execution (pytest-xdist's worker) is one that nobody imported.
+            if frame.f_code.co_name == "<module>" and above and above.f_code.co_filename == IMPORTING:
                 return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in (self._package, "__main__")
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = above  # type: ignore[assignment]
         return False
