@@ -42,7 +42,8 @@ class Pairs(Workload):
 
     @operator(returns=Broadcast())
     def next(self):
-        """The step's pairs: rows of `prompt_ids` and `completion_ids`, all right answers before all wrong ones."""
+        """The step's pairs: rows of `prompt_ids` and `completion_ids`; `pair` numbers the pairs, and `right` is true
+        for the right answer of each."""
         options = self.ctx.options
         first = options.held_out + self.ctx.step * options.pairs_per_step
         return self._pairs(range(first, first + options.pairs_per_step))
@@ -55,15 +56,19 @@ class Pairs(Workload):
     @operator(rows=Broadcast(), returns=Broadcast())
     def join(self, rows):
         """A row for each pair, as the loss `dpo` wants them."""
-        half, answers = rows.rows // 2, rows["completion_ids"]
+        chosen, rejected = _pairs_among(rows)
         reference = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
+
+        def answers(name, which):
+            return Ragged.from_rows([rows[name][row] for row in which], dtype=np.int32)
+
         return Batch(
             {
-                "prompt_ids": rows["prompt_ids"][:half],
-                "chosen_ids": answers[:half],
-                "rejected_ids": answers[half:],
-                "ref_chosen": reference[:half],
-                "ref_rejected": reference[half:],
+                "prompt_ids": answers("prompt_ids", chosen),
+                "chosen_ids": answers("completion_ids", chosen),
+                "rejected_ids": answers("completion_ids", rejected),
+                "ref_chosen": reference[chosen],
+                "ref_rejected": reference[rejected],
             }
         )
 
@@ -75,11 +80,12 @@ class Pairs(Workload):
     @operator(rows=Broadcast())
     def judge(self, rows):
         """Report `eval_preferred`: in how many pairs the trainer gives the right answer the higher log-probability."""
-        half = rows.rows // 2
         own = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
         gained = own - rows["reference"]
-        for right, wrong, more, less in zip(own[:half], own[half:], gained[:half], gained[half:], strict=True):
-            self.ctx.metric(eval_preferred=float(right > wrong), eval_margin=float(more - less))
+        for right, wrong in zip(*_pairs_among(rows), strict=True):
+            self.ctx.metric(
+                eval_preferred=float(own[right] > own[wrong]), eval_margin=float(gained[right] - gained[wrong])
+            )
 
     def _pairs(self, numbers):
         prompts, right, wrong = [], [], []
@@ -90,7 +96,8 @@ class Pairs(Workload):
             right.append(self._answer(answer))
             wrong.append(self._answer(answer[::-1]))
         rows = {"prompt_ids": prompts * 2, "completion_ids": right + wrong}
-        return Batch({name: Ragged.from_rows(each, dtype=np.int32) for name, each in rows.items()})
+        tokens = {name: Ragged.from_rows(each, dtype=np.int32) for name, each in rows.items()}
+        return Batch({**tokens, "pair": np.array([*numbers] * 2), "right": np.repeat([True, False], len(numbers))})
 
     def _prompt(self, question):
         chat = [{"role": "user", "content": question}]
@@ -99,3 +106,13 @@ class Pairs(Workload):
 
     def _answer(self, words):
         return [*self.tokenizer(", ".join(words), add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+
+
+def _pairs_among(rows):
+    """The rows of right answers, and those of the wrong ones beside them, of the pairs that are whole.
+
+    A trainer or a reference leaves out rows that are too long for its model.
+    """
+    places = {(pair, right): row for row, (pair, right) in enumerate(zip(rows["pair"], rows["right"], strict=True))}
+    whole = [pair for pair, right in places if right and (pair, False) in places]
+    return [np.array([places[pair, right] for pair in whole], dtype=np.int64) for right in (True, False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Batch, Ragged
-from rolemesh.api.workload import RankContext
+from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
@@ -60,9 +61,82 @@ def test_rows_that_are_too_long_are_left_out_of_the_update_counted_and_said_once
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
     assert context._sums["rows_dropped"] == rows.rows - len(kept) + 1
     said = [text for text in context._records.values() if "dropped" in text]
-    assert said == ["row 0 has 9 tokens of 6 at most, and is dropped; further ones are counted only (rows_dropped)"]
+    assert said == [
+        "row 0 has 9 tokens of 6 at most, and is dropped by train; further ones are counted only (rows_dropped)"
+    ]
     with pytest.raises(RolemeshError, match="row 0 has 9 tokens of 6 at most"):
         trained(rows, max_length=6, too_long="fail")
+
+
+OF_TASK = {"train": "causal_lm", "logprobs": "causal_lm", "values": "value", "scores": "classification"}
+
+
+def with_all_columns(batch: Batch) -> Batch:
+    """Rows that any operator takes; the longest has 18 tokens."""
+    both = zip(batch["prompt_ids"], batch["completion_ids"], strict=True)
+    return batch | {
+        "input_ids": Ragged.from_rows([np.concatenate(pair) for pair in both], np.int32),
+        "index": np.arange(batch.rows),
+    }
+
+
+def test_every_operator_that_takes_rows_has_a_case_of_rows_that_are_too_long() -> None:
+    found = {name for name, spec in Workload.operators.__func__(FSDPWorkload, None).items() if "batch" in spec.inputs}
+    assert found == OF_TASK.keys()
+
+
+@pytest.mark.parametrize("operator", OF_TASK)
+def test_a_row_that_is_too_long_is_left_out_cut_or_refused_by_each_operator(
+    tiny_model: Any, rollouts: Any, operator: str
+) -> None:
+    rows = with_all_columns(rollouts(0))
+    lengths = [len(row) for row in rows["input_ids"]]
+    long = [row for row, length in enumerate(lengths) if length > 17]
+
+    def called(batch: Batch, **options: Any) -> tuple[Any, dict[str, float]]:
+        loss = {} if operator == "train" else {"loss": "rolemesh_training.losses:causal_lm"}
+        task = {"task": OF_TASK[operator], "max_length": 17, "init_seed": 1, **loss}
+        workload, context = started(model, **task, **options)
+        return getattr(workload, operator)(batch), dict(context._sums)
+
+    model = padded(tiny_model)
+    kept, counted = called(rows)
+    cut, also_counted = called(rows, too_long="truncate")
+    assert (counted["rows_dropped"], also_counted["rows_truncated"]) == (len(long), len(long))
+    with pytest.raises(RolemeshError, match=f"index {long[0]} has {lengths[long[0]]} tokens of 17 at most"):
+        called(rows, too_long="fail")
+    if operator == "train":
+        return
+    assert [row for row in range(rows.rows) if row not in kept["index"]] == long
+    assert cut["index"].tolist() == rows["index"].tolist()
+    ids = "input_ids" if operator == "scores" else "completion_ids"
+    assert [len(row) for row in cut["input_ids"]][long[0]] == (17 if operator == "scores" else lengths[long[0]])
+    added = {"logprobs": "ref_logprobs"}.get(operator, operator)
+    for batch in (kept, cut):
+        alone, _ = called(Batch({n: c for n, c in batch.items() if n != added}))
+        for place, row in enumerate(batch[added]):
+            assert row.shape == ((2,) if operator == "scores" else (len(batch[ids][place]),))
+            np.testing.assert_array_equal(row, alone[added][place])
+
+
+def padded(model: Any) -> Any:
+    """The model's folder, with a pad token in its config: a classifier needs one."""
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": 0}))
+    return model
+
+
+def test_the_scores_of_padded_rows_are_those_of_their_tokens(tiny_model: Any, texts: Any) -> None:
+    workload, _ = started(
+        padded(tiny_model), task="classification", init_seed=1, loss="rolemesh_training.losses:causal_lm"
+    )
+    rows = [*texts(0)["input_ids"]]
+    ids, mask = np.full((len(rows), 12), 5), np.zeros((len(rows), 12), np.int64)
+    for place, row in enumerate(rows):
+        ids[place, 2 : 2 + len(row)], mask[place, 2 : 2 + len(row)] = row, 1
+    found = workload.scores(Batch({"input_ids": ids, "attention_mask": mask}))["scores"]
+    wanted = workload.scores(Batch({"input_ids": Ragged.from_rows(rows, np.int32)}))["scores"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_a_row_without_a_prompt_does_not_end_the_job(tiny_model: Any, rollouts: Any) -> None:

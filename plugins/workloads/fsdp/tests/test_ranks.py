@@ -46,6 +46,15 @@ def test_a_rank_whose_rows_are_all_too_long_goes_along_with_the_others(group, ti
     assert [result["counts"].get("rows_dropped", 0) for result in (*alone, *together)] == [3, 3, 0]
 
 
+def test_a_rank_whose_rows_are_all_too_long_goes_along_in_a_forward_pass(group, tiny_model, rollouts):
+    given = options(tiny_model, max_length=16, micro_batch_rows=1)
+    alone = group(trainer_group.logprobs, 1, given, rollouts(0), [6])
+    together = group(trainer_group.logprobs, 2, given, rollouts(0), [4, 2])
+    left = group(trainer_group.logprobs, 2, given, rollouts(0), [2, 4])
+    for parts in (together, left):
+        assert np.concatenate([part.values for part in parts]) == pytest.approx(alone[0].values, rel=1e-5)
+
+
 def test_micro_batches_accumulate_to_the_step_of_the_whole_batch(group, tiny_model, texts):
     batches = [texts(seed) for seed in range(3)]
     whole = group(trainer_group.train, 1, options(tiny_model), batches, [5])

@@ -1,4 +1,4 @@
-"""Rows that are too long, or empty, before an update: left out, cut, or refused by name."""
+"""Rows that are too long for the model, or empty: left out, cut, or refused by name."""
 
 from __future__ import annotations
 
@@ -71,6 +71,35 @@ def test_a_pair_is_dropped_whole_because_its_reference_is_of_the_whole() -> None
     pair = Batch({"prompt_ids": ragged(2, 2), "chosen_ids": ragged(3, 3), "rejected_ids": ragged(3, 7)})
     found = fitted(pair | {"ref_chosen": np.float32([1, 2])}, 8, "truncate")
     assert ([*found.dropped], found.batch.rows) == ([1], 1)
+
+
+def test_padding_is_not_counted_and_not_kept_instead_of_tokens() -> None:
+    mask = np.array([[0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
+    padded = Batch({"input_ids": np.arange(18).reshape(3, 6), "attention_mask": mask, "labels": [[1] * 6] * 3})
+    dropped = fitted(padded, 3, "drop")
+    assert dropped.dropped == {1: "has 4 tokens of 3 at most", 2: "is empty, or has an empty prompt"}
+    found = fitted(padded, 3, "truncate").batch
+    assert [row.tolist() for row in found["input_ids"]] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    assert [len(row) for row in found["labels"]] == sizes(found["attention_mask"]) == [6, 5]
+
+
+@pytest.mark.parametrize("form", [np.array, list, lambda rows: Ragged.from_rows(rows, np.int32)])
+def test_rows_are_cut_in_whatever_form_they_come(form: Any) -> None:
+    batch = Batch(
+        {"input_ids": form([[1, 2, 3, 4], [5, 6, 7, 8]]), "text": ["four", "more"], "label": np.array([0, 1])}
+    )
+    found = fitted(batch, 3, "truncate").batch
+    assert [[*row] for row in found["input_ids"]] == [[1, 2, 3], [5, 6, 7]]
+    assert (found["text"], found["label"].tolist()) == (["four", "more"], [0, 1])
+
+
+def test_only_the_tokens_that_are_read_count_where_the_reader_is_known() -> None:
+    batch = completions((2, 3), (6, 9)) | {"input_ids": ragged(9, 4)}
+    assert [*fitted(batch, 8, "drop", "input_ids").dropped] == [0]
+    assert [*fitted(batch, 8, "drop", "completion_ids").dropped] == [1]
+    assert [*fitted(batch, 8, "drop").dropped] == [0, 1]
+    both = fitted(batch, 8, "truncate").batch
+    assert (sizes(both["input_ids"]), sizes(both["completion_ids"])) == ([8, 4], [6, 5])
 
 
 def test_every_row_may_have_to_go() -> None:

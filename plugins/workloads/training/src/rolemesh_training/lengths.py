@@ -1,8 +1,8 @@
-"""Rows that are too long to train on, or have nothing to begin with: left out, cut, or refused. numpy only."""
+"""Rows that are too long for the model, or have no token to begin with: left out, cut, or refused. numpy only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,11 +12,14 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
 from rolemesh_training.sampling import row_name
 
-__all__ = ["Fitted", "fitted"]
+__all__ = ["Fitted", "TokenColumn", "fitted"]
+
+TokenColumn = Literal["input_ids", "completion_ids", "chosen_ids"]
+"""What the tokens of a row are: its `input_ids`, its prompt and completion, or a prompt with a pair of completions."""
 
 
 class Fitted(NamedTuple):
-    """The rows that can be trained on, and those of the batch before that had to go, or were cut."""
+    """The rows that the model can take, and those of the batch before that had to go, or were cut."""
 
     batch: Batch
     dropped: Mapping[int, str]
@@ -24,61 +27,105 @@ class Fitted(NamedTuple):
     truncated: Mapping[int, str]
 
 
-def fitted(batch: Batch, limit: int | None, how: Literal["drop", "truncate", "fail"]) -> Fitted:
+class _Tokens(NamedTuple):
+    """How long the rows of one token column are; each array has shape (rows,)."""
+
+    lengths: NDArray[np.int64]
+    """Tokens, without padding."""
+    empty: NDArray[np.bool_]
+    cut: TokenColumn | None
+    """The column whose end can be cut; None if none can."""
+    before: NDArray[np.int64]
+    """Tokens of the row that come before those of `cut`: its prompt's."""
+    start: NDArray[np.int64]
+    """Entries of `cut` that come before its first token: padding."""
+
+
+def fitted(
+    batch: Batch, limit: int | None, how: Literal["drop", "truncate", "fail"], tokens: TokenColumn | None = None
+) -> Fitted:
     """`batch` without rows of more than `limit` tokens (None: there is no limit), and without those of none.
 
-    A row is its `input_ids`, or its prompt and the longest of its completions. `truncate` cuts the end of `input_ids`
-    or `completion_ids`, and of the columns with an entry for each of their tokens. It drops a row whose prompt fills
-    `limit`, and a pair of `dpo`, because its reference is of the whole. A row with an empty completion stays.
+    `tokens` names the column that counts. None: each token column that the batch has counts, and the batch stays as it
+    is if it has none. The prompt counts with the completion, and of a pair the longer completion counts. Padding, where
+    `attention_mask` is 0, does not count. `truncate` cuts the end of `input_ids` or `completion_ids`, and of the
+    columns with an entry for each of their tokens. It drops a row whose prompt fills `limit`, and a pair of `dpo`,
+    because its reference is of the whole. A row with an empty completion stays.
     Raises `RolemeshError` with the first such row if `how` is fail.
     """
-    found = _lengths(batch)
-    if found is None:
-        return Fitted(batch, {}, {})
-    lengths, head, cut = found
-    empty = lengths == 0 if head is None else head == 0
     most = np.iinfo(np.int64).max if limit is None else limit
-    bad = np.flatnonzero(empty | (lengths > most))
-    if not len(bad):
+    columns = [*_token_columns(batch, tokens)]
+    faults: dict[int, str] = {}
+    kept = np.ones(batch.rows, np.bool_)
+    for each in columns:
+        for row in np.flatnonzero(each.empty | (each.lengths > most)):
+            long = f"has {each.lengths[row]} tokens of {limit} at most"
+            faults.setdefault(int(row), "is empty, or has an empty prompt" if each.empty[row] else long)
+        cuttable = (each.before < most) if how == "truncate" and each.cut else False
+        kept &= ~each.empty & ((each.lengths <= most) | cuttable)
+    if not faults:
         return Fitted(batch, {}, {})
-    faults = {
-        int(row): "is empty, or has an empty prompt" if empty[row] else f"has {lengths[row]} tokens of {limit} at most"
-        for row in bad
-    }
     if how == "fail":
+        row = min(faults)
         raise RolemeshError(
-            f"{row_name(batch, int(bad[0]))} {faults[int(bad[0])]}",
+            f"{row_name(batch, row)} {faults[row]}",
             remedy="leave it out of the data, raise max_length, or set too_long to drop or truncate",
         )
-    room = most - (0 if head is None else head)
-    cuttable = cut is not None and how == "truncate"
-    kept = np.flatnonzero(~empty & ((lengths <= most) | (np.full(len(lengths), cuttable) & (room > 0))))
-    truncated = {int(row): faults[int(row)] for row in kept if lengths[row] > most}
-    dropped = {row: fault for row, fault in faults.items() if row not in truncated}
-    columns = {name: _pick(column, kept) for name, column in batch.items()}
-    if truncated and cut is not None:
-        own = _each(columns[cut])
-        ends = np.minimum(own, np.broadcast_to(room, lengths.shape)[kept])
-        columns |= {
-            name: Ragged.from_rows([row[:end] for row, end in zip(column, ends, strict=True)], column.values.dtype)
-            for name, column in columns.items()
-            if name != "prompt_ids" and isinstance(column, Ragged) and np.array_equal(_each(column), own)
-        }
-    return Fitted(Batch(columns, rows=len(kept)), dropped, truncated)
+    rows = np.flatnonzero(kept)
+    truncated = {row: fault for row, fault in faults.items() if kept[row]}
+    dropped = {row: fault for row, fault in faults.items() if not kept[row]}
+    found = {name: _pick(column, rows) for name, column in batch.items()}
+    for each in columns:
+        if each.cut and (each.lengths[rows] > most).any():
+            own = _each(found[each.cut])
+            room = each.start[rows] + most - each.before[rows]
+            ends = np.where(each.lengths[rows] > most, room, own)
+            found |= {name: _cut(column, ends) for name, column in found.items() if _follows(name, column, each, found)}
+    return Fitted(Batch(found, rows=len(rows)), dropped, truncated)
 
 
-def _lengths(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, str | None] | None:
-    """Tokens of each row, those of its prompt (None without one), and the column whose end can be cut."""
-    if "input_ids" in batch:
-        return _each(batch["input_ids"]), None, "input_ids"
+def _token_columns(batch: Batch, tokens: TokenColumn | None) -> Iterator[_Tokens]:
+    """The lengths by the column `tokens`; by every token column of the batch if it is None."""
+    none = np.zeros(batch.rows, np.int64)
+    if tokens in ("input_ids", None) and "input_ids" in batch:
+        lengths, start = _each(batch["input_ids"]), none
+        if "attention_mask" in batch and (lengths == _each(batch["attention_mask"])).all():
+            seen = [np.flatnonzero(np.asarray(row)) for row in batch["attention_mask"]]
+            lengths = np.array([row[-1] + 1 - row[0] if len(row) else 0 for row in seen], np.int64)
+            start = np.array([row[0] if len(row) else 0 for row in seen], np.int64)
+        yield _Tokens(lengths, lengths == 0, "input_ids", none, start)
     if "prompt_ids" not in batch:
-        return None
+        return
     head = _each(batch["prompt_ids"])
-    if "completion_ids" in batch:
-        return head + _each(batch["completion_ids"]), head, "completion_ids"
-    if "chosen_ids" in batch and "rejected_ids" in batch:
-        return head + np.maximum(_each(batch["chosen_ids"]), _each(batch["rejected_ids"])), head, None
-    return None
+    if tokens in ("completion_ids", None) and "completion_ids" in batch:
+        yield _Tokens(head + _each(batch["completion_ids"]), head == 0, "completion_ids", head, none)
+    if tokens in ("chosen_ids", None) and {"chosen_ids", "rejected_ids"} <= batch.keys():
+        longer = np.maximum(_each(batch["chosen_ids"]), _each(batch["rejected_ids"]))
+        yield _Tokens(head + longer, head == 0, None, head, none)
+
+
+def _follows(name: str, column: Any, tokens: _Tokens, columns: Mapping[str, Any]) -> bool:
+    """Whether the column has an entry for each token of the column that is cut."""
+    if name == tokens.cut:
+        return True
+    if name == "prompt_ids" or not _has_entries(column):
+        return False
+    return np.array_equal(_each(column), _each(columns[tokens.cut or ""]))
+
+
+def _has_entries(column: Any) -> bool:
+    """Whether each row of the column is a sequence of numbers."""
+    if isinstance(column, (list, tuple)):
+        return all(isinstance(row, (list, tuple, np.ndarray)) and all(map(np.isscalar, row[:1])) for row in column)
+    return isinstance(column, Ragged) or np.ndim(column) > 1
+
+
+def _cut(column: Any, ends: NDArray[np.int64]) -> Any:
+    """The first entries of each row, as many as `ends` says."""
+    rows = [row[:end] for row, end in zip(column, ends, strict=True)]
+    if isinstance(column, (list, tuple)):
+        return rows
+    return Ragged.from_rows(rows, column.values.dtype if isinstance(column, Ragged) else np.asarray(column).dtype)
 
 
 def _each(column: Any) -> NDArray[np.int64]:
@@ -88,6 +135,6 @@ def _each(column: Any) -> NDArray[np.int64]:
 
 
 def _pick(column: Any, rows: NDArray[np.int64]) -> Any:
-    if isinstance(column, Ragged):
-        return Ragged.from_rows([column[row] for row in rows], column.values.dtype)
+    if isinstance(column, Ragged):  # the slice keeps the shape of the entries
+        return Ragged.from_rows([column[row] for row in rows], column.values.dtype) if len(rows) else column[:0]
     return [column[row] for row in rows] if isinstance(column, (list, tuple)) else column[rows]

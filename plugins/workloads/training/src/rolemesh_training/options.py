@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import nearest
+from rolemesh_training.lengths import TokenColumn
 
 __all__ = [
     "CausalLMOptions",
@@ -24,6 +25,7 @@ __all__ = [
     "ValueOptions",
     "folder_of",
     "loss_kind",
+    "token_column",
 ]
 
 _LOSSES = "rolemesh_training.losses:"
@@ -174,6 +176,16 @@ def loss_kind(loss: object) -> type[BaseModel]:
     return LOSS_OPTIONS.get(str(loss), BaseModel)
 
 
+def token_column(loss: object) -> TokenColumn | None:
+    """The column with the tokens that a loss of this package reads; None of another loss."""
+    return _TOKENS.get(str(loss).removeprefix(_LOSSES))
+
+
+_TOKENS: dict[str, TokenColumn] = {
+    **dict.fromkeys(("causal_lm", "classification", "distill"), "input_ids"),
+    **dict.fromkeys(("grpo", "ppo", "value"), "completion_ids"),
+    "dpo": "chosen_ids",
+}
 _COMPARING = frozenset(f"{_LOSSES}{name}" for name in ("dpo", "grpo", "ppo", "value"))
 """Losses that compare with a sampler, a reference or old values, none of which had dropout."""
 
@@ -314,14 +326,14 @@ class HuggingFaceOptions(TrainerOptions):
     max_length: int | None = Field(
         None,
         gt=0,
-        description="tokens of the longest row that `train` takes, prompt and completion together; null: as many as "
-        "the model's config has positions for",
+        description="tokens of the longest row that the model is given, prompt and completion together; null: as many "
+        "as the model's config has positions for",
     )
     too_long: Literal["drop", "truncate", "fail"] = Field(
         "drop",
-        description="what `train` makes of a longer row: drop: it is left out, which is counted and said once; "
-        "truncate: its end is cut (a pair of dpo is dropped); fail: the job ends. A row without tokens, or with an "
-        "empty prompt, is dropped, or fails",
+        description="what `train`, `logprobs`, `values` and `scores` make of a longer row: drop: it is left out, of "
+        "what they return, too, which is counted and said once; truncate: its end is cut (a pair of dpo is dropped); "
+        "fail: the job ends. A row without tokens, or with an empty prompt, is dropped, or fails",
     )
     logprobs: LogprobsOptions = Field(
         default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"

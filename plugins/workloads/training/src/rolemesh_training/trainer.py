@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
+from rolemesh_training.columns import text_rows
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
-from rolemesh_training.lengths import fitted
+from rolemesh_training.lengths import TokenColumn, fitted
+from rolemesh_training.options import token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
@@ -55,7 +57,7 @@ class Trainer(ABC):
         self.prepare()
         self.parking = Parking(self.on_device())
         self._forwards = 0
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
         config = getattr(self.model, "config", None)
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         self._positions: int | None = getattr(config, "max_position_embeddings", None)
@@ -132,7 +134,7 @@ class Trainer(ABC):
         if self.options.frozen:
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
-        batch = self._with_old_logprobs(self._fitting(batch))
+        batch = self._with_old_logprobs(self._fitting(batch, token_column(self.options.loss), "train"))
         self.model.train()
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
         for _ in range(self.options.epochs):
@@ -140,18 +142,19 @@ class Trainer(ABC):
                 self._learn(batch[start:end] if len(cuts) > 2 else batch, batch)
         self.version += 1
 
-    def _fitting(self, batch: Batch) -> Batch:
+    def _fitting(self, batch: Batch, tokens: TokenColumn | None, operator: str) -> Batch:
         """The rows that are not too long, or were made to fit; what had to go is counted, and said once."""
         limit = getattr(self.options, "max_length", None) or self._positions
-        found = fitted(batch, limit, getattr(self.options, "too_long", "drop"))
+        found = fitted(batch, limit, getattr(self.options, "too_long", "drop"), tokens)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
             if which:
                 self.ctx.count(**{f"rows_{what}": len(which)})
-                if what not in self._said:
-                    self._said.add(what)
+                if (operator, what) not in self._said:
+                    self._said.add((operator, what))
                     row, fault = next(iter(which.items()))
                     self.ctx.warn(
-                        f"{row_name(batch, row)} {fault}, and is {what}; further ones are counted only (rows_{what})"
+                        f"{row_name(batch, row)} {fault}, and is {what} by {operator}; further ones are counted only "
+                        f"(rows_{what})"
                     )
         return found.batch
 
@@ -239,6 +242,7 @@ class Trainer(ABC):
 
     def logprobs(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.logprobs`."""
+        batch = self._fitting(batch, "completion_ids", "logprobs")
         stated = self.options.sampled_at
         temperature = row_temperatures(batch, range(batch.rows), stated)
         return batch | {
@@ -252,12 +256,14 @@ class Trainer(ABC):
         def compute(part: Batch) -> torch.Tensor:
             return completion_values(self.model, part["prompt_ids"], part["completion_ids"], self.device)
 
+        batch = self._fitting(batch, "completion_ids", "values")
         return batch | {"values": self._per_token(batch, compute)}
 
     def scores(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.scores`."""
+        batch = self._fitting(batch, "input_ids", "scores")
         labels = int(self.model.config.num_labels)
-        found = self._forward_only(batch, lambda part: row_scores(self.model, part["input_ids"], self.device))
+        found = self._forward_only(batch, lambda part: row_scores(self.model, text_rows(part), self.device))
         return batch | {"scores": np.concatenate([np.zeros((0, labels), dtype=np.float32), *found])}
 
     def _per_token(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> Ragged:

@@ -143,7 +143,8 @@ class TrainerWorkload(Workload):
         """An update from the loss over the rows of all ranks, for each mini-batch in each epoch; a rank may have none.
 
         The loss and its metrics are means over all ranks. Rows with an int column `weight_version` report
-        `staleness`, the mean number of updates since the weights that produced them.
+        `staleness`, the mean number of updates since the weights that produced them. The option `too_long` says what
+        becomes of rows that are too long for the model, here and in the operators below.
         """
         self.engine.train(batch)
 
@@ -152,6 +153,7 @@ class TrainerWorkload(Workload):
         """Add `ref_logprobs` (ragged float32): each completion token's log-probability under the present weights.
 
         At the temperature `logprobs.temperature` of the options, which is the loss's if it has one and none is given.
+        A row that `too_long` drops is not among the rows that come back.
 
         Needs the ragged int columns `prompt_ids` and `completion_ids`.
         """
@@ -161,6 +163,8 @@ class TrainerWorkload(Workload):
     def values(self, batch: Batch) -> Batch:
         """Add `values` (ragged float32): what a critic (``task: value``) says of the text before each completion token.
 
+        A row that `too_long` drops is not among the rows that come back.
+
         Needs the ragged int columns `prompt_ids` and `completion_ids`.
         """
         return self.engine.values(batch)
@@ -169,7 +173,9 @@ class TrainerWorkload(Workload):
     def scores(self, batch: Batch) -> Batch:
         """Add `scores` (float32, (rows, labels)): what a classifier (``task: classification``) says of each row.
 
-        Needs the ragged int column `input_ids`.
+        A row that `too_long` drops is not among the rows that come back.
+
+        Needs the ragged int column `input_ids`; padded if there is an `attention_mask`.
         """
         return self.engine.scores(batch)
 
