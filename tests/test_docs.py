@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -489,6 +490,40 @@ def test_every_room_of_the_kernel_is_in_the_architecture_and_on_a_floor() -> Non
     )
     described = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", text, flags=re.MULTILINE))
     assert described == rooms
+
+
+def distributions() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The folder of each distribution, and what its `pyproject.toml` says of the project."""
+    for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/*/pyproject.toml"))):
+        yield path.parent, tomllib.loads(path.read_text())["project"]
+
+
+def test_the_readmes_table_names_every_distribution_with_its_plugins() -> None:
+    table = (ROOT / "README.md").read_text().partition("## What is in the box")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", table, flags=re.MULTILINE)
+    for folder, project in distributions():
+        said = " ".join(what for what, _, where in rows if f"`{project['name']}`" in where)
+        assert said, f"{project['name']} has no row"
+        kinds = project.get("entry-points", {})
+        names = {name for kind, found in kinds.items() if kind.startswith("rolemesh.") for name in found}
+        inside = {name for kind in ("kinds", "doctor") for name in kinds.get(f"rolemesh.{kind}", ())}
+        hidden = {"plan.traffic", "room"} | inside  # an option of `plan`, and an examination of `doctor`
+        shown = {
+            word.removeprefix("rolemesh ").replace(" --", ".").replace(" ", ".")
+            for word in re.findall(r"`([^`]+)`", said)
+        }
+        assert names - hidden <= shown, folder
+
+
+def test_the_verbs_of_the_engine_are_where_it_is_described() -> None:
+    engine = ROOT / "plugins/engines/durable"
+    verbs = tomllib.loads((engine / "pyproject.toml").read_text())["project"]["entry-points"]["rolemesh.commands"]
+    rooms = (ROOT / "docs/architecture.md").read_text().partition("### Rooms of the engine")[2]
+    row = re.search(r"^\| `cli/` \| (.*) \|$", rooms, flags=re.MULTILINE)
+    assert row
+    assert set(row[1].split(", ")) == verbs.keys()
+    readme = (engine / "README.md").read_text()
+    assert [verb for verb in verbs if f"`{verb}`" not in readme] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
