@@ -12,6 +12,7 @@ from tests.simulation.rank import SimRank
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.fitness import Measured, Measurements
+from rolemesh_durable.protocol.persisting import shared_by_mates
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -332,9 +333,9 @@ class SimAgent:
             mates = [key]
             if self.world.job.kinds[key[0]] in GROUPS:
                 mates = [mate for mate, other in self.ranks.items() if mate[0] == key[0] and other.alive]
-            known = [mate for mate in mates if self.ranks[mate].snapshot >= 0]
-            if rank.alive and key in known and self.copying.isdisjoint(known):
-                waiting.append((rank, min(self.ranks[mate].snapshot for mate in known)))
+            step = shared_by_mates(self.ranks[mate].snapshot for mate in mates)
+            if rank.alive and step >= 0 and self.copying.isdisjoint(mates):
+                waiting.append((rank, step))
         return waiting
 
     def _copied_to(self, rank: SimRank, step: int, image: Image, timeline: int, partner: SimAgent) -> None:

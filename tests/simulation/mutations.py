@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation import checks, sharing
+from tests.simulation import agent, checks, sharing
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
 from tests.simulation.backend import Backend
@@ -322,6 +322,10 @@ def _same_generation(original: Any) -> Any:
 
 def _overwrites_at_once(original: Any) -> Any:
     return lambda self, step: True
+
+
+def _those_that_have_one(newest: Any) -> int:
+    return min((step for step in newest if step >= 0), default=-1)
 
 
 def _takes_it_alone(original: Any) -> Any:
@@ -900,6 +904,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
+    Mutation("a snapshot is copied before all mates have one", "the smallest restart", "lost",
+             lambda: patch.object(agent, "shared_by_mates", _those_that_have_one)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",

@@ -375,6 +375,22 @@ def test_an_offer_of_what_is_gone_from_memory_makes_room_for_the_next_one(tmp_pa
     logic.offers.close()
 
 
+def test_a_mate_is_offered_once_all_mates_have_a_snapshot(tmp_path):
+    sent: list[Any] = []
+    logic = Replication(tmp_path, "a", lambda address, kind, body: sent.append((kind, body)))
+    logic.offers.connect("b")
+    for rank in range(2):
+        logic.offers.restarted("work", rank, -1, 0, collective=True)
+    for rank in range(2):
+        memory = MemorySnapshots(tmp_path, "work", rank)
+        memory.write(0, {"x": np.zeros(8)}, log=0, persist=False)
+        memory.close()
+        logic.offers.offer("work", rank, 0)
+        logic.tick(float(rank))
+        assert [(body.rank, body.step) for _, body in sent] == [(0, 0), (1, 0)][: 2 * rank]
+    logic.offers.close()
+
+
 def test_mates_are_offered_together_and_of_one_step_that_all_of_them_have(tmp_path):
     sent: list[Any] = []
     logic = Replication(tmp_path, "a", lambda address, kind, body: sent.append((kind, body)))

@@ -15,6 +15,7 @@ import msgspec
 from rolemesh_durable.agent import replica_messages as r
 from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.protocol.persisting import shared_by_mates
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Offers"]
@@ -153,10 +154,9 @@ class Offers:
         """
         steps = {key: step for key, step in self._newest.items() if key not in self._offers}
         for mates in self._mates.values():
-            known = [key for key in mates if key in self._newest]
-            together = min((self._newest[key] for key in known), default=-1)
-            for key in known:
-                if any(mate in self._offers for mate in known):
+            together = shared_by_mates(self._newest.get(key, -1) for key in mates)
+            for key in mates:
+                if together < 0 or any(mate in self._offers for mate in mates):
                     steps.pop(key, None)
                 else:
                     steps[key] = together
