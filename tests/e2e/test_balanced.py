@@ -18,6 +18,7 @@ ROWS = 24
 RANKS = 3
 ROLES = f"""
 import asyncio
+import os
 import time
 
 import numpy as np
@@ -62,9 +63,25 @@ class Work:
         await asyncio.sleep(self.s * 4 * self.ctx.rng(self.ctx.step, self.ctx.item, "s").random())
         return self.made(rows)
 
+    @operator(rows=Balanced(rows=2, concurrency=2, on_error="drop"), returns=Split())
+    async def flaky(self, rows):
+        await asyncio.sleep(self.s)
+        if os.urandom(1)[0] < 24:
+            raise ConnectionError("it comes and goes")
+        return self.made(rows)
+
     @operator(rows=Balanced(), returns=Split())
     def fewer(self, rows):
         return rows[:0]
+
+
+class Audit:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    @operator(rows=Broadcast())
+    def see(self, rows):
+        self.ctx.record(seen=rows["x"].tolist())
 
 
 class Sink:
@@ -95,6 +112,14 @@ from rolemesh import AtMost, flow
 def shared(job, operator="one", lag=0, first=0):
     rows = getattr(job.work, operator)(job.source.next(), lag=lag)
     job.sink.add(rows, lag=AtMost(first) if first else 0)
+    job.work.load(job.sink.scale(), lag=1)
+
+
+@flow
+def audited(job):
+    rows = job.work.flaky(job.source.next())
+    job.sink.add(rows)
+    job.audit.see(rows)
     job.work.load(job.sink.scale(), lag=1)
 """
 JOB = f"""
@@ -200,6 +225,27 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
     calm = shared.run(f"steps={steps}")
     assert calm.returncode == 0, calm.stdout + calm.stderr
     assert shared.result()["state_sha256"] == digests
+
+
+def test_rows_that_fail_are_left_out_for_every_consumer_whoever_is_killed(shared: Job) -> None:
+    text = JOB.replace("shared_flow.py:shared", "shared_flow.py:audited").replace(
+        "  sink:",
+        '  audit: {use: function, options: {target: "shared_roles.py:Audit"}, resources: {cpu: 0.1}}\n  sink:',
+    )
+    (shared.folder / "job.yaml").write_text(text)
+    done = shared.run("steps=40", "--chaos", "kills=4,seed=11,targets=rank", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    left_out = 0
+    for line in shared.metrics():
+        seen, step = line["records"]["seen"], line["step"]
+        assert seen == [*line["records"]["x0"], *line["records"]["x1"]]
+        assert seen == sorted(set(seen))
+        assert set(seen) <= set(range(step * ROWS, (step + 1) * ROWS))
+        assert line.get("rows_left_out", 0) >= ROWS - len(seen)
+        left_out += ROWS - len(seen)
+    assert left_out > 0
+    assert "left out after ConnectionError: it comes and goes" in done.stdout
+    assert "rows left out after errors" in done.stdout
 
 
 def check_first(job: Job, bound: int, *args: str) -> set[int]:

@@ -169,7 +169,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         for mate in mates.sharing.listeners:
             mates.say(mate, TAKES, step, item)
         yield from rank.computes(op, step, 1 if world.chance(0.8) else 4)
-        made = [made_of(rank.mind, op, step, row, others) for row in items.item_of(rows, how.rows, item)]
+        made = [made_of(rank.mind, op, step, row, others) for row in rows[item * how.rows : (item + 1) * how.rows]]
         if varies:
             nonce = world.nonce()
             made = [Value(hash((row.h, nonce)), row.shards, nonce) for row in made]

@@ -45,10 +45,15 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
 
     The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns one row per row, and is
     declared ``returns=Split()``: who takes its value gets the rows in the order of the source, whoever made them.
+
+    An exception of one item fails the job; with `on_error` ``"drop"`` the item's rows are left out of the value and
+    counted as the metric `rows_left_out`. Errors of rolemesh other than `CallError` fail the job all the same. A step
+    of which all rows are left out has none, and the columns that the operator has returned before, or else its input's.
     """
 
     rows: int = 1
     concurrency: int = 1
+    on_error: Literal["fail", "drop"] = "fail"
 
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced

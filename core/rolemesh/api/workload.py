@@ -125,8 +125,8 @@ def _balanced(
         wrong = "declare returns=Split(): one row for each row of the item"
     elif streaming or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         wrong = "it takes items whole, and returns them whole"
-    elif shared.rows < 1 or shared.concurrency < 1:
-        wrong = "rows and concurrency are at least 1"
+    elif shared.rows < 1 or shared.concurrency < 1 or shared.on_error not in ("fail", "drop"):
+        wrong = "rows and concurrency are at least 1, on_error is 'fail' or 'drop'"
     elif shared.concurrency > 1 and not inspect.iscoroutinefunction(function):
         wrong = f"concurrency={shared.concurrency} needs an async def"
     if wrong:
@@ -152,30 +152,13 @@ class RankContext(Generic[O]):
 
     def __init__(
         self,
-        *,
-        options: O,
-        job: str = "job",
-        role: str = "role",
-        rank: int = 0,
-        world_size: int = 1,
-        local_rank: int = 0,
-        local_world_size: int = 1,
-        node: str = "local",
-        seed: int = 0,
-        steps: int | None = 1,
-        gpus: Sequence[int] = (),
-        cpus: float = 1.0,
-        memory_gb: float = 0.0,
-        share: float = 1.0,
-        turns: bool = False,
-        peers: Sequence[tuple[str, int]] = (),
-        rendezvous: Rendezvous | None = None,
-        generation: int = 0,
-        run_dir: str | Path = ".",
-        tmp_dir: str | Path | None = None,
-        base: str | Path = ".",
+        *, options: O, job: str = "job", role: str = "role", rank: int = 0, world_size: int = 1, local_rank: int = 0,
+        local_world_size: int = 1, node: str = "local", seed: int = 0, steps: int | None = 1, gpus: Sequence[int] = (),
+        cpus: float = 1.0, memory_gb: float = 0.0, share: float = 1.0, turns: bool = False,
+        peers: Sequence[tuple[str, int]] = (), rendezvous: Rendezvous | None = None, generation: int = 0,
+        run_dir: str | Path = ".", tmp_dir: str | Path | None = None, base: str | Path = ".",
         plugins: Mapping[tuple[str, str], Callable[[], Any]] = {},
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.options, self.rendezvous, self.generation = options, rendezvous, generation
         self.job, self.node, self.seed = job, node, seed
         self.steps = steps
@@ -200,11 +183,13 @@ class RankContext(Generic[O]):
         """The job file's folder, to which relative paths in options refer."""
         self.step = 0
         """The step of the operator that is running, from 0."""
-        self._item: ContextVar[int] = ContextVar("item", default=0)
+        self._item: ContextVar[int | None] = ContextVar("item", default=None)
         self._called_by: ContextVar[CalledBy | None] = ContextVar("called_by", default=None)
         self.log = logging.getLogger(f"{role}/{rank}")
         self._means: dict[str, list[float]] = {}
         self._sums: dict[str, float] = {}
+        self._by_item: dict[int, tuple[dict[str, list[float]], dict[str, float]]] = {}
+        """As `_means` and `_sums`: what has been reported with an item in hand."""
         self._records: dict[str, Any] = {}
         self._warnings = 0
         self._finishing = ""
@@ -221,7 +206,7 @@ class RankContext(Generic[O]):
     def item(self) -> int:
         """Which item of the step an operator with a `Balanced` input has in hand, from 0: for seeds,
         ``ctx.rng(ctx.step, ctx.item)``."""
-        return self._item.get()
+        return self._item.get() or 0
 
     @property
     def called_by(self) -> CalledBy | None:
@@ -240,23 +225,22 @@ class RankContext(Generic[O]):
         finally:
             self._called_by.reset(token)
 
-    def _in_hand(self, items: Iterable[int]) -> Iterator[int]:
-        """Each of `items` in turn, as the one that `item` says."""
-        for item in items:
-            self._item.set(item)
-            yield item
+    def _reports(self) -> tuple[dict[str, list[float]], dict[str, float]]:
+        item = self._item.get()
+        return (self._means, self._sums) if item is None else self._by_item.setdefault(item, ({}, {}))
 
     def metric(self, **values: float) -> None:
         """Report quantities that are averaged over the calls, ranks and steps they come from (loss, reward)."""
         for name, value in values.items():
-            slot = self._means.setdefault(name, [0.0, 0.0])
+            slot = self._reports()[0].setdefault(name, [0.0, 0.0])
             slot[0] += float(value)
             slot[1] += 1.0
 
     def count(self, **values: float) -> None:
         """Report quantities that are added up over calls, ranks and steps (tokens, samples)."""
+        sums = self._reports()[1]
         for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+            sums[name] = sums.get(name, 0.0) + float(value)
 
     def record(self, **values: Any) -> None:
         """Attach JSON values to the step's line in ``metrics.jsonl`` (example answers, tables).

@@ -18,7 +18,7 @@ from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.flow import place_of_error
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
-_BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?\))?")
+_BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?(?:, *(fail|drop))?\))?")
 _LIFE = {"setup", "snapshot", "restore", "offload", "onload", "drain", "committed", "persisted", "teardown"}
 _SAYS = {"preload", "env", "group", "deterministic", "api_version", "Options"}
 _TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
@@ -26,9 +26,10 @@ _TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
 
 def parse_partition(text: str) -> Partition:
     """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``, ``balanced(rows)``,
-    ``balanced(rows, concurrency)``; raises `ValueError`."""
+    ``balanced(rows, concurrency, drop)``; raises `ValueError`."""
     if match := _BALANCED.fullmatch(text.strip().lower()):
-        return Balanced(*(int(number) for number in match.groups() if number))
+        rows, concurrency, on_error = match.groups()
+        return Balanced(int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail")
     match = _PARTITION.fullmatch(text.strip().lower())
     kind, argument = match.groups() if match else ("", None)
     if kind == "broadcast" and argument is None:
@@ -38,7 +39,7 @@ def parse_partition(text: str) -> Partition:
     if kind in ("split", "sharded") and (argument is None or argument.isdigit()):
         number = int(argument or 0)
         return Split(number) if kind == "split" else Sharded(number)
-    known = "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, concurrency)"
+    known = "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, concurrency, drop)"
     raise ValueError(f"{text!r} is no partition; known: {known}")
 
 

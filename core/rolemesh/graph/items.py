@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 from rolemesh.api.batch import Batch, Ragged, concat
+from rolemesh.api.partition import Balanced
+from rolemesh.api.service import CallError
+from rolemesh.api.workload import RankContext
+from rolemesh.errors import RolemeshError
 from rolemesh.graph.routes import Part, Share
-
-
-class Item(NamedTuple):
-    """The rows that an operator has made of item `number` of `items`, which begins at row `start` of `total` rows.
-
-    Sent as a plain tuple.
-    """
-
-    number: int
-    items: int
-    start: int
-    total: int
-    rows: Any
 
 
 def apart(value: Any, size: int) -> tuple[int, int]:
@@ -31,30 +25,54 @@ def apart(value: Any, size: int) -> tuple[int, int]:
     return total, max(1, -(-total // size))
 
 
-def item_of(value: Any, size: int, index: int) -> Any:
-    """The rows of item `index`, as a view."""
-    return value[index * size : (index + 1) * size]
+class Items:
+    """The items of the balanced input `param` of one operator, as one rank takes them."""
 
+    def __init__(self, ctx: RankContext[Any], param: str, how: Balanced) -> None:
+        self._ctx, self._param, self._how = ctx, param, how
+        self._warned, self._none = False, None
 
-def run_items(
-    method: Callable[..., Any], arguments: Mapping[str, Any], param: str, size: int, chosen: Iterator[int]
-) -> Iterator[tuple[Any, ...]]:
-    """Call `method` with each of the `chosen` items of ``arguments[param]`` in turn; its rows as an `Item`'s tuple.
+    @contextmanager
+    def one(self, arguments: Mapping[str, Any], number: int) -> Iterator[SimpleNamespace]:
+        """Item `number` in hand: the arguments that the operator is `given`, and the rows `made` of it, set by whoever
+        enters. After that `sent` has its number, the number of items, its first row, the rows of all items, and `made`.
 
-    Raises what `method` raises, and `ValueError` unless it returns as many rows as it is given.
-    """
-    for index in chosen:
-        given = {**arguments, param: item_of(arguments[param], size, index)}
-        yield item_made(arguments[param], size, index, given[param], method(**given))
+        An exception gets the item's place as a note. Where errors drop rows, it ends here, and the item has no rows.
+        """
+        ctx, value, start = self._ctx, arguments[self._param], number * self._how.rows
+        (total, count), given = apart(value, self._how.rows), value[start : start + self._how.rows]
+        hand, rows = SimpleNamespace(given={**arguments, self._param: given}), _rows(given)
+        ctx._item.set(number)
+        try:
+            yield hand
+        except Exception as error:
+            which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
+            where = f"{which} of step {ctx.step} (item {number} of {count}), role {ctx.role}, rank {ctx.rank}"
+            error.add_note(f"in {where}")
+            bug = isinstance(error, BdbQuit) or (isinstance(error, RolemeshError) and not isinstance(error, CallError))
+            if self._how.on_error == "fail" or bug:
+                raise
+            ctx.log.warning("left out: %s", where, exc_info=error)
+            ctx.count(rows_left_out=rows)
+            if not self._warned:
+                ctx.warn(f"{where}: left out after {type(error).__name__}: {error}; the log has further ones")
+            hand.made, self._warned = given[:0] if self._none is None else self._none, True
+        else:
+            if (after := _rows(hand.made)) != rows:
+                what = f"it returned {after} rows for an item of {rows}"
+                raise ValueError(f"{what}; a balanced operator returns one per row")
+            self._none = hand.made[:0]
+        finally:
+            ctx._item.set(None)
+        hand.sent = number, count, start, total, hand.made
 
-
-def item_made(value: Any, size: int, index: int, given: Any, made: Any) -> tuple[Any, ...]:
-    """The rows `made` of item `index` of `value`, which was `given`. Raises `ValueError` unless they are as many."""
-    total, count = apart(value, size)
-    before, after = _rows(given), _rows(made)
-    if before != after:
-        raise ValueError(f"it returned {after} rows for an item of {before}; a balanced operator returns one per row")
-    return index, count, index * size, total, made
+    def run(self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]) -> Iterator[Any]:
+        """Call `method` with each of the `chosen` items in turn; what is sent of it. Raises what `method` raises, and
+        `ValueError` unless it returns as many rows as it is given."""
+        for number in chosen:
+            with self.one(arguments, number) as hand:
+                hand.made = method(**hand.given)
+            yield hand.sent
 
 
 def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
@@ -67,25 +85,28 @@ def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
 
 def assembled(items: Iterable[Sequence[Any]]) -> Any | None:
     """The rows of all items in order, or None as long as one is missing."""
-    found: dict[int, Item] = {}
-    for each in items:
-        item = Item(*each)
-        found.setdefault(item.number, item)
-    if not found or len(found) < next(iter(found.values())).items:
+    found: dict[int, Sequence[Any]] = {}
+    for item in items:
+        found.setdefault(item[0], item)
+    if not found or len(found) < next(iter(found.values()))[1]:
         return None
-    return joined([found[number].rows for number in sorted(found)])
+    return joined([found[number][4] for number in sorted(found)])
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The rows of several items as one value."""
-    return concat([part for part in parts if _rows(part)] or parts[:1])
+    """The rows of several items as one value; of items without rows the columns of the one that has most."""
+    return concat([part for part in parts if _rows(part)] or [max(parts, key=len)])
+
+
+def extent(value: Any, axis: int) -> int | None:
+    """The length along `axis`, or None for what has none."""
+    if isinstance(value, (Batch, Ragged, list, tuple)):
+        return None if axis else value.rows if isinstance(value, Batch) else len(value)
+    shape = getattr(value, "shape", ())
+    return int(shape[axis]) if axis < len(shape) else None
 
 
 def _rows(value: Any) -> int:
-    if isinstance(value, Batch):
-        return value.rows
-    if isinstance(value, (Ragged, list, tuple)):
-        return len(value)
-    if shape := getattr(value, "shape", ()):
-        return int(shape[0])
-    raise TypeError(f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list")
+    if (rows := extent(value, 0)) is None:
+        raise TypeError(f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list")
+    return rows

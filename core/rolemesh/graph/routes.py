@@ -157,7 +157,7 @@ class RouteError(ValueError):
     """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators can do."""
 
     def __init__(self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str) -> None:
-        self.pair = f"{describe(src)} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
+        self.pair = f"{describe(declared(src))} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
         super().__init__(f"{self.pair}: {why}; {remedy}")
         self.why, self.remedy = why, remedy
 
@@ -231,9 +231,16 @@ def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
 
 
 def describe(partition: Partition) -> str:
-    """``Split(1)``, ``Partial('sum')``: a partition as it is written; axis 0 goes without saying."""
-    arguments = [repr(value) for value in msgspec.structs.astuple(partition) if value != 0]
-    return f"{type(partition).__name__}({', '.join(arguments)})"
+    """``Split(1)``, ``Partial('mean')``: a partition as it is written, without the defaults at its end."""
+    given, defaults = msgspec.structs.astuple(partition), type(partition).__struct_defaults__
+    while given and given[-1] == defaults[len(given) - 1]:
+        given = given[:-1]
+    return f"{type(partition).__name__}({', '.join(map(repr, given))})"
+
+
+def declared(returned: Partition) -> Partition:
+    """How an operator declares what it returns: ``Split()``, if that are the rows of a `Balanced` input."""
+    return Split() if isinstance(returned, Balanced) else returned
 
 
 def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: Combine) -> Route:

@@ -55,7 +55,7 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
         case routes.Take():
             return parts[0]
         case routes.Concat(axis=axis):
-            filled = [part for part in parts if _extent(part, axis) != 0] or parts[:1]
+            filled = [part for part in parts if items.extent(part, axis) != 0] or parts[:1]
             return concat(filled, axis)
         case routes.Reduce(op=op):
             return _reduce(parts, op)
@@ -108,20 +108,12 @@ def _slice(value: Any, part: routes.Part) -> Any:
         if part.axis == 0:
             return value[slice(*part.bounds(value.rows))]
         return Batch({name: _slice(column, part) for name, column in value.items()}, rows=value.rows)
-    extent = _extent(value, part.axis)
+    extent = items.extent(value, part.axis)
     if extent is None:
         what = f"a {type(value).__name__} has no " + ("rows" if part.axis == 0 else f"axis {part.axis}")
         raise TypeError(f"{what} to split; return a Batch, an array or a list, or declare returns=Broadcast()")
     rows = slice(*part.bounds(extent))
     return value[(slice(None),) * part.axis + (rows,)] if part.axis else value[rows]
-
-
-def _extent(value: Any, axis: int) -> int | None:
-    """The length along `axis`, or None for what has none."""
-    if isinstance(value, (Batch, Ragged, list, tuple)):
-        return None if axis else value.rows if isinstance(value, Batch) else len(value)
-    shape = getattr(value, "shape", ())
-    return int(shape[axis]) if axis < len(shape) else None
 
 
 # --------------------------------------------------------------------------------------------------------- reductions

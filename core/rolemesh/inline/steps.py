@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.items import apart, run_items
+from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import Concat, Part, Route, Take, route
+from rolemesh.graph.routes import Combine, Concat, Part, Route, Take, route
 from rolemesh.graph.schedule import Activity, flow_order
 from rolemesh.graph.values import check_returned, combine, gather, join_chunks, select
 from rolemesh.inline.calls import InlineCalls
@@ -55,6 +55,7 @@ class InlineSteps:
         self._reported = -1
         self._begin_lines()
         self._values: dict[tuple[int, int], dict[int, list[Isolated]]] = {}
+        self._items: dict[tuple[int, int], Items] = {}
         self.reason = ""
         """Why the job is finished with the step that is under way."""
         self._order = flow_order(graph)
@@ -123,7 +124,8 @@ class InlineSteps:
                     arguments[edge.param] = iter([value]) if op.streaming else value
                     continue
                 parts = self._parts(edge, rank, made)
-                arguments[edge.param] = self._stream(edge, parts) if op.streaming else self._whole(edge, parts)
+                how = self._routes[edge.id].combine
+                arguments[edge.param] = self._stream(edge, parts, how) if op.streaming else gather(parts, how)
             began = perf_counter()
             if key in self._calls:
                 self._calls[key].op = op
@@ -151,11 +153,11 @@ class InlineSteps:
         """Call the operator; of rows that are shared out by demand each rank takes as many."""
         method, ctx = getattr(self._workloads[op.role, rank], op.operator), self._contexts[op.role, rank]
         for edge in self._graph.inputs(op.id):
-            if isinstance(edge.dst_partition, Balanced):
-                size, ranks = edge.dst_partition.rows, self._sizes[op.role]
-                count = apart(arguments[edge.param], size)[1]
+            if isinstance(how := edge.dst_partition, Balanced):
+                items = self._items.setdefault((op.id, rank), Items(ctx, edge.param, how))
+                count, ranks = apart(arguments[edge.param], how.rows)[1], self._sizes[op.role]
                 chosen = range(count * rank // ranks, count * (rank + 1) // ranks)
-                return run_items(partial(self._awaited, method), arguments, edge.param, size, ctx._in_hand(chosen))
+                return items.run(partial(self._awaited, method), arguments, chosen)
         return self._awaited(method, **arguments)
 
     def _awaited(self, method: Callable[..., Any], **arguments: Any) -> Any:
@@ -176,11 +178,7 @@ class InlineSteps:
             found.append([select(chunk, selection) for chunk in chunks])
         return found
 
-    def _whole(self, edge: Edge, parts: list[list[Any]]) -> Any:
-        return gather(parts, self._routes[edge.id].combine)
-
-    def _stream(self, edge: Edge, parts: list[list[Any]]) -> Iterator[Any]:
-        how = self._routes[edge.id].combine
+    def _stream(self, edge: Edge, parts: list[list[Any]], how: Combine) -> Iterator[Any]:
         apart = isinstance(how, Take) or (isinstance(how, Concat) and how.axis == 0)
         for index in range(max(map(len, parts))):
             row = [chunks[index] for chunks in parts if index < len(chunks)]

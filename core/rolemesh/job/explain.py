@@ -9,7 +9,7 @@ import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import describe, route
+from rolemesh.graph.routes import declared, describe, route
 from rolemesh.graph.schedule import Activity
 from rolemesh.job.prepared import Prepared
 from rolemesh.placement import PlacementPlan
@@ -53,7 +53,8 @@ def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dic
     src, dst = graph.ops[edge.src], graph.ops[edge.dst]
     m, n = roles[src.role].world_size, roles[dst.role].world_size
     path = route(edge.src_partition, m, edge.dst_partition, n)
-    partitions = {"from_partition": describe(edge.src_partition), "to_partition": describe(edge.dst_partition)}
+    made, wanted = declared(edge.src_partition), edge.dst_partition
+    partitions = {"from_partition": describe(made), "to_partition": describe(wanted)}
     messages = sum(len(path.sources(consumer)) for consumer in range(n))
     told = {"from": src.label, "to": dst.label, **partitions, "route": f"{path.kind} {m}→{n}", "messages": messages}
     return told | {name: getattr(edge, name) for name in EDGE}

@@ -34,12 +34,13 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 
 def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
     """Move what a rank's workload has reported since the last call into `line`, as operator call `label`'s."""
-    if ctx._means:
-        _add_means(line.means.setdefault(label, {}), ctx._means)
-    if ctx._sums:
-        _add_sums(line.sums.setdefault(label, {}), ctx._sums)
+    for means, sums in ((ctx._means, ctx._sums), *ctx._by_item.values()):
+        if means:
+            _add_means(line.means.setdefault(label, {}), means)
+        if sums:
+            _add_sums(line.sums.setdefault(label, {}), sums)
     line.records.update(ctx._records)
-    ctx._means, ctx._sums, ctx._records = {}, {}, {}
+    ctx._means, ctx._sums, ctx._records, ctx._by_item = {}, {}, {}, {}
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:

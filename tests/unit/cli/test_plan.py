@@ -161,3 +161,14 @@ def test_a_plan_imports_neither_ray_nor_torch_nor_vllm(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+
+
+@pytest.mark.usefixtures("job")
+def test_the_plan_shows_rows_by_demand_as_their_author_has_declared_them(rolemesh: Rolemesh, tmp_path: Path) -> None:
+    inputs = "roles.worker.options.inputs.rows=balanced(1, 8, drop)"
+    (tmp_path / "roles.py").write_text(ROLES.replace("    def work", "    async def work"))
+    done = rolemesh("plan", "job.yaml", inputs, "--nodes", "2x(cpu=10,gpu=1)", "--json")
+    assert done.returncode == 0, done.stderr
+    edges = {edge["to"]: (edge["from_partition"], edge["to_partition"]) for edge in json.loads(done.stdout)["edges"]}
+    assert edges["worker.work"] == ("Split()", "Balanced(1, 8, 'drop')")
+    assert edges["checker.work"] == ("Split()", "Split()")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,12 @@ import pytest
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Balanced, Broadcast, Split
-from rolemesh.api.workload import operator_spec
-from rolemesh.graph.items import apart, assembled, run_items
-from rolemesh.graph.routes import Share, route
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.service import CallError
+from rolemesh.api.workload import RankContext, operator_spec
+from rolemesh.errors import RolemeshError
+from rolemesh.graph.items import Items, apart, assembled
+from rolemesh.graph.routes import Collate, Share, route
 from rolemesh.graph.values import gather, select
 
 VALUES = [
@@ -20,6 +25,18 @@ VALUES = [
     list(range(7)),
     np.arange(14).reshape(7, 2),
 ]
+
+
+def items_of(how: Balanced) -> tuple[RankContext[NoOptions], Items]:
+    ctx = RankContext(options=NoOptions(), role="work", rank=1)
+    ctx.step = 4
+    return ctx, Items(ctx, "rows", how)
+
+
+def run(method: Any, value: Any, size: int) -> list[tuple[Any, ...]]:
+    """All items, the last first."""
+    numbers = reversed(range(apart(value, size)[1]))
+    return list(items_of(Balanced(size))[1].run(method, {"rows": value}, numbers))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -32,7 +49,7 @@ def same(a: Any, b: Any) -> bool:
 def test_rows_come_in_order_whoever_made_them(value: Any, size: int, consumers: int) -> None:
     total, count = apart(value, size)
     assert (total, count) == (7, -(-7 // size))
-    made = list(run_items(lambda rows: rows, {"rows": value}, "rows", size, iter(reversed(range(count)))))
+    made = run(lambda rows: rows, value, size)
     way = route(Balanced(size), 3, Split(), consumers)
     pieces = []
     for consumer in range(consumers):
@@ -44,7 +61,7 @@ def test_rows_come_in_order_whoever_made_them(value: Any, size: int, consumers: 
 
 
 def test_an_item_that_is_missing_is_waited_for_and_one_that_comes_twice_counts_once() -> None:
-    made = list(run_items(lambda rows: rows, {"rows": [1, 2, 3]}, "rows", 1, iter(range(3))))
+    made = run(lambda rows: rows, [1, 2, 3], 1)[::-1]
     assert assembled(made[:2]) is None
     assert assembled([*made, (1, 3, 1, 3, ["other"])]) == [1, 2, 3]
     with pytest.raises(ValueError, match="missing"):
@@ -54,14 +71,65 @@ def test_an_item_that_is_missing_is_waited_for_and_one_that_comes_twice_counts_o
 def test_a_value_without_rows_is_one_item() -> None:
     empty = Batch({"x": np.zeros(0)})
     assert apart(empty, 4) == (0, 1)
-    assert assembled(run_items(lambda rows: rows, {"rows": empty}, "rows", 4, iter(range(1)))) == empty
+    assert assembled(run(lambda rows: rows, empty, 4)) == empty
     with pytest.raises(TypeError, match="no rows to share out"):
         apart({"x": 1}, 1)
 
 
 def test_an_operator_returns_one_row_for_each() -> None:
     with pytest.raises(ValueError, match="it returned 1 rows for an item of 2"):
-        list(run_items(lambda rows: rows[:1], {"rows": [1, 2]}, "rows", 2, iter(range(1))))
+        run(lambda rows: rows[:1], [1, 2], 2)
+
+
+def odd(rows: Any) -> Any:
+    if (rows["x"] % 2 == 0).any():
+        raise KeyError("even")
+    return rows | {"y": rows["x"] * 2.0}
+
+
+@pytest.mark.parametrize(
+    ("size", "which"), [(1, "row 2 of step 4 (item 2 of 5)"), (2, "rows 2 to 3 of step 4 (item 1 of 3)")]
+)
+def test_the_exception_of_an_item_names_role_rank_and_rows(size: int, which: str) -> None:
+    _, items = items_of(Balanced(size))
+    with pytest.raises(KeyError) as caught:
+        list(items.run(odd, {"rows": Batch({"x": np.arange(5)})}, [2 // size]))
+    assert caught.value.__notes__ == [f"in {which}, role work, rank 1"]
+
+
+def test_rows_that_fail_are_left_out_counted_and_reported_once() -> None:
+    ctx, items = items_of(Balanced(1, on_error="drop"))
+    value = Batch({"x": np.arange(5)})
+    made = list(items.run(odd, {"rows": value}, range(5)))
+    assert assembled(made) == Batch({"x": np.array([1, 3]), "y": np.array([2.0, 6.0])})
+    assert [(item, sums) for item, (_, sums) in ctx._by_item.items()] == [(i, {"rows_left_out": 1}) for i in (0, 2, 4)]
+    assert list(ctx._records.values()) == [
+        "row 0 of step 4 (item 0 of 5), role work, rank 1: left out after KeyError: 'even'; the log has further ones"
+    ]
+    pieces = [gather([[select(item, Share(i, 5)) for item in made]], Collate()) for i in range(5)]
+    assert [piece.rows for piece in pieces] == [0, 1, 0, 1, 0]
+    assert all(piece.keys() == {"x", "y"} for piece in pieces)
+
+
+def test_a_step_without_rows_has_the_columns_of_those_before_it() -> None:
+    _, items = items_of(Balanced(2, on_error="drop"))
+    even = Batch({"x": np.arange(4) * 2})
+    assert assembled(items.run(odd, {"rows": even}, range(2))) == even[:0]
+    list(items.run(odd, {"rows": Batch({"x": np.array([1, 3])})}, range(1)))
+    assert assembled(items.run(odd, {"rows": even}, range(2))) == Batch({"x": np.zeros(0, int), "y": np.zeros(0)})
+
+
+@pytest.mark.parametrize(
+    ("error", "fails"),
+    [(CallError("down"), False), (RolemeshError("no such service"), True), (BdbQuit(), True), (SystemExit(), True)],
+)
+def test_errors_that_are_none_of_a_row_fail_the_job(error: BaseException, fails: bool) -> None:
+    def broken(rows: Any) -> Any:
+        raise error
+
+    _, items = items_of(Balanced(on_error="drop"))
+    with pytest.raises(type(error)) if fails else nullcontext():
+        list(items.run(broken, {"rows": [1]}, range(1)))
 
 
 def one(rows: Any, weights: Any = None) -> Any: ...
@@ -82,6 +150,7 @@ def chunks(rows: Any) -> Any:
         (one, {"rows": Balanced(), "weights": Broadcast()}, None, "returns=Split"),
         (one, {"rows": Balanced(), "weights": Broadcast()}, Broadcast(), "returns=Split"),
         (one, {"rows": Balanced(0), "weights": Broadcast()}, Split(), "at least 1"),
+        (one, {"rows": Balanced(on_error="skip"), "weights": Broadcast()}, Split(), "on_error is 'fail' or 'drop'"),  # type: ignore[arg-type]
         (one, {"rows": Balanced(1, 2), "weights": Broadcast()}, Split(), "needs an async def"),
         (one, {"rows": Split(), "weights": Broadcast()}, Balanced(), "no such input"),
         (chunks, {"rows": Balanced()}, Split(), "whole"),

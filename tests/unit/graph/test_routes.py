@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
-from rolemesh.graph.routes import Part, Route, RouteError, Whole, chunk_bounds, route
+from rolemesh.graph.routes import Part, Route, RouteError, Whole, chunk_bounds, declared, describe, route
 from rolemesh.graph.values import combine, select
 
 SIZES = st.integers(1, 6)
@@ -256,3 +256,27 @@ def test_pairs_that_do_not_fit_say_why_and_what_to_do(src: Any, m: int, dst: Any
         route(src, m, dst, n)
     assert f"over {m} rank" in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("partition", "written"),
+    [
+        (Split(), "Split()"),
+        (Split(1), "Split(1)"),
+        (Partial(), "Partial()"),
+        (Partial("mean"), "Partial('mean')"),
+        (Sharded(None), "Sharded(None)"),
+        (Balanced(), "Balanced()"),
+        (Balanced(1, 8), "Balanced(1, 8)"),
+        (Balanced(2, on_error="drop"), "Balanced(2, 1, 'drop')"),
+    ],
+)
+def test_a_partition_is_shown_as_it_is_written(partition: Any, written: str) -> None:
+    assert describe(partition) == written
+
+
+def test_what_is_made_of_balanced_rows_is_shown_as_its_operator_declares_it() -> None:
+    assert declared(Balanced(1, 8)) == Split()
+    assert declared(Broadcast()) == Broadcast()
+    with pytest.raises(RouteError, match=r"^Split\(\) over 2 ranks cannot feed Split\(1\) over 1 rank"):
+        route(Balanced(1, 8), 2, Split(1), 1)

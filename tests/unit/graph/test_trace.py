@@ -227,7 +227,7 @@ def test_a_wrong_call_is_told_with_its_line(body: Callable[[Any], Any], expected
 def test_a_partition_mismatch_names_both_ends_and_their_sizes() -> None:
     roles = GRPO | {"reward": shape(op("score", Split(), samples=Partial()), world_size=3)}
     message = refused(grpo, roles)
-    assert "rollout.generate → reward.score(samples): Split() over 1 rank cannot feed Partial('sum') over 3" in message
+    assert "rollout.generate → reward.score(samples): Split() over 1 rank cannot feed Partial() over 3" in message
 
 
 def test_a_role_that_nobody_calls_is_refused_at_the_flows_definition() -> None:

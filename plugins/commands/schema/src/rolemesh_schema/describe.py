@@ -10,8 +10,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rolemesh.api.partition import Balanced, Split
-from rolemesh.api.workload import OperatorSpec
+from rolemesh.graph.routes import declared
 from rolemesh.graph.routes import describe as written
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
@@ -47,19 +46,12 @@ def _operators(cls: type[Any]) -> list[dict[str, Any]] | None:
         {
             "name": name,
             "inputs": {key: written(value) for key, value in spec.inputs.items()},
-            "returns": _returns(spec),
+            "returns": written(declared(spec.returns)) if spec.returns is not None else None,
             "streaming": spec.streaming,
             "doc": spec.doc,
         }
         for name, spec in specs.items()
     ]
-
-
-def _returns(spec: OperatorSpec) -> str | None:
-    """The partition as the operator's author wrote it: one with a balanced input declares ``returns=Split()``."""
-    if spec.returns is None:
-        return None
-    return written(Split() if isinstance(spec.returns, Balanced) else spec.returns)
 
 
 def _services(cls: type[Any]) -> list[dict[str, Any]] | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.graph.logical import LogicalGraph
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
@@ -51,7 +52,7 @@ def job_config(
 
     spec = job.spec
     retention = spec.edges.retention
-    arriving = {op.role for op in graph.ops if op.streaming == "arrival"}
+    varying = {op.role for op in graph.ops if op.streaming == "arrival" or _drops(op)}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
         name=spec.name,
@@ -71,11 +72,16 @@ def job_config(
         keys=new_keys(),
         snapshots=snapshot_plan(job, resumes=resumes, stateful=bool(stateful)),
         stateful=stateful,
-        varying=tuple(n for n, s in selection.roles.items() if n in arriving or s.cls.varies(s.options)),
+        varying=tuple(n for n, s in selection.roles.items() if n in varying or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
         plugins=_of_ranks(selection),
     )
+
+
+def _drops(op: OpCall) -> bool:
+    """Whether a call leaves rows out that fail: the second time they may not."""
+    return isinstance(op.returns, Balanced) and op.returns.on_error == "drop"
 
 
 def snapshot_plan(job: JobFile, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:

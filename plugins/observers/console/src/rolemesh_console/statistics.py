@@ -87,6 +87,8 @@ class Statistics:
     role_totals: dict[str, RoleTimes] = field(default_factory=dict)
     amounts: dict[str, float] = field(default_factory=dict)
     """Totals of the quantities that are shown per second: those whose names end in ``tokens``."""
+    left_out: float = 0.0
+    """Rows that operators have left out because of errors (``Balanced(on_error="drop")``)."""
     finished: int = 0
     """Steps that every role has finished."""
     running_since: float | None = None
@@ -111,6 +113,7 @@ class Statistics:
             for name, value in line.values.items():
                 self.series.setdefault(name, Series()).add(line.step, float(value))
             self.staleness |= line.staleness
+            self.left_out += sum(metrics.get("rows_left_out", 0.0) for metrics in line.operators.values())
             for name in self.kept:
                 if name in line.records:
                     now = (line.step, line.records[name])

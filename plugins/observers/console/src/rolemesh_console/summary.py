@@ -51,6 +51,8 @@ def _head(stats: Statistics, result: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Rule(style="dim"), words]
     if status == "done" and result.get("reason"):
         parts.append(Text(f"  {result['reason']}", style="dim"))
+    if stats.left_out:
+        parts.append(Text(f"  {number(stats.left_out)} rows left out after errors: see {LOGS_DIR}/", style="yellow"))
     if status == "interrupted" and result.get("message"):
         parts.append(Text(f"  {result['message']}", style="yellow"))
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""Which snapshots wait for the disk, and which are copied to another node, where that is slower than they come. Pure."""
+"""Which snapshots wait for the disk or for a copy on another node, where that is slower than they come. Pure."""
 
 from __future__ import annotations
 

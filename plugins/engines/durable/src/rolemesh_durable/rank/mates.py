@@ -9,7 +9,7 @@ from typing import Any
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext
-from rolemesh.graph.items import apart, item_made, item_of, run_items
+from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh_durable.dataplane.transport import SHARE, SHARES
 from rolemesh_durable.protocol.sharing import Sharing
@@ -92,20 +92,22 @@ class Mates:
         several at a time."""
         param, how = self._edge.param, self._edge.dst_partition
         assert isinstance(how, Balanced)
+        items = Items(ctx, param, how)
 
         if not inspect.iscoroutinefunction(method):
 
             def call(**arguments: Any) -> Iterator[tuple[Any, ...]]:
                 chosen = calls.each_item(op, ctx.step, self._chosen(ctx.step, apart(arguments[param], how.rows)[1]))
-                return self._counted(run_items(method, arguments, param, how.rows, ctx._in_hand(chosen)))
+                return self._counted(items.run(method, arguments, chosen))
 
             return call
 
         def call_several(**arguments: Any) -> Iterator[tuple[Any, ...]]:
             async def begin(item: int) -> tuple[Any, ...]:
-                next(ctx._in_hand((item,)))
-                given = {**arguments, param: item_of(arguments[param], how.rows, item)}
-                return item_made(arguments[param], how.rows, item, given[param], await method(**given))
+                with items.one(arguments, item) as hand:
+                    hand.made = await method(**hand.given)
+                sent: tuple[Any, ...] = hand.sent
+                return sent
 
             chosen = self._chosen(ctx.step, apart(arguments[param], how.rows)[1])
             begun = ((begin(item), Line(op, ctx.step, f".{item}")) for item in chosen)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import OperatorSpec, RankContext
-from rolemesh.graph.items import apart, item_made, item_of
+from rolemesh.graph.items import Items, apart
 from rolemesh_testing.workloads.wire import Shared
 
 __all__ = ["made_items", "shared_by"]
@@ -18,7 +18,7 @@ __all__ = ["made_items", "shared_by"]
 def shared_by(spec: OperatorSpec) -> Shared | None:
     """The balanced input of an operator; None if it has none."""
     found = [(name, how) for name, how in spec.inputs.items() if isinstance(how, Balanced)]
-    return Shared(found[0][0], found[0][1].rows, found[0][1].concurrency) if found else None
+    return Shared(*found[0]) if found else None
 
 
 async def made_items(
@@ -29,18 +29,17 @@ async def made_items(
     Of an ``async def`` operator as many calls are under way as `shared` allows. Raises what `method` raises, and
     `ValueError` unless it returns a row for each row.
     """
-    value, places = arguments[shared.param], asyncio.Semaphore(shared.concurrency)
-    count = apart(value, shared.rows)[1]
+    items, places = Items(ctx, shared.param, shared.how), asyncio.Semaphore(shared.how.concurrency)
+    count = apart(arguments[shared.param], shared.how.rows)[1]
 
     async def made(index: int) -> tuple[Any, ...]:
         async with places:
-            given = item_of(value, shared.rows, index)
-            result = method(**{**arguments, shared.param: given})
-            if inspect.iscoroutine(result):
-                result = await result
-            return item_made(value, shared.rows, index, given, result)
+            with items.one(arguments, index) as hand:
+                hand.made = method(**hand.given)
+                if inspect.iscoroutine(hand.made):
+                    hand.made = await hand.made
+            sent: tuple[Any, ...] = hand.sent
+            return sent
 
     mine = range(count * ctx.rank // ctx.world_size, count * (ctx.rank + 1) // ctx.world_size)
-    # A task keeps the item that is in hand when it is made.
-    tasks = [asyncio.ensure_future(made(index)) for index in ctx._in_hand(mine)]
-    return list(await asyncio.gather(*tasks))
+    return list(await asyncio.gather(*map(made, mine)))

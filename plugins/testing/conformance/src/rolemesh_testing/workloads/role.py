@@ -13,7 +13,7 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Broadcast, Partial, Partition
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.graph.items import assembled
-from rolemesh.graph.routes import route
+from rolemesh.graph.routes import declared, describe, route
 from rolemesh.graph.values import combine, select
 from rolemesh_testing.workloads.items import shared_by
 from rolemesh_testing.workloads.ranks import Ranks
@@ -122,7 +122,8 @@ class Role:
             parts = [reply.value for _, reply in sorted(replies.items())]
             silent = [rank for rank, part in enumerate(parts) if part is None]
             assert not silent, (
-                f"{spec.name} declares that it returns {spec.returns} and returned None on rank {silent[0]} of {size}"
+                f"{spec.name} declares that it returns {describe(declared(spec.returns))} and returned None on rank "
+                f"{silent[0]} of {size}"
             )
             held = [unpacked(part) for part in parts if part is not None]
             value = joined(held, spec.returns) if shared is None else _in_order(held)

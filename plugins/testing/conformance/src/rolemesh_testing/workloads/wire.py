@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from rolemesh.api.partition import Balanced
 from rolemesh_durable.dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
 from rolemesh_testing.workloads.listed import Listed
 
@@ -54,11 +55,10 @@ class SetUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A balanced input: its name, the rows of an item, and how many items an ``async def`` operator has at once."""
+    """A balanced input: its name, and how its rows are shared out."""
 
     param: str
-    rows: int
-    concurrency: int
+    how: Balanced
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
