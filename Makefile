@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo interpreters test soak lint bench docs dist clean
+.PHONY: help install judges demo interpreters test soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
@@ -24,6 +24,9 @@ help: ## list the targets
 install: ## make .venv with everything pinned; does nothing when nothing changed
 	@requirements/install.sh everything
 
+judges: install ## TRL and what it imports, with which `make soak` compares the trainers; apart from everything else
+	@$(PY) requirements/judges.py
+
 demo: ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some minutes on two cores
 	@requirements/install.sh demo
 	$(PY) examples/grpo/prepare.py
@@ -39,10 +42,12 @@ test: install ## the whole test suite, each behaviour once: about 20 minutes on 
 	exit $$failed
 
 # What looks at a job for many minutes measures it, so nothing runs beside it either.
-soak: install ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
+# TRL changes transformers when it is imported, so what is compared with it runs in a process of its own.
+soak: judges ## what `make test` leaves out: more seeds, sizes and engines, and jobs of many minutes; two hours
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -m soak tests/soak || failed=1; \
-	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) --ignore=tests/soak || failed=1; \
+	$(PYTEST) -m soak tests/judges || failed=1; \
+	$(PYTEST) -m soak -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) --ignore=tests/soak --ignore=tests/judges || failed=1; \
 	$(PYTEST) -m soak $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed

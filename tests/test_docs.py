@@ -398,6 +398,22 @@ def test_each_command_of_the_readmes_table_of_scenarios_is_run_by_a_test() -> No
 # ----------------------------------------------------------------------------------------------------------- workloads
 
 
+def test_the_table_of_comparisons_names_each_test_of_the_judges_and_the_pinned_versions() -> None:
+    text = (ROOT / "plugins/workloads/training/README.md").read_text().partition("## Compared with\n")[2]
+    named = re.findall(r"\| `(test_\w+\.py::test_\w+)` \|$", text.partition("\n## ")[0], re.MULTILINE)
+    here = [
+        f"{path.name}::{node.name}"
+        for path in ROOT.glob("tests/judges/test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    other = "test_policy_losses.py::test_a_mean_over_tokens_counts_those_with_an_advantage_only"  # where they differ
+    assert sorted([*named, other]) == sorted(here)
+    pins = "".join((ROOT / f"requirements/{name}.txt").read_text() for name in ("lock", "judges"))
+    for name, version in re.findall(r"(TRL|transformers|peft|torch)\s(\d+\.\d+\.\d+)", text):
+        assert re.search(rf"^{name.lower()}=={re.escape(version)}\b", pins, re.MULTILINE), f"{name} {version}"
+
+
 def test_the_readme_plugin_scores_rows() -> None:
     cls = defined(next(b for b in blocks("README.md", "python") if "LengthReward" in b), "LengthReward")
     workload = cls()
