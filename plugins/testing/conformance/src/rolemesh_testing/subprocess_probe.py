@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_testing.hanging import Hung
+from rolemesh_testing.hanging import Hung, communicated
 
 __all__ = ["Subject", "ask_elsewhere", "still_running"]
 
@@ -68,11 +68,10 @@ def ask_elsewhere(
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": "1"},
     )
     try:
-        answer, said = process.communicate(msgspec.msgpack.encode(_Question(subject, payload)), timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said = process.communicate()[1]
-        raise Hung(f"a process with the plugin does not end within {timeout_s:g} s; {_tail(said)}") from None
+        answer, said = communicated(process, timeout_s, msgspec.msgpack.encode(_Question(subject, payload)))
+    except subprocess.TimeoutExpired as late:
+        what = f"a process with the plugin does not end within {timeout_s:g} s"
+        raise Hung(f"{what}; {_tail(late.stderr or b'')}") from None
     assert process.returncode == 0, f"a process with the plugin ends with {process.returncode}; {_tail(said)}"
     return answer
 

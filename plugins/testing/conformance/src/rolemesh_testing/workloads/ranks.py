@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ import psutil
 
 from rolemesh.api.workload import Workload
 from rolemesh_durable.agent.zygote_pool import BASE_ENV
-from rolemesh_testing.hanging import Hung
+from rolemesh_testing.hanging import Hung, Limit
 from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started
 from rolemesh_testing.workloads.wire import (
@@ -83,13 +83,13 @@ class Stage:
         self._process = subprocess.Popen([*command, *cls.preload], env=environ, pass_fds=[there.fileno()])
         self._control = here
         there.close()
-        here.settimeout(timeout_s)
-        try:
-            data = here.recv(1 << 12)
-        except TimeoutError:
-            self._process.kill()
-            self.close()
-            raise Hung(f"the imports of preload = {tuple(cls.preload)} have not ended within {timeout_s:g} s") from None
+        limit = Limit(self._process.pid, timeout_s)
+        while not wait([here], left := limit.left_s):
+            if left == 0:
+                self._process.kill()
+                self.close()
+                raise Hung(f"the imports of preload = {tuple(cls.preload)} have not ended within {timeout_s:g} s")
+        data = here.recv(1 << 12)
         if not data:
             code = self._process.wait()
             raise RankDied(f"a process that imports preload = {tuple(cls.preload)} ended with {code}")
@@ -145,6 +145,7 @@ class _Process:
     def __init__(self, connection: Connection, name: str, timeout_s: float, answers: Answers) -> None:
         self._connection, self._name, self._timeout_s, self._answers = connection, name, timeout_s, answers
         self._asked: Request | None = None
+        self._process: psutil.Process | None = None
         self._process = psutil.Process(int(self._received()))
 
     def ask(self, request: Request) -> None:
@@ -166,9 +167,11 @@ class _Process:
         return reply
 
     def _received(self) -> bytes:
+        limit = Limit(self._process.pid if self._process is not None else 0, self._timeout_s)
         try:
-            if self._connection.poll(self._timeout_s):
-                return self._connection.recv_bytes()
+            while (left := limit.left_s) > 0:
+                if self._connection.poll(left):
+                    return self._connection.recv_bytes()
         except (EOFError, OSError):
             raise RankDied(f"the process of {self._name} ended in {_doing(self._asked)}; see its output") from None
         self.kill()
@@ -176,18 +179,20 @@ class _Process:
 
     def kill(self) -> None:
         """SIGKILL the process and everything it has started."""
-        for process in [self._process, *self._children()]:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._process.wait(10.0)
+        if (own := self._process) is not None:
+            for process in [own, *_children(own)]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            own.wait(10.0)
         self._connection.close()
 
-    def _children(self) -> list[psutil.Process]:
-        try:
-            found: list[psutil.Process] = self._process.children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        return found
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
 
 
 def _doing(request: Request | None) -> str:
