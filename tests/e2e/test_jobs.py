@@ -79,6 +79,13 @@ def test_an_exception_in_an_operator_ends_the_job_with_the_users_traceback(
     failed_at = next(e["time"] for e in events if e["kind"] == "failure")
     assert ended >= failed_at
     assert (job.run_dir / "logs" / "work-1.log").read_text().count("KeyError") >= 1
+    assert_has_lines_of_finished_steps(job)
+
+
+def assert_has_lines_of_finished_steps(job: Job) -> None:
+    lines = [line["step"] for line in job.metrics()]
+    assert lines == list(range(len(lines)))
+    assert len(lines) >= job.result()["committed_steps"] > 0
 
 
 def test_a_rank_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend: tuple[str, ...]) -> None:
@@ -89,6 +96,7 @@ def test_a_rank_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend
     assert (failure["cause"], failure["role"], failure["rank"], failure["signal"]) == ("signal", "work", 0, 9)
     assert "work" in failed.stdout + failed.stderr
     assert "SIGKILL" in failed.stdout + failed.stderr
+    assert_has_lines_of_finished_steps(job)
 
 
 def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Make, backend: tuple[str, ...]) -> None:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -245,26 +244,60 @@ def test_where_every_snapshot_is_damaged_nothing_is_started(ten: Job) -> None:
     assert "no snapshot is left" in verified.stderr
 
 
+HELD = """
+
+class Held(Work):
+    # Before step N this waits while the file hold-N is in `folder`.
+
+    def __init__(self, ctx, folder, **kwargs):
+        super().__init__(ctx, **kwargs)
+        self.folder = folder
+
+    @operator(rows=Split(), returns=Split())
+    def square(self, rows):
+        while os.path.exists(f"{self.folder}/hold-{self.ctx.step}"):
+            time.sleep(0.01)
+        return super().square(rows)
+"""
+
+
 def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(f"steps={STEPS}", *SLOW, "failover=[{use: job}]")
-    running = pids(job.running())
-    until(lambda: len(of_kind(job, "persisted")) > 1, 60, "two snapshots on disk")
-    os.kill(running["source/0"], signal.SIGSTOP)  # no other snapshot than these from here on
-    at = until(steady(job), 30, "no step is made any more")
-    before, last = [event["data"]["step"] for event in of_kind(job, "persisted")][-2:]
-    assert last <= at
-    flipped(disk.step_folder(job.run_dir, last) / SINK)
-    os.kill(running["source/0"], signal.SIGKILL)
+    with (job.folder / "roles.py").open("a") as roles:
+        roles.write(HELD)
+    holds = job.folder / "hold-12", job.folder / "hold-23"
+    for hold in holds:
+        hold.touch()
+    held = (
+        "edges.credits=2",
+        "roles.work.options.target=roles.py:Held",
+        f"roles.work.options.kwargs.folder={job.folder}",
+    )
+    process = job.start(f"steps={STEPS}", *held, "failover=[{use: job}]")
+    source = pids(job.running())["source/0"]
+    # How ever slow the disk is: of the snapshots that wait for it a rank keeps those of steps 9 and 19 (`outlasting`).
+    until(lambda: 9 in steps_on_disk(job), 60, "the snapshot of step 9 is on disk")
+    holds[0].unlink()
+    until(lambda: 19 in steps_on_disk(job), 60, "the snapshot of step 19 is on disk")
+    before = steps_on_disk(job)[-2]
+    flipped(disk.step_folder(job.run_dir, 19) / SINK)
+    os.kill(source, signal.SIGKILL)
+    until(lambda: of_kind(job, "rolled_back"), 60, "the job goes back")
+    holds[1].unlink()  # until here no newer snapshot than that of step 19 could come to disk
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     (back,) = of_kind(job, "rolled_back")
     assert back["data"]["step"] == before
     (damaged,) = of_kind(job, "snapshot_damaged")
-    assert f"step {last} is damaged: {SINK}" in damaged["data"]["message"]
+    assert f"step 19 is damaged: {SINK}" in damaged["data"]["message"]
     assert damaged["data"]["message"] in out
     assert job.result()["state_sha256"]["sink"] == undisturbed
     assert [line["step"] for line in job.metrics()] == list(range(STEPS))
+
+
+def steps_on_disk(job: Job) -> list[int]:
+    """The steps whose snapshots have come to disk, in order."""
+    return [event["data"]["step"] for event in of_kind(job, "persisted")]
 
 
 def test_what_a_job_went_back_to_may_be_gone_when_a_rank_starts_again(make_job: Make) -> None:
@@ -284,26 +317,6 @@ def test_what_a_job_went_back_to_may_be_gone_when_a_rank_starts_again(make_job: 
     assert [event["data"]["level"] for event in of_kind(job, "recovered")] == ["process", "job", "process"]
     assert job.cli("stop", "squares").returncode == 0
     process.communicate(timeout=60)
-
-
-REPORTS_S = 1.0
-"""Agents report at least this often: what has not changed for longer than two of them does not."""
-
-
-def steady(job: Job) -> Callable[[], int | None]:
-    """To be polled: the last committed step once it has not changed for a while, and its snapshots are journalled."""
-    known, since = -2, 0.0
-
-    def look() -> int | None:
-        nonlocal known, since
-        status, now = job.status(), time.monotonic()
-        if status is None or status.committed != known:
-            known, since = status.committed if status is not None else -2, now
-            return None
-        complete = [event["data"]["step"] for event in of_kind(job, "persisted")]
-        return known if now > since + 2 * REPORTS_S and (known + 1) // 5 * 5 - 1 in complete else None
-
-    return look
 
 
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint

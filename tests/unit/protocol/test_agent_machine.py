@@ -12,6 +12,7 @@ from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.rank import LAST_WORD_S
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.blocks import packed
 from rolemesh_durable.protocol.messages import NOTICE_S
@@ -99,6 +100,22 @@ def test_an_agent_that_does_not_hear_its_master_revives_it_then_ends_its_ranks_a
     assert of(effects, ae.CleanUp)
     assert machine.ended
     assert machine.handle(ae.FromMaster(m.Launch(1, 0, (order(generation=1),))), 5.3) == []
+
+
+def test_an_agent_that_ends_waits_for_what_its_ranks_have_sent_before_their_exit() -> None:
+    line = m.RankMetrics("work", 0, 0, tuple(packed([Metrics("work", 7, 1, 1, [0.0] * 3)])))
+    for late in (0.3, None):
+        machine = started()
+        machine.handle(ae.FromRank(m.RankHello(*WORK, 100, {})), 0.1)
+        machine.handle(ae.FromMaster(m.Stop(1, 5.0)), 0.1)
+        assert not of(machine.handle(ae.RankExited(*WORK, exit_code=0), 0.2), ae.CleanUp)
+        if late is None:  # it never comes
+            assert of(machine.handle(ae.Sampled(), 0.2 + LAST_WORD_S), ae.CleanUp)
+        else:
+            machine.handle(ae.FromRank(line), late)
+            effects = machine.handle(ae.FromRank(m.RankEnds(*WORK)), late)
+            assert of(effects, ae.CleanUp)
+            assert [block.last for block in reports(effects)[-1].metrics] == [7]
 
 
 def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:

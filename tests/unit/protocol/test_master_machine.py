@@ -12,6 +12,7 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.adoption import MOST_DEATHS
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
+from rolemesh_durable.protocol.master.coordinator import LINES_S, SETTLE_S
 from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
@@ -157,6 +158,22 @@ def test_a_job_whose_ranks_do_not_get_ready_in_time_fails_and_names_them() -> No
     assert stopping["status"] == "failed"
     assert "work/0 (starting), work/1 (starting)" in stopping["message"]
     assert "start_timeout_s" in stopping["message"]
+
+
+def test_a_job_that_has_failed_for_good_ends_when_the_lines_of_finished_steps_are_written_or_a_moment_later() -> None:
+    failed = m.RankReport("work", 0, 0, "failed", 100, failure=Failure("exit", "work", 0, exit_code=1), finished=3)
+    for written in (True, False):
+        machine = job()
+        running(machine)
+        assert "job_stopping" not in records(tell(machine, "a0", 1.3, failed))
+        if written:
+            assert "job_stopping" not in records(machine.handle(me.Published(2), 1.4))
+            assert "job_stopping" not in records(machine.handle(me.Published(3), 1.45))
+            effects = machine.handle(me.Tick(), 1.31 + SETTLE_S)
+        else:
+            assert "job_stopping" not in records(machine.handle(me.Tick(), 1.3 + SETTLE_S))
+            effects = machine.handle(me.Tick(), 1.31 + LINES_S)
+        assert records(effects)["job_stopping"]["status"] == "failed"
 
 
 def test_a_step_is_committed_when_every_rank_has_finished_it_and_no_rank_may_run_far_ahead() -> None:

@@ -80,6 +80,14 @@ def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ran
     assert [line.step for line in lines] == [1]
 
 
+def test_at_the_end_a_committed_line_does_without_a_part_that_has_not_come() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 1})
+    assembler.add("a0", packed([part("data", step, 0.0) for step in range(4)]), 5.0, committed=1, wall=5.0)
+    assembler.add("a0", packed([part("work", 0, 0.5)]), 5.0, committed=1, wall=5.0)
+    left = assembler.ended(committed=2, wall=6.0)
+    assert [(line.step, set(line.roles)) for line in left] == [(1, {"data"}), (2, {"data"})]
+
+
 def test_a_line_waits_for_the_slowest_rank_however_long_its_step_takes() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
     assert assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, committed=-1, wall=5.0) == []

@@ -327,7 +327,7 @@ class Master:
         self._files.submit("snapshots", partial(settle, self.run_dir, self.bundle, self._machine.state), found.append)
         self._serve(until=lambda: bool(found), limit_s=DRAIN_S)
         result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started, *found[:1])
-        self._publication.add(self._lines.add("", (), self._machine.now, wall=ended))  # what has been held
+        self._publication.add(self._lines.ended(self._machine.state.committed, wall=ended))
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
         self._serve(until=lambda: self._publication.wait(0) or not self._publication.patient)

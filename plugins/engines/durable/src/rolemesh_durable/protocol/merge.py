@@ -163,9 +163,16 @@ class LineAssembler:
             if (new := block.between(self.published, block.last)) is not None:
                 self._tracks.add((new.role, agent), new)
         late = self._late(committed, now)
+        return [] if hold else self._lines(late, wall)
+
+    def ended(self, committed: int, *, wall: float) -> list[StepMetrics]:
+        """Return the lines that are left when nothing comes any more: those up to `committed` also without the parts
+        of ranks that were killed."""
+        return self._lines(min(committed, self._tracks.last), wall)
+
+    def _lines(self, late: int, wall: float) -> list[StepMetrics]:
+        """The lines that are complete now, and those up to step `late` that are not."""
         done: list[StepMetrics] = []
-        if hold:
-            return done
         for found in self._tracks.stretches():
             last = max(block.last for block in found.values())
             upto = last if self._is_whole(found) else late

@@ -213,6 +213,7 @@ class Boundary:
         if persist:
             self._persisted = step
             self._pin()
+            self._meter.flush()  # its checkpoint is not complete before these lines are written
         advance = self._control.advance
         self._pace.taken(step, began, monotonic_ns(), advance.failures_s if advance is not None else 0.0, waited)
         if self._owes:

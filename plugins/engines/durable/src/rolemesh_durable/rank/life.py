@@ -8,6 +8,7 @@ from typing import Any
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.digest import digest
+from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
@@ -163,7 +164,11 @@ class Life:
 
     def run(self) -> int:
         """Run all steps that are left; the last one. Raises `Stopping`."""
-        last = self._loop.run(self._start.launch.resume + 1)
+        try:
+            last = self._loop.run(self._start.launch.resume + 1)
+        except OperatorFailed:
+            self._meter.flush()  # but not the line that has begun: its steps may be made again
+            raise
         if self._boundary is not None and self._control.stopping is None:
             self._boundary.end(last)
         while self._inherited.lines and self._control.advance is None:

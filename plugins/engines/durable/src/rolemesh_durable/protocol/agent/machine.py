@@ -86,6 +86,7 @@ class AgentMachine:
                 return [e.ToMaster(stacks)]
             case e.Sampled():
                 effects = self._sampled(event, now)
+        effects += self._clean_up_if_empty(now)
         if self.ended:
             return effects
         effects += self._let_go(now)
@@ -247,17 +248,16 @@ class AgentMachine:
     def _stop(self, stop: m.Stop, grace_s: float, now: float) -> list[e.Effect]:
         if not self.lifetime.stop(grace_s, now, stop.patient):
             return []
-        if grace_s <= 0:
-            return self._kill_all() + self._clean_up_if_empty()
-        return self._to_connected(stop) + self._kill_all(unheard=True) + self._clean_up_if_empty()
+        told = self._to_connected(stop) if grace_s > 0 else []
+        return told + self._kill_all(unheard=grace_s > 0)
 
     def _kill_all(self, unheard: bool = False) -> list[e.Effect]:
         """Kill all that live, or those of them that cannot be told to end."""
         alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
         return [effect for key, rank in alive for effect in self._kill(key, rank)]
 
-    def _clean_up_if_empty(self) -> list[e.Effect]:
-        if self.ended or not self.lifetime.stopping or any(rank.alive for rank in self.ranks.values()):
+    def _clean_up_if_empty(self, now: float) -> list[e.Effect]:
+        if self.ended or not self.lifetime.stopping or any(r.alive or r.awaited(now) for r in self.ranks.values()):
             return []
         last = self._report(self._reporting.metrics.lines())
         self.ended = True
@@ -337,7 +337,7 @@ class AgentMachine:
             and following.generation > self._halted.get((launch.role, launch.rank), -1)
         ):
             return effects + self._begin(following)
-        return effects + self._clean_up_if_empty()
+        return effects
 
     def _sampled(self, sample: e.Sampled, now: float) -> list[e.Effect]:
         for at in sample.ranks:
@@ -353,7 +353,7 @@ class AgentMachine:
         lifetime = self.lifetime
         if lifetime.over(now):
             lifetime.stopping = True
-            return self._kill_all() + self._clean_up_if_empty()
+            return self._kill_all()
         effects: list[e.Effect] = [e.ReviveMaster()] if lifetime.revive(now) else []
         left = {key: rank for key, rank in self.ranks.items() if rank.alive and not (lifetime.patient and rank.ends)}
         if lifetime.kills(now):

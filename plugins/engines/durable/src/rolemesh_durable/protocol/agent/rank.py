@@ -18,6 +18,8 @@ __all__ = ["AgentRank", "RankKey", "last_states", "unknown"]
 
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
+LAST_WORD_S = 1.0
+"""How long an agent that ends waits for what a rank has sent before its exit: its last lines of metrics are in it."""
 
 
 class AgentRank(msgspec.Struct):
@@ -79,6 +81,13 @@ class AgentRank(msgspec.Struct):
             exited.role, exited.rank, exited.exit_code, exited.signal, exited.error, exited.generation, exited.cause
         )
         return msgspec.structs.replace(failure, log_tail=exited.log_tail)
+
+    def awaited(self, now: float) -> bool:
+        """Whether its process has ended by itself, and its last message, which follows all others, has not come yet."""
+        exited = self.exited
+        if exited is None or exited.error or exited.signal is not None or self.hello is None:
+            return False
+        return not (self.ends or self.failure) and now < self.exited_at + LAST_WORD_S
 
     def report(self) -> m.RankReport:
         """What its master is told of it."""

@@ -27,6 +27,11 @@ from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Coordinator"]
 
+SETTLE_S = 0.2
+"""How long the ranks of a job that has failed for good go on: they finish the steps that they can finish, and send the
+lines of metrics of these."""
+LINES_S = 0.5
+"""How long such a job waits until these lines are written, at most: those of a rank that was killed do not come."""
 ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
 RESIZE = "resize"
@@ -42,7 +47,10 @@ class Coordinator:
         """`refuse` says why the job cannot have other world sizes."""
         self._context, self._refuse = context, refuse
         self._carrying_out = CarryingOut(context, progress, checkpoints)
+        self._progress = progress
         self._open_since: float | None = None
+        self._given_up: tuple[str, float] | None = None
+        """Why the job fails for good, and since when that is known."""
 
     @property
     def waiting(self) -> str:
@@ -68,6 +76,9 @@ class Coordinator:
     def step(self) -> None:
         """Whatever can be done now."""
         context, state = self._context, self._context.state
+        if self._given_up is not None:
+            self._fail(*self._given_up)
+            return
         if not state.open:
             self._open_since = None
         else:
@@ -109,7 +120,7 @@ class Coordinator:
             if context.ladder or any(verdict.fatal for verdict in proposal.verdicts):
                 context.tell(t.LadderExhausted(trail, proposal.ended_by))
                 what += "\n" + "\n".join(f"  {line}" for line in trail[1:])
-            context.stop("failed", what, 0.0)
+            self._fail(what, context.now)
             return
         plan = proposal.plan
         if before is not None:
@@ -119,6 +130,19 @@ class Coordinator:
                 found = [*before.failures, *found]
                 proposal = msgspec.structs.replace(proposal, tried=(*before.tried, *proposal.tried))
         self._begin(plan, found, proposal)
+
+    def _fail(self, what: str, since: float) -> None:
+        """End the job, once the lines of the steps that all ranks have finished are written."""
+        context, state, progress = self._context, self._context.state, self._progress
+        every = context.outline.metrics_every
+        finished = min((rank.finished for rank in state.ranks.values()), default=-1)
+        written = progress.published >= (finished + 1) // every * every - 1 or progress.held
+        goes_on = state.phase == "running" and any(agent.state == "up" for agent in state.agents.values())
+        if not goes_on or context.now >= since + (SETTLE_S if written else LINES_S):
+            self._given_up = None
+            context.stop("failed", what, 0.0)
+        else:
+            self._given_up = what, since
 
     def _merged(self, plan: RecoveryPlan, before: Recovery) -> RecoveryPlan:
         """A plan that takes in what `before` has not brought back yet, which is given up."""
