@@ -42,6 +42,12 @@ def test_a_group_that_is_spread_over_ranks_or_mini_batches_has_all_its_samples()
     assert "all 4 groups have one sample" in cause([facts(rows, rows) for rows in ranks], "")
 
 
+def test_a_mini_batch_without_rows_is_no_batch_without_rows():
+    whole, none = Batch({"input_ids": IDS}), Batch({"input_ids": Ragged.from_rows([], np.int32)})
+    ranks = [facts(none, none), facts(none, whole)]
+    assert "the mini-batch has no rows; set mini_batches to the rows of a rank" in cause(ranks, "something else")
+
+
 def test_a_rank_without_rows_does_not_hide_the_cause_of_the_others():
     empty = Batch({"input_ids": Ragged.from_rows([], np.int32)})
     masked = Batch({"input_ids": IDS, "loss_mask": Ragged.from_rows([[0] * 3, [0] * 2], np.int8)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -100,9 +102,27 @@ def test_a_token_sees_its_own_row_and_nothing_else():
             assert layout.positions[visible].tolist() == list(range(len(seen)))
 
 
-def test_an_empty_prompt_is_refused():
-    with pytest.raises(ValueError, match="at least one token in each prompt"):
-        pack([[1], []], [[2], [3]])
+@pytest.mark.parametrize("prompt", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3))])
+def test_packed_and_padded_rows_agree_for_all_short_lengths(tiny_model, prompt):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.set_attn_implementation(attention.NAME)
+    ids = np.random.default_rng(prompt).integers(0, 61, size=(4, 3))
+    for other, *lengths in itertools.product((1, 3), (0, 1), (0, 2), (0, 1, 3)):
+        prompts = [ids[0][:prompt], ids[0][:prompt], [*ids[0][: other - 1], 7]]
+        completions = [row[:length] for row, length in zip(ids[1:], lengths, strict=True)]
+        found, wanted = (
+            completion_logprobs(model, prompts, completions, CPU, packed=p).detach() for p in (True, False)
+        )
+        assert len(found) == sum(lengths)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("completion", [[], [3], [3, 4]])
+def test_an_empty_prompt_is_refused(tiny_model, completion, packed):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    with pytest.raises(ValueError, match="the prompt of row 1 is empty"):
+        completion_logprobs(model, [[1], []], [[2], completion], CPU, packed=packed)
 
 
 def test_a_row_longer_than_the_sliding_window_is_refused(tiny_model):

@@ -14,6 +14,7 @@ from rolemesh_training.options import TrainerOptions
 __all__ = ["Facts", "Learning", "cause", "facts"]
 
 ADVANTAGE = "every advantage is 0"
+NO_ROWS = "the batch has no rows"
 OVERFLOW = "its gradients overflowed in float16"
 ZERO = "every gradient is 0; look for a loss that does not depend on the weights, or for weights that need no gradient"
 WEIGHTLESS = "the loss counted nothing in any row (its weight is 0)"
@@ -36,8 +37,10 @@ def facts(batch: Batch | None, whole: Batch | None) -> Facts:
         return Facts(1, "", {})
     names, counts = np.unique(np.asarray(whole["group"]), return_counts=True) if "group" in whole else ((), ())
     groups = {int(name): int(count) for name, count in zip(names, counts, strict=True)}
+    if not batch.rows and whole.rows:
+        return Facts(0, "the mini-batch has no rows; set mini_batches to the rows of a rank in a step, or less", groups)
     if not batch.rows:
-        return Facts(0, "the batch has no rows", groups)
+        return Facts(0, NO_ROWS, groups)
     if any(name in batch and not _any(batch[name]) for name in ("advantage", "advantages")):
         return Facts(batch.rows, ADVANTAGE, groups)
     if "completion_ids" in batch and not any(len(row) for row in batch["completion_ids"]):
@@ -58,7 +61,9 @@ def _any(column: Any) -> bool:
 
 def cause(found: Sequence[Facts], otherwise: str) -> str:
     """Why an update taught nothing, in words, from what all ranks have found; `otherwise` if no rows show it."""
-    told = list(dict.fromkeys(each.cause for each in found if each.rows)) or [f.cause for f in found[:1]]
+    told = list(dict.fromkeys(each.cause for each in found if each.rows)) or [
+        next((each.cause for each in found if each.cause != NO_ROWS), NO_ROWS)
+    ]
     if len(told) != 1 or not told[0]:
         return otherwise
     groups: dict[int, int] = {}

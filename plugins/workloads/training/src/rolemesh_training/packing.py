@@ -53,12 +53,9 @@ class Packed:
 def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
     """Lay out rows of token ids; the last token of a completion predicts nothing and is left out.
 
-    Raises `ValueError` for no rows or an empty prompt, which would leave a first token without anything to predict it.
+    Raises `ValueError` for no rows, and for an empty prompt.
     """
-    prompts = [np.asarray(prompt, dtype=np.int64) for prompt in prompts]
-    completions = [np.asarray(completion, dtype=np.int64) for completion in completions]
-    if not prompts or any(len(prompt) == 0 for prompt in prompts):
-        raise ValueError("packing needs at least one row, and at least one token in each prompt")
+    prompts, completions = _rows(prompts, completions)
     members: dict[bytes, list[int]] = {}
     for i, prompt in enumerate(prompts):
         members.setdefault(prompt.tobytes(), []).append(i)
@@ -94,6 +91,17 @@ def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
         source=np.searchsorted(keep, np.concatenate(predictors)),
         targets=np.concatenate(completions),
     )
+
+
+def _rows(prompts: Sequence[Any], completions: Sequence[Any]) -> tuple[list[Ids], list[Ids]]:
+    """Both as arrays. Raises `ValueError` for no rows, and for an empty prompt: nothing predicts what follows it."""
+    found = [[np.asarray(row, dtype=np.int64) for row in rows] for rows in (prompts, completions)]
+    if not found[0]:
+        raise ValueError("there are no rows to compute")
+    empty = [row for row, prompt in enumerate(found[0]) if not len(prompt)]
+    if empty:
+        raise ValueError(f"the prompt of row {empty[0]} is empty, so nothing predicts its first completion token")
+    return found[0], found[1]
 
 
 def _common_prefix(prompts: Sequence[Ids]) -> int:
@@ -173,7 +181,8 @@ def _padded(
     device: torch.device,
     temperature: float | NDArray[np.float32],
 ) -> torch.Tensor:
-    rows = [np.concatenate([np.asarray(p), np.asarray(c)]) for p, c in zip(prompts, completions, strict=True)]
+    prompts, completions = _rows(prompts, completions)
+    rows = [np.concatenate(pair) for pair in zip(prompts, completions, strict=True)]
     width = max(len(row) for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
     for i, row in enumerate(rows):
@@ -181,7 +190,7 @@ def _padded(
     logits = model(input_ids=torch.from_numpy(ids).to(device), use_cache=False).logits.flatten(0, 1)
     pairs = enumerate(zip(prompts, completions, strict=True))
     source = [i * width + len(p) - 1 + np.arange(len(c)) for i, (p, c) in pairs]
-    targets = np.concatenate([np.asarray(c, dtype=np.int64) for c in completions])
+    targets = np.concatenate(completions)
     return _pick(logits, torch.from_numpy(np.concatenate(source)), torch.from_numpy(targets), temperature)
 
 
