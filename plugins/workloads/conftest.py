@@ -15,6 +15,23 @@ sys.path.insert(0, str(Path(__file__).parent / "training" / "tests"))
 sys.path.insert(0, str(Path(__file__).parent / "ddp" / "tests"))
 
 VOCAB = 61
+IN_THE_SOAK = {
+    ("TestVLLM", "test_the_same_seed_gives_the_same_results"),
+    ("TestVLLM", "test_set_up_and_torn_down_twice"),
+    ("TestDeepSpeed", "test_the_same_seed_gives_the_same_results"),
+    ("TestDeepSpeed", "test_what_is_preloaded_survives_a_fork"),
+    ("TestDDP", "test_the_same_seed_gives_the_same_results"),
+    ("TestDDP", "test_what_is_preloaded_survives_a_fork"),
+}
+"""Standard tests that take long and repeat what others show: the kills at every operator boundary compare results, too,
+and FSDP's ranks preload what those of DeepSpeed and DDP do."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and (getattr(item.cls, "__name__", ""), item.name) in IN_THE_SOAK:
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,11 @@ TURNS = "placement={use: collocation, options: {groups: [{roles: [rollout, train
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more", [pytest.param((), id="side by side", marks=pytest.mark.soak), pytest.param((TURNS,), id="in turns")]
+    "more",
+    [
+        pytest.param((), id="side by side", marks=pytest.mark.soak),
+        pytest.param((TURNS,), id="in turns", marks=pytest.mark.soak),
+    ],
 )
 def test_a_rank_dies_while_a_part_of_the_trainer_has_its_input_already(
     make_job: Callable[..., ChaosJob], undisturbed: End, more: tuple[str, ...]

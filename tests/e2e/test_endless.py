@@ -88,7 +88,9 @@ def heard(job: Job, what: str) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-@pytest.mark.parametrize("finish_at", [-2, 0, 7])
+@pytest.mark.parametrize(
+    "finish_at", [-2, pytest.param(0, marks=pytest.mark.soak), pytest.param(7, marks=pytest.mark.soak)]
+)
 def test_a_workload_ends_a_job_without_an_end_and_hears_that_all_is_on_disk(make_talker: Make, finish_at: int) -> None:
     job = make_talker(finish_at=finish_at)
     done = job.run("steps=null")
@@ -140,7 +142,7 @@ def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes
 
 
 @pytest.mark.parametrize(
-    ("condition", "reason"), [("metric: reward, at_least: 5000", "reward = "), ("max_s: 6", "6 s have passed")]
+    ("condition", "reason"), [("metric: reward, at_least: 5000", "reward = "), ("max_s: 3", "3 s have passed")]
 )
 def test_a_condition_ends_a_job(make_talker: Make, condition: str, reason: str) -> None:
     job = make_talker(LADDER + f"until: {{{condition}}}\n")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SMALL_GRPO = (
     "steps=3",
     "roles.data.options.prompts_per_step=3",
-    "roles.data.options.eval_size=4",
+    "roles.data.options.eval_size=2",
     "roles.rollout.options.samples=4",
     "roles.trainer.options.warmup_steps=1",
 )

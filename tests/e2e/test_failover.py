@@ -123,6 +123,7 @@ def test_an_exhausted_ladder_says_what_every_level_has_tried(make_job: Make) -> 
     assert job.result()["failure"]["role"] == "work"
 
 
+@pytest.mark.soak  # the simulation stops jobs there
 def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
@@ -133,6 +134,7 @@ def test_a_job_that_is_stopped_while_a_rank_is_brought_back_ends(make_job: Make)
     assert job.result()["status"] == "interrupted"
 
 
+@pytest.mark.soak  # the simulation kills ranks there in every run
 def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     roles = job.folder / "roles.py"

@@ -198,6 +198,7 @@ def test_classes_of_the_jobs_own_are_selected_like_plugins(own: Callable[..., Jo
     assert version.startswith("sha256:")
 
 
+@pytest.mark.soak  # plugins/commands/launch/tests/test_track.py looks at the same
 def test_a_group_whose_steps_are_short_leaves_out_the_same_snapshots_in_all_of_its_ranks(
     own: Callable[..., Job],
 ) -> None:

@@ -354,6 +354,7 @@ def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
 # ------------------------------------------------------------------------------------------------- masters and agents
 
 
+@pytest.mark.soak  # test_the_masters_node_may_go kills it with its node
 def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
     process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "snapshots.replicas=0")
     before = on_ray.running(10)

@@ -63,9 +63,9 @@ def test_a_role_gets_more_and_fewer_ranks_and_the_others_keep_their_processes(ma
 @pytest.mark.parametrize(
     ("moment", "target"),
     [
-        ("resize_at", "source/0"),
+        pytest.param("resize_at", "source/0", marks=pytest.mark.soak),
         ("layout_changed", "master"),
-        ("layout_changed", "sink/0"),
+        pytest.param("layout_changed", "sink/0", marks=pytest.mark.soak),
         ("layout_changed", "agent:node0"),
     ],
 )

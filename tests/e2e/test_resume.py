@@ -300,6 +300,7 @@ def steps_on_disk(job: Job) -> list[int]:
     return [event["data"]["step"] for event in of_kind(job, "persisted")]
 
 
+@pytest.mark.soak  # the simulation kills ranks there in every run
 def test_what_a_job_went_back_to_may_be_gone_when_a_rank_starts_again(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     ladder = "failover=[{use: process, options: {max_attempts: 1}}, {use: job}]"

@@ -167,7 +167,11 @@ def check(job: Job, *args: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("how", [(), STREAM, BY_DEMAND, GROUP], ids=["small", "streams", "by demand", "group"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param((), marks=pytest.mark.soak), STREAM, BY_DEMAND, GROUP],
+    ids=["small", "streams", "by demand", "group"],
+)
 def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how: tuple[str, ...], seed: int) -> None:
     # The group of a zygote or an agent that dies starts again as a whole: hit its ranks.
     targets = "rank,rank,rank,master" if how is GROUP else "rank,rank,zygote,agent,master"

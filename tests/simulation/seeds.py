@@ -30,11 +30,15 @@ class RunSeed(Protocol):
 
 
 class Mutation(NamedTuple):
-    """A fault: what it is, the invariants that may catch it, and how it is put in."""
+    """A fault: what it is, the invariants that may catch it, and how it is put in.
+
+    The search for a schedule that shows it begins with `first`: 0, or one that is known to, where many do not.
+    """
 
     name: str
     invariants: tuple[str, ...]
     apply: Callable[[], Any]
+    first: int = 0
 
 
 def play(seed: int, world: Any, turns: int) -> Result:
@@ -89,7 +93,7 @@ def find(mutation: Mutation, run_seed: RunSeed, enough: int) -> None:
     """Fail unless one of the mutation's invariants catches it in `enough` schedules."""
     found: Counter[str] = Counter()
     with mutation.apply():
-        for seed in range(enough):
+        for seed in range(mutation.first, mutation.first + enough):
             broken = run_seed(seed).broken
             found[broken.partition(":")[0]] += 1
             if broken.startswith(mutation.invariants):

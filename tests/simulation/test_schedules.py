@@ -13,7 +13,7 @@ from tests.simulation.first import first_schedules
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import Result, run_many, run_seed
 
-FEW, MANY = 400, 10_000
+FEW, MANY = 250, 10_000
 KEEPING = 60
 ENOUGH = 1_500
 """So many schedules at most are played until a mutation is found."""

@@ -51,14 +51,20 @@ def options_of(verb: str) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def names_of_verbs() -> frozenset[str]:
+    """Found once: a search reads the metadata of everything that is installed."""
+    return frozenset(verbs())
+
+
 def verbs_of(message: Message) -> tuple[str, ...]:
     """The verbs that can print the message: the file's own, else those that run jobs."""
     for folder, owner in (("plugins/checks/", "check"), ("plugins/testing/conformance/", "plugins")):
-        if folder in message.file and owner in verbs():
+        if folder in message.file and owner in names_of_verbs():
             return (owner,)
     own = re.search(r"plugins/commands/(\w+)/|rolemesh(?:_durable)?/cli/(\w+)\.py", message.file)
     verb = next(filter(None, own.groups()), "") if own else ""
-    return (verb,) if verb in verbs() else ("run",) if "plugins/testing" in message.file else ("run", "launch")
+    return (verb,) if verb in names_of_verbs() else ("run",) if "plugins/testing" in message.file else ("run", "launch")
 
 
 def wrong(message: Message) -> Iterator[str]:
