@@ -11,7 +11,7 @@ import pytest
 import torch
 import trainer_group
 from tests.judges import trl_side
-from tests.judges.sides import VOCABULARY, loaded, padded, rollouts, tokenizer
+from tests.judges.sides import VOCABULARY, loaded, logprobs_of, padded, rollouts, tokenizer
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.runs.digest import digest
@@ -119,12 +119,13 @@ def test_six_updates_are_those_of_the_trainer(models, groups, judged, name):
     assert differ(found, judged, weights(loaded(models["llama"]))) < 5e-5
 
 
+SGD: tuple[dict[str, Any], dict[str, Any]] = (
+    {"optimizer": "sgd", "momentum": 0.5, "lr": 0.1},
+    {"optim": "sgd", "optim_args": "momentum=0.5", "learning_rate": 0.1},
+)
 OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the Trainer accumulates gradients": ({}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}),
-    "SGD": (
-        {"optimizer": "sgd", "momentum": 0.5, "lr": 0.1},
-        {"optim": "sgd", "optim_args": "momentum=0.5", "learning_rate": 0.1},
-    ),
+    "SGD": SGD,
     "cosine to a tenth": (
         {"schedule": "cosine", "min_lr_ratio": 0.1},
         {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
@@ -155,13 +156,9 @@ def test_a_job_that_went_on_from_a_snapshot_has_made_the_updates_of_the_trainer(
     assert differ(trainer_group.assembled(resumed), judged, weights(loaded(models["llama"]))) < 5e-5
 
 
-@pytest.fixture(scope="module")
-def policies(models: dict[str, Path], trl: None) -> tuple[list[Batch], dict[str, np.ndarray]]:
-    """Rollouts of four updates, half of each without advantage, and TRL's weights after them."""
+def of_trl(folder: Path, batches: list[Batch], **more: Any) -> dict[str, np.ndarray]:
+    """TRL's weights after an update from each batch."""
     from trl import GRPOTrainer
-
-    halves = [(1.0, -1.0, 0.5, -0.5, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, -1.0, 0.0, 0.0, 2.0, -2.0)]
-    batches = [rollouts(models["llama"], seed, advantage=halves[seed % 2], off=0.1) for seed in range(4)]
 
     class Given(in_order(GRPOTrainer)):  # type: ignore[misc]
         def _prepare_inputs(self, _: Any) -> Any:
@@ -175,16 +172,86 @@ def policies(models: dict[str, Path], trl: None) -> tuple[list[Batch], dict[str,
         "lr_scheduler_type": "constant",
     }
     config.pop("per_device_train_batch_size")
-    judge = trl_side.grpo_trainer(models["llama"], kind=Given, gradient_accumulation_steps=1, **config)
+    judge = trl_side.grpo_trainer(folder, kind=Given, gradient_accumulation_steps=1, **{**config, **more})
     judge.train()
-    return batches, weights(judge.model)
+    return weights(judge.model)
+
+
+HALVES = [(1.0, -1.0, 0.5, -0.5, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, -1.0, 0.0, 0.0, 2.0, -2.0)]
+GRPO = {"loss": "rolemesh_training.losses:grpo", "loss_options": {"kl_coef": 0.05}}
+
+
+@pytest.fixture(scope="module")
+def policies(models: dict[str, Path], trl: None) -> tuple[list[Batch], dict[str, np.ndarray]]:
+    """Rollouts of four updates, half of each without advantage, and TRL's weights after them."""
+    batches = [rollouts(models["llama"], seed, advantage=HALVES[seed % 2], off=0.1) for seed in range(4)]
+    return batches, of_trl(models["llama"], batches)
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_updates_of_grpo_with_a_kl_penalty_are_those_of_trl(models, groups, policies, name):
     workload, shares, own = TRAINERS[name]
     batches, wanted = policies
-    loss = {"loss": "rolemesh_training.losses:grpo", "loss_options": {"kl_coef": 0.05}}
-    options = {"model": str(models["llama"]), **OPTIMIZER, **loss, **own}
+    options = {"model": str(models["llama"]), **OPTIMIZER, **GRPO, **own}
+    results = groups(workload)(trainer_group.train, len(shares), options, batches, shares)
+    assert differ(trainer_group.assembled(results), wanted, weights(loaded(models["llama"]))) < 1e-5
+
+
+@pytest.mark.usefixtures("trl")
+@pytest.mark.parametrize("name", ["fsdp, 2 ranks", "ZeRO 2, micro-batches"])
+def test_updates_of_a_policy_with_dropout_are_those_of_trl_without_it(models, groups, name):
+    """With SGD: some biases of GPT-2 have no gradient but rounding, which Adam would make as large as any other."""
+    workload, shares, own = TRAINERS[name]
+    # Prompts of one length: TRL pads on the left, which moves GPT-2's positions.
+    given = {"prompts": (5, 5, 5, 5), "off": 0.0}
+    batches = [rollouts(models["gpt2"], seed, advantage=HALVES[seed % 2], **given) for seed in range(2)]
+    options = {"model": str(models["gpt2"]), **OPTIMIZER, **SGD[0], **GRPO, **own}
+    first = groups(workload)(trainer_group.train, len(shares), options, batches[:1], shares)
+    assert first[0]["metrics"]["ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert first[0]["metrics"]["clip_fraction"] == 0.0
+    results = groups(workload)(trainer_group.train, len(shares), options, batches, shares)
+    wanted = of_trl(models["gpt2"], batches, **SGD[1])
+    assert differ(trainer_group.assembled(results), wanted, weights(loaded(models["gpt2"]))) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def preferences(models: dict[str, Path], trl: None) -> tuple[list[Batch], dict[str, np.ndarray]]:
+    """Pairs of six updates, and the weights after those of TRL's DPOTrainer."""
+    from trl import DPOConfig, DPOTrainer
+
+    rng = np.random.default_rng(0)
+
+    def words(most: int) -> list[str]:
+        texts = [rng.integers(3, VOCABULARY, rng.integers(1, most)) for _ in range(4 * UPDATES)]
+        return ["".join(f" w{token}" for token in text) for text in texts]
+
+    config = {**trl_side.COMMON, **ARGUMENTS, **SGD[1], "per_device_train_batch_size": 4, "beta": 0.3}
+    judge = in_order(DPOTrainer)(
+        loaded(models["llama"]),
+        args=DPOConfig(output_dir=tempfile.mkdtemp(), **config),
+        train_dataset=trl_side.dataset({"prompt": words(8), "chosen": words(6), "rejected": words(6)}),
+        processing_class=tokenizer(),
+    )
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    given = [[list(row) for row in judge.train_dataset[name]] for name in names]
+    reference = loaded(models["llama"]).eval()
+    columns: dict[str, Any] = {n: Ragged.from_rows(rows, np.int32) for n, rows in zip(names, given, strict=True)}
+    for name, answers in zip(("ref_chosen", "ref_rejected"), given[1:], strict=True):
+        pairs = zip(given[0], answers, strict=True)
+        columns[name] = np.float32([logprobs_of(reference, prompt, answer).sum() for prompt, answer in pairs])
+    judge.train()
+    whole = Batch(columns)
+    return [whole[4 * i : 4 * i + 4] for i in range(UPDATES)], weights(judge.model)
+
+
+@pytest.mark.parametrize(
+    ("workload", "shares", "own"),
+    [("fsdp", [3, 1], {"micro_batch_rows": 1}), ("ddp", [4], {}), ("deepspeed", [2, 2], ZERO[3])],
+    ids=["fsdp, 2 ranks, micro-batches", "ddp", "ZeRO 3"],
+)
+def test_six_updates_of_dpo_are_those_of_trl(models, groups, preferences, workload, shares, own):
+    batches, wanted = preferences
+    loss = {"loss": "rolemesh_training.losses:dpo", "loss_options": {"beta": 0.3}}
+    options = {"model": str(models["llama"]), **OPTIMIZER, **SCHEDULE, **SGD[0], **loss, **own}
     results = groups(workload)(trainer_group.train, len(shares), options, batches, shares)
     assert differ(trainer_group.assembled(results), wanted, weights(loaded(models["llama"]))) < 1e-5
