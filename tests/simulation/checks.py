@@ -43,6 +43,7 @@ INVARIANTS = (
     "checkpoints are of one history",
     "checkpoints are whole",
     "compaction forgets nothing",
+    "each item counts once",
     "each line is of one life",
     "each line once",
     "each shard once",
@@ -540,9 +541,14 @@ class Checks:
         if line.step != len(self.lines):
             self.world.fail("each line once", f"line {line.step} after {len(self.lines)} lines")
         for label, values in line.operators.items():
-            if values["n"] > self.world.shape.sizes[label.partition(".")[0]]:
+            if values.get("n", 0) > self.world.shape.sizes[label.partition(".")[0]]:
                 self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {values}")
-        if len(lives := {values["life"] for values in line.operators.values()}) > 1:
+            role = label.partition(".")[0]
+            counts = line.operators[self.world.job.schedule[role][0].label]
+            whole = counts.get("n") == self.world.shape.sizes[role]
+            if whole and values.get("items") != values.get("of"):
+                self.world.fail("each item counts once", f"line {line.step}: {label} {values}")
+        if len(lives := {values["life"] for values in line.operators.values() if "life" in values}) > 1:
             self.world.fail("each line is of one life", f"line {line.step} has parts of {sorted(lives)}")
         self.lines.append(line.step)
 

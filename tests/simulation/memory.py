@@ -34,8 +34,11 @@ class Snap:
         self.state, self.pinned = state, pinned
 
 
-Image: TypeAlias = tuple[State | None, list[Entry], list[int]]
-"""All that a rank needs to go on: its state, what it has sent up to then, and the steps of its lines of metrics."""
+Lines: TypeAlias = dict[int, dict[str, Any]]
+"""A rank's lines of metrics: by step, their records."""
+Made: TypeAlias = tuple[int, list[int]]
+Image: TypeAlias = tuple[State | None, list[Entry], Lines]
+"""All that a rank needs to go on: its state, what it has sent up to then, and its lines of metrics."""
 
 
 class NodeMemory:
@@ -45,7 +48,7 @@ class NodeMemory:
         self.node = node
         self.snaps: dict[RankKey, dict[int, Snap]] = {}
         self.logs: dict[RankKey, list[Entry]] = {}
-        self.lines: dict[RankKey, list[int]] = {}
+        self.lines: dict[RankKey, Lines] = {}
         self.copies: dict[RankKey, dict[int, Image]] = {}
         self.choices: dict[RankKey, dict[tuple[int, int], int]] = {}
         """When what a step took from an edge was made, by edge and step."""
@@ -53,8 +56,8 @@ class NodeMemory:
         """Which rank each call of a rank was sent to, by its key."""
         self.whole: dict[RankKey, dict[tuple[int, int], int]] = {}
         """Edges and steps of which the log has all that the call has made, and the generation that made it."""
-        self.items: dict[RankKey, dict[tuple[int, int], list[int]]] = {}
-        """By call and step, the items that the rank has taken whose results the log has."""
+        self.items: dict[RankKey, dict[tuple[int, int], Made]] = {}
+        """By call and step, the items that the rank has taken whose results the log has, and how many there are."""
         self.sure: dict[RankKey, int] = {}
         """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0
@@ -95,7 +98,7 @@ class NodeMemory:
         """Forget the snapshots after `step`, and what was sent after it: orphans, but for what is whole."""
         self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
         self.logs[key] = [e for e in self.logs.get(key, ()) if e.step <= step or self.is_whole(key, e.edge, e.step)]
-        self.lines[key] = [line for line in self.lines.get(key, ()) if line <= step]
+        self.lines[key] = _upto(self.lines.get(key, {}), step)
 
     def is_whole(self, key: RankKey, edge: int, step: int) -> bool:
         """Whether the log has all of the call that has made what is sent on `edge`."""
@@ -109,7 +112,7 @@ class NodeMemory:
         """Forget all of a rank."""
         self.snaps[key] = {}
         self.logs[key] = []
-        self.lines[key] = []
+        self.lines[key] = {}
         self.asked.pop(key, None)
 
     def pins(self, key: RankKey) -> tuple[int, ...]:
@@ -128,11 +131,11 @@ class NodeMemory:
                 e for e in log if e.step + e.hold > committed or any(e.step <= pin < e.step + e.hold for pin in pins)
             ]
 
-    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry], lines: list[int]) -> None:
+    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry], lines: Lines) -> None:
         """Take an image of another agent's snapshot, with the log up to it: the two that came last are kept."""
         kept = self.copies.setdefault(key, {})
         kept.pop(step, None)
-        kept[step] = (state, list(log), list(lines))
+        kept[step] = (state, list(log), dict(lines))
         for old in list(kept)[:-2]:
             del kept[old]
 
@@ -144,7 +147,7 @@ class NodeMemory:
         if snap is None:
             return None
         log = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
-        return snap.state, log, [line for line in self.lines.get(key, ()) if line <= step]
+        return snap.state, log, _upto(self.lines.get(key, {}), step)
 
     def install(self, key: RankKey, step: int, image: Image) -> None:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
@@ -156,7 +159,11 @@ class NodeMemory:
         self.whole.pop(key, None)
         self.items.pop(key, None)
         self.sure.pop(key, None)
-        self.lines[key] = list(image[2])
+        self.lines[key] = dict(image[2])
+
+
+def _upto(lines: Lines, step: int) -> Lines:
+    return {at: records for at, records in lines.items() if at <= step}
 
 
 class Disk:

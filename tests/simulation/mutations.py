@@ -23,6 +23,7 @@ from tests.simulation.sharing import Mates
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
 from rolemesh_durable.protocol import edge as edges
+from rolemesh_durable.protocol import merge
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
@@ -35,6 +36,7 @@ from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.calls import CalleeState, CallerState
 from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
 from rolemesh_durable.protocol.first import FirstChoice
+from rolemesh_durable.protocol.item_reports import settled
 from rolemesh_durable.protocol.master import (
     carrying_out,
     clocks,
@@ -596,6 +598,17 @@ def _seen_before_the_vote(original: Any) -> Any:
     return put
 
 
+def _each_rank_counts(parts: Any) -> Any:
+    return [part for each in parts for part in settled([each])]
+
+
+def _reports_no_former_life(original: Any) -> Any:
+    def reports(self: Any, op: Any, step: int, count: int, made: Any) -> None:
+        original(self, op, step, count, [] if step in self.made else made)
+
+    return reports
+
+
 def _makes_again(original: Any) -> Any:
     def init(self: Any, rank: Any, edge: Any) -> None:
         original(self, rank, edge)
@@ -932,6 +945,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Appointments, "is_one", lambda original: lambda self, step: bool(original(self, step)))),
     Mutation("a rank waits for the commit of a step after which others need have no snapshot", "no deadlock", "room",
              lambda: patch.object(SnapshotPlan, "boundary", lambda self, step: step - 1)),
+    Mutation("an item counts for every rank that has made it", "each item counts once", "shared",
+             lambda: patch.object(merge, "settled", _each_rank_counts)),
+    Mutation("what a log has of a call is not reported again", "each item counts once", "versions shared",
+             method(Mates, "reports", _reports_no_former_life)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",
              lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",

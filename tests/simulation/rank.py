@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tests.simulation.calls import SimCalls
-from tests.simulation.memory import Entry
+from tests.simulation.memory import Entry, Lines
 from tests.simulation.model import (
     Mind,
     Shape,
@@ -208,8 +208,10 @@ class SimRank:
         """The newest step of which the snapshot has all that others have called for."""
         self.told: list[Block] = []
         """Lines of metrics that may not be on disk."""
-        self._made: list[int] = []
-        """Steps of which the lines have not been sent."""
+        self._made: Lines = {}
+        """Lines that have not been sent."""
+        self.records: dict[str, Any] = {}
+        """Of the line of the present step."""
         self.timeline = agent.memory.timeline
         self.owed, self.late, self.admitted = -1, False, -1
         self.keeps = self.world.scenario.keeps.get(self.key, 1 << 30)
@@ -513,7 +515,7 @@ class SimRank:
         self._open()
         self.report(m.RankReady(*self.key, self.generation, 0.1))
         if launch.resume >= 0:
-            self._tell(self.agent.memory.lines.get(self.key, ()))
+            self._tell(self.agent.memory.lines.get(self.key, {}))
         yield from self._repeat()
         schedule = self.job.schedule[self.key[0]]
         if (self.key, -1) in world.scenario.says:
@@ -539,12 +541,12 @@ class SimRank:
             yield from self.calls.finished(step)
             if (self.key, step) in world.scenario.says:
                 self._finish()
-            self.agent.memory.lines.setdefault(self.key, []).append(step)
+            self._made[step], self.records = self.records, {}
+            self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
             yield from self._boundary(step)
             self.finished = step
-            self._made.append(step)
             if step % 2 or self.stopping or step >= min(self.granted, self.last):
-                made, self._made = self._made, []
+                made, self._made = self._made, {}
                 self._tell(made)
             self._pump()
             if self.stopping:
@@ -576,11 +578,12 @@ class SimRank:
         world.disk.write(step, self.key, attempt, self.mind.state if self.mind.kind != "stateless" else None, [])
         return m.Persisted(*self.key, step, {}, self.timeline, self.generation, attempt), ""
 
-    def _tell(self, steps: Iterable[int]) -> None:
+    def _tell(self, told: Mapping[int, dict[str, Any]]) -> None:
         """Send lines of metrics."""
         label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
         said = {label: {"life": [float(self.timeline), 1.0]}}
-        lines = (Metrics(self.key[0], at, 1, 1, [0.0] * 3, said, {label: {"n": 1.0}}) for at in steps)
+        counted = {label: {"n": 1.0}}
+        lines = (Metrics(self.key[0], at, 1, 1, [0.0] * 3, said, counted, records) for at, records in told.items())
         self.report(m.RankMetrics(*self.key, self.generation, tuple(packed(lines))))
 
     def _at(self, phase: int, edge: int = -1) -> None:

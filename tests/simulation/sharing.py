@@ -13,6 +13,7 @@ from rolemesh.graph import items
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Part, Share
 from rolemesh_durable.protocol.first import FirstChoice, share_of
+from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class Mates:
         self.pending: dict[int, tuple[int, int]] = {}
         known = rank.agent.memory.items.get(rank.key, {})
         self.made = {at: took for (op, at), took in known.items() if op == edge.dst and at > rank.launch.resume}
-        """Of a role that varies: the items of steps whose results are in the log."""
-        for at, took in self.made.items():
+        """Of a role that varies: how many items, and which, of steps whose results are in the log."""
+        self.reported: dict[int, tuple[int, list[int]]] = {}
+        for at, (_, took) in self.made.items():
             self.sharing.remember(at, took)
 
     def rewire(self) -> None:
@@ -64,6 +66,12 @@ class Mates:
             for at, taken in self.sharing.asked(mate, generation, step):
                 self.say(mate, TAKES, at, taken)
             self.say(mate, TOLD, step)
+
+    def reports(self, op: OpCall, step: int, count: int, made: list[int]) -> None:
+        """The rank has made these items, of so many: each is counted once."""
+        self.reported[step] = count, made
+        reports = {item: ({"of": [float(count), 1.0]}, {"items": 1.0}) for item in made}
+        self.rank.records |= reports_record(op.label, step, self.rank.key[1], count, reports)
 
     def say(self, mate: int, kind: str, step: int, item: int = 0) -> None:
         """Tell a mate."""
@@ -138,7 +146,7 @@ class Varying:
         """That was all."""
         rank, op, step = self._rank, self._op, self._step
         yield from rank.log_whole(step, self._staged)
-        rank.agent.memory.items.setdefault(rank.key, {})[op.id, step] = rank.mates[op.id].sharing.own(step)
+        rank.agent.memory.items.setdefault(rank.key, {})[op.id, step] = rank.mates[op.id].reported[step]
         yield from rank.show_whole(self._staged)
 
 
@@ -152,6 +160,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         yield lambda: mates.sharing.informed
     ways = yield from rank.credits(op, step)
     if step in mates.made:
+        mates.reports(op, step, *mates.made[step])
         return
     if op.role in rank.job.varying:
         yield from rank.all_have_said()
@@ -179,6 +188,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
                 part = items.cut(whole, send.selection) if isinstance(send.selection, Share) else whole
                 put(way, step, number, False, send.consumers, part)
         number += 1
+    mates.reports(op, step, count, mates.sharing.own(step))
     for way in ways:
         for send in way.sends:
             put(way, step, number, True, send.consumers, None)

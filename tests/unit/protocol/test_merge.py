@@ -9,6 +9,7 @@ from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol.blocks import Block, lines_of, packed
+from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 
 
@@ -192,3 +193,36 @@ def test_a_line_that_was_not_whole_when_the_job_went_back_is_of_the_second_life_
     assert [line.step for line in lines] == [0, 1]
     lines = assembler.add("a0", packed(part("data", step, 0.0, tokens=7.0) for step in range(2, 4)), 7.0, wall=7.0)
     assert [(line.step, line.operators["data.next"]["tokens"]) for line in lines] == [(2, 7.0), (3, 7.0)]
+
+
+def reports(rank: int, made: Iterable[int], items: int = 4, step: int = 0) -> Block:
+    """The line of `step` of rank `rank` of the role `work`, which has made these of so many items."""
+    said = {item: ({"size": [float(rank), 1.0]}, {"rows": 1.0}) for item in made}
+    records = {**reports_record("work.do", step, rank, items, said), f"by {rank}": list(made)}
+    return packed([Metrics("work", step, 1, 1, [1.0, 0.0, 0.0], {}, {}, records)])[0]
+
+
+def test_an_item_that_several_ranks_have_made_counts_once_as_the_lowest_ranks() -> None:
+    merger = MetricsMerger()
+    for rank in (1, 2):
+        merger.expect("work", rank)
+    merger.add(2, [reports(2, (1, 3))])
+    merger.add(1, [reports(1, (1, 2))])
+    assembler = LineAssembler(graph(), {"data": 1, "work": 3})
+    assert assembler.add("a1", merger.take(), 5.0, wall=5.0) == []
+    (line,) = assembler.add("a0", [*packed([part("data", 0, 0.0)]), reports(0, (0,))], 5.0, wall=5.0)
+    assert line.operators["work.do"] == {"rows": 4.0, "size": (0 + 1 + 1 + 2) / 4}
+    assert line.records == {"by 0": [0], "by 1": [1, 2], "by 2": [1, 3]}
+
+
+def test_a_line_waits_for_the_reports_of_all_items() -> None:
+    assembler = LineAssembler(graph(), {"data": 1, "work": 2})
+    assembler.add("a0", [*packed([part("data", 0, 0.0), part("data", 1, 0.0)]), reports(0, (0, 1))], 5.0, wall=5.0)
+    # Of a former life: the ranks of both agents have started again, and shared the items out in another way.
+    assert assembler.add("a1", [reports(1, (1, 3))], 5.0, wall=5.0) == []
+    (line,) = assembler.add("a1", [reports(1, (2, 3))], 6.0, wall=6.0)
+    assert line.operators["work.do"]["rows"] == 4.0
+    assembler.add("a0", [reports(0, (0,), step=1)], 7.0, committed=1, wall=7.0)
+    assert assembler.add("a1", [reports(1, (3,), step=1)], 7.0, committed=1, wall=7.0) == []
+    (line,) = assembler.add("a1", [], 18.0, committed=1, wall=18.0)
+    assert line.operators["work.do"]["rows"] == 2.0

@@ -51,6 +51,17 @@ def test_a_rank_takes_its_own_section_from_the_front_and_then_the_richest_from_t
     assert [me.take(0, 9) for _ in range(6)] == [8, 7, 2, 6, 1, None]
 
 
+def test_an_item_of_a_mates_section_is_one_that_the_mate_may_be_taking() -> None:
+    me = Sharing(1, 2)
+    collide = []
+    for _ in range(4):
+        collide.append(me.may_collide(0, 4))
+        me.take(0, 4)
+    assert collide == [False, False, True, True]
+    assert not me.may_collide(0, 4)
+    assert Sharing(0, 2).may_collide(0, 1)
+
+
 def test_who_is_told_at_the_same_moment_does_it_twice() -> None:
     ranks = [Sharing(rank, 2) for rank in range(2)]
     introduce(ranks)

@@ -9,6 +9,7 @@ from rolemesh.api.observer import RoleTimes, StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import LineBuilder, Metrics, joined
 from rolemesh_durable.protocol.blocks import LAST, Block, Tracks, lines_of, merged, packed, rows_of
+from rolemesh_durable.protocol.item_reports import reported_upto, settled
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 
@@ -155,7 +156,7 @@ class LineAssembler:
         `now` (seconds of any monotonic clock) decides how long has been waited; `wall` is written into the lines.
 
         A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` is built
-        without a part that has not come 10 s later, with every rank in its place.
+        without a part, or the report of an item, that has not come 10 s later, with every rank in its place.
         """
         for block in blocks:
             if self._here and block.ranks > self._here[block.role, agent]:
@@ -175,7 +176,7 @@ class LineAssembler:
         done: list[StepMetrics] = []
         for found in self._tracks.stretches():
             last = max(block.last for block in found.values())
-            upto = last if self._is_whole(found) else late
+            upto = max(late, min(last, reported_upto(found.values()))) if self._is_whole(found) else late
             done += self._built(found, upto, wall)
             self.published = done[-1].step if done else self.published
             if upto < last:
@@ -213,7 +214,7 @@ class LineAssembler:
             parts: dict[str, list[Metrics]] = {}
             for part in row:
                 parts.setdefault(part.role, []).append(part)
-            lines.append(self._builder.build(parts, wall))
+            lines.append(self._builder.build({role: settled(each) for role, each in parts.items()}, wall))
         return lines
 
     def _bare(self, blocks: list[Block], wall: float) -> list[StepMetrics]:

@@ -3,7 +3,9 @@
 Every rank of the role has all rows, so who does an item is all that is to be settled. A rank takes the front of its own
 section, then the back of whoever has most left (work stealing: Blumofe and Leiserson 1999, "Scheduling multithreaded
 computations by work stealing"), and tells its mates, who need not answer: nobody waits for a rank that is in its
-operator. Two that take the same item at the same moment both do it, and the consumer uses one.
+operator. Two that take the same item at the same moment both do it, the consumer uses one, and its metrics count once
+(`protocol.item_reports`). It is rare, as a rank steals only when it has finished an item of the step, or has waited for
+a moment (`rank.mates`).
 
 A rank is through with a step once all of its items are taken, by itself or by a mate: then what it has made is its part
 of the value, and it goes on. What a mate took and had not made when it died is not forgotten: that mate, restored to
@@ -113,16 +115,26 @@ class Sharing:
 
     def take(self, step: int, count: int) -> int | None:
         """The item of `step`, of `count` items, that this rank is to do now; None if all are taken."""
+        item = self._choose(self._begun(step, count))
+        if item < 0:
+            return None
+        self._claim(self._rank, step, item)
+        return item
+
+    def may_collide(self, step: int, count: int) -> bool:
+        """Whether `take` would give an item of a mate's section: that mate may take it at this moment."""
+        low, high = count * self._rank // self._size, count * (self._rank + 1) // self._size
+        item = self._choose(self._begun(step, count))
+        return item >= 0 and not low <= item < high
+
+    def _begun(self, step: int, count: int) -> bytearray:
+        """Which items of `step` are taken."""
         taken = self._taken.get(step)
         if taken is None:
             taken = self._taken[step] = bytearray(count)
             for items in self._claims.get(step, {}).values():
                 self._mark(step, items)
-        item = self._choose(taken)
-        if item < 0:
-            return None
-        self._claim(self._rank, step, item)
-        return item
+        return taken
 
     def _choose(self, taken: bytearray) -> int:
         """The next item that nobody has, -1 if there is none."""

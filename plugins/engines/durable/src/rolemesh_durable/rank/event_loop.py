@@ -93,17 +93,20 @@ class EventLoop:
             if left := asyncio.all_tasks(self._loop) - self._tasks:
                 self._cancel(left)
 
-    def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], Line]], several: int) -> Iterator[T]:
+    def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], Line] | None], several: int) -> Iterator[T]:
         """What coroutines return, as each is finished; at most `several` run at once, and the next is begun when there
-        is room for it. What comes in is handled while they wait, not while a value is taken. Raises `Stopping`."""
+        is room for it. None is one that is begun when one of those under way is finished. What comes in is handled
+        while they wait, not while a value is taken. Raises `Stopping`."""
         tasks: set[asyncio.Task[T]] = set()
         more = True
         try:
             while more or tasks:
                 while more and len(tasks) < several:
-                    coroutine, line = next(begun, (None, None))
-                    if more := coroutine is not None and line is not None:
-                        tasks.add(self._task(coroutine, line))
+                    one = next(begun, ())
+                    if one is None:
+                        break
+                    if more := one != ():
+                        tasks.add(self._task(*one))
                 if tasks:
                     self._selector.inside = True
                     try:

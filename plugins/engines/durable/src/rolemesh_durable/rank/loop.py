@@ -107,7 +107,7 @@ class Loop:
             self._ctx.step = step
             self._next(self._positions.repeat(call.id, resume))
             self._run(call, step, repeated=True)
-        self._ctx._means, self._ctx._sums, self._ctx._records, self._ctx._by_item = {}, {}, {}, {}
+        self._ctx._means, self._ctx._sums, self._ctx._records = {}, {}, {}
         self._meter.computing = self._meter.waiting = self._meter.blocked = 0
 
     def run(self, start: int = 0) -> int:
@@ -334,7 +334,7 @@ class Loop:
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
             fields[status.COMPUTED_NS] = meter.busy = meter.busy + busy
-            if (ctx._means or ctx._sums or ctx._records or ctx._by_item) and not repeated:
+            if (ctx._means or ctx._sums or ctx._records) and not repeated:
                 meter.collect(call.label)
             if ctx._finishing:
                 self._tell_finish()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from array import array
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
+
+import msgspec
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh_durable.dataplane.transport import SHARE, SHARES
+from rolemesh_durable.protocol.item_reports import ItemReports
 from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Stopping
@@ -23,6 +26,11 @@ from rolemesh_durable.rank.status_page import DONE, StatusPage
 
 __all__ = ["Mates"]
 
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(tuple[int, dict[int, Any]]).decode
+
+FIRST_S = 0.02
+"""Seconds for which a rank without items of its own (there are fewer items than ranks) lets the others begin."""
 ASKS, TAKES, TOLD = range(3)
 """Kinds of words: tell me what you have taken from this step on; I take this item; that was all."""
 
@@ -41,6 +49,8 @@ class Mates:
         self._asked = dict.fromkeys(self._mates, -1)
         self._pending: dict[int, tuple[int, int]] = {}
         self._made: set[int] = set()
+        self._reports: dict[int, tuple[int, ItemReports]] = {}
+        """Of steps that are not committed: how many items there are, and what was reported of those made here."""
 
     def open(self) -> None:
         """Listen to them from now on."""
@@ -73,17 +83,20 @@ class Mates:
             self._say(mate, TOLD, step)
 
     def taken(self, step: int) -> bytes:
-        """The items of `step` that this rank has taken, for `remember`."""
-        return array("I", self._sharing.own(step)).tobytes()
+        """The items of `step` that this rank has made, and what was reported of them, for `remember`."""
+        return encode(self._reports.get(step, (0, {})))
 
     def remember(self, step: int, items: bytes) -> None:
         """A former generation of this rank was through with `step`, and the log has what it made of `items`."""
         self._made.add(step)
-        self._sharing.remember(step, array("I", items))
+        self._reports[step] = decode(items)
+        self._sharing.remember(step, self._reports[step][1])
 
     def committed(self, step: int) -> None:
         """`step` is committed."""
         self._sharing.committed(step)
+        for at in [at for at in self._reports if at <= step]:
+            del self._reports[at]
 
     def shared(
         self, method: Callable[..., Any], ctx: RankContext[Any], op: OpCall, calls: Calls
@@ -97,21 +110,28 @@ class Mates:
         if not inspect.iscoroutinefunction(method):
 
             def call(**arguments: Any) -> Iterator[tuple[Any, ...]]:
-                chosen = calls.each_item(op, ctx.step, self._chosen(ctx.step, apart(arguments[param], how.rows)[1]))
-                return self._counted(items.run(method, arguments, chosen))
+                count = apart(arguments[param], how.rows)[1]
+                taken = (item for item in self._chosen(ctx.step, count, lambda: True) if item is not None)
+                chosen = calls.each_item(op, ctx.step, taken)
+                return self._counted(items.run(method, arguments, chosen), op, ctx, count)
 
             return call
 
         def call_several(**arguments: Any) -> Iterator[tuple[Any, ...]]:
+            finished = 0
+
             async def begin(item: int) -> tuple[Any, ...]:
+                nonlocal finished
                 with items.one(arguments, item) as hand:
                     hand.made = await method(**hand.given)
+                finished += 1
                 sent: tuple[Any, ...] = hand.sent
                 return sent
 
-            chosen = self._chosen(ctx.step, apart(arguments[param], how.rows)[1])
-            begun = ((begin(item), Line(op, ctx.step, f".{item}")) for item in chosen)
-            yield from self._counted(calls.loop.each(begun, how.concurrency))
+            count = apart(arguments[param], how.rows)[1]
+            taken = self._chosen(ctx.step, count, lambda: finished > 0)
+            begun = (None if item is None else (begin(item), Line(op, ctx.step, f".{item}")) for item in taken)
+            yield from self._counted(calls.loop.each(begun, how.concurrency), op, ctx, count)
 
         return call_several
 
@@ -121,27 +141,48 @@ class Mates:
         if not sharing.informed:
             wait_until(lambda: sharing.informed, self._edge.id, self._endpoint, self._status_page, self._meter)
 
-    def _chosen(self, step: int, count: int) -> Iterator[int]:
-        """The items of `step` that this rank is to do, each when it is free for it. Raises `Stopping`."""
+    def _chosen(self, step: int, count: int, finished: Callable[[], bool]) -> Iterator[int | None]:
+        """The items of `step` that this rank is to do, each when it is free for it. Raises `Stopping`.
+
+        None: not before it has `finished` an item of the step. Ranks mostly begin a step together; one that took as
+        many items at once as it may have in hand would take what its mates are taking.
+        """
+        begun, until = False, monotonic() + FIRST_S
         while step not in self._made:
             self._endpoint.flush()
             self._endpoint.pump()
+            while not begun and self._sharing.may_collide(step, count) and (left := until - monotonic()) > 0:
+                self._endpoint.pump(left)
+                if self._endpoint.stopping:
+                    break
             if self._endpoint.stopping:
                 raise Stopping
+            if begun and not finished() and self._sharing.may_collide(step, count):
+                yield None
+                continue
             item = self._sharing.take(step, count)
             if item is None:
                 return
             for mate in self._sharing.listeners:
                 self._say(mate, TAKES, step, item)
+            begun = True
             yield item
 
-    def _counted(self, made: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The items that are `made`, each of which is progress where the operator says nothing of its own itself."""
+    def _counted(
+        self, made: Iterator[tuple[Any, ...]], op: OpCall, ctx: RankContext[Any], count: int
+    ) -> Iterator[tuple[Any, ...]]:
+        """The items that are `made`, of `count`, each of which is progress where the operator says nothing of its own
+        itself. After the last, take what was reported of each."""
         fields = self._status_page.fields
         for done, item in enumerate(made):
             if fields[DONE] == (done or -1):
                 fields[DONE] = done + 1
             yield item
+        said, ctx._by_item = ctx._by_item, {}
+        if ctx.step not in self._made:
+            own = self._sharing.own(ctx.step)
+            self._reports[ctx.step] = count, {item: said.get(item, ({}, {})) for item in own}
+        self._meter.made(op.label, ctx.step, *self._reports[ctx.step])
 
     def _say(self, mate: int, kind: int, step: int, item: int = 0) -> None:
         site = self._site

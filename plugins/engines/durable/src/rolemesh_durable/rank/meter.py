@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.api.workload import RankContext
 from rolemesh.runs.metrics import Metrics, collect
 from rolemesh_durable.protocol.blocks import Block
+from rolemesh_durable.protocol.item_reports import ItemReports, reports_record
 from rolemesh_durable.protocol.messages import RankMetrics
 
 __all__ = ["LineLog", "Meter"]
@@ -77,6 +78,10 @@ class Meter:
     def collect(self, label: str) -> None:
         """Take what the workload has reported since the last call, in the name of operator call `label`."""
         collect(self._ctx, label, self._part)
+
+    def made(self, label: str, step: int, items: int, reports: ItemReports) -> None:
+        """Take what was reported of the items that this rank has made in `step` of call `label`, which has so many."""
+        self._part.records.update(reports_record(label, step, self._ctx.rank, items, reports))
 
     def aged(self, steps: int) -> None:
         """The present call takes a value that is so many steps old, of those that it might have taken."""

@@ -1,0 +1,80 @@
+"""What operators report of the items of `Balanced` rows: each item counts once, whoever has made it. Pure.
+
+Two ranks may make the same item (`protocol.sharing`), and a rank that starts again makes some items again. So metrics
+that are reported with an item in hand travel by item, as a record of the rank's line, and are added up when the parts
+of all ranks are together. Of an item that several ranks have made the report of the lowest rank counts, as its rows do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from rolemesh.runs.metrics import Metrics
+from rolemesh_durable.protocol.blocks import LAST, Block
+
+__all__ = ["ItemReports", "reported_upto", "reports_record", "settled"]
+
+ItemReports: TypeAlias = Mapping[int, Sequence[Any]]
+"""By item: means and sums, as in `Metrics`, of one call. An item has an entry also if nothing was reported of it."""
+PREFIX = "\0items "
+"""How the names of these records begin, which no observer sees."""
+
+
+def reports_record(label: str, step: int, rank: int, items: int, reports: ItemReports) -> dict[str, Any]:
+    """The record of a rank's line: its `reports` of call `label` in `step`, which has so many `items` in all ranks."""
+    return {f"{PREFIX}{step} {rank} {label}": [items, dict(reports)]}
+
+
+def reported_upto(blocks: Iterable[Block]) -> int:
+    """The step up to which the lines of all ranks together have the reports of all items.
+
+    An item is missing where a part is of a rank's former life, whose items the others have taken since in another way:
+    the part of its present life is on its way.
+    """
+    found: dict[tuple[int, int, str], tuple[int, set[int]]] = {}
+    for block in blocks:
+        for end, records in block.records.items():
+            for step, _, label, items, reports in _reports(records):
+                found.setdefault((end, step, label), (items, set()))[1].update(reports)
+    return min((end - 1 for (end, _, _), (items, made) in found.items() if len(made) < items), default=LAST)
+
+
+def settled(parts: Sequence[Metrics]) -> list[Metrics]:
+    """A role's parts of a line, with the reports of each item once instead of the records."""
+    chosen: dict[tuple[int, str, int], tuple[int, Sequence[Any]]] = {}
+    for part in parts:
+        for step, rank, label, _, reports in _reports(part.records):
+            for item, report in reports.items():
+                at = step, label, int(item)
+                if at not in chosen or rank < chosen[at][0]:
+                    chosen[at] = rank, report
+    if not chosen:
+        return list(parts)
+    means: dict[str, dict[str, list[float]]] = {}
+    sums: dict[str, dict[str, float]] = {}
+    for (_, label, _), (_, (item_means, item_sums)) in sorted(chosen.items()):
+        for name, (amount, count) in item_means.items():
+            slot = means.setdefault(label, {}).setdefault(name, [0.0, 0.0])
+            slot[0] += amount
+            slot[1] += count
+        for name, amount in item_sums.items():
+            of = sums.setdefault(label, {})
+            of[name] = of.get(name, 0.0) + amount
+    first = parts[0]
+    items = Metrics(first.role, first.step, first.steps, 0, [0.0, 0.0, 0.0], means, sums)
+    return [*(replace(part, records=_others(part.records)) for part in parts), items]
+
+
+def _reports(records: Mapping[str, Any]) -> Iterable[tuple[int, int, str, int, ItemReports]]:
+    """Step, rank, label, number of items and reports of each record of this kind."""
+    for name, value in records.items():
+        if name.startswith(PREFIX):
+            step, rank, label = name.removeprefix(PREFIX).split(" ", 2)
+            yield int(step), int(rank), label, value[0], value[1]
+
+
+def _others(records: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in records.items() if not name.startswith(PREFIX)}
