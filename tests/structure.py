@@ -79,7 +79,7 @@ def limits() -> Iterator[Limit]:
         path.relative_to(KERNEL).parts[0] for path in KERNEL.glob("*/**/*") if path.suffix != ".pyc" and path.is_file()
     }
     rooms = [path for path in ENGINE.rglob("*") if path.is_dir() and (path / "__init__.py").exists()]
-    yield Limit("code lines of the kernel", sum(kernel.values()), 6000, 6000)
+    yield Limit("code lines of the kernel", sum(kernel.values()), 6_050, 6_050)
     yield Limit("code lines of the whole", sum(whole.values()), 32_150, 20108)
     yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 300, 300)
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)

@@ -15,9 +15,18 @@ from rolemesh.errors import EXIT_FAILED, JobFailedError
 MAX_OTHERS = 8
 
 Cause: TypeAlias = Literal[
-    "exception", "exit", "signal", "agent_lost", "node_lost", "log_lost", "hang", "straggler", "start", "environment",
+    "exception",
+    "exit",
+    "signal",
+    "agent_lost",
+    "node_lost",
+    "log_lost",
+    "hang",
+    "straggler",
+    "start",
+    "environment",
     "check",
-]  # fmt: skip
+]
 Scope: TypeAlias = Literal["process", "node", "job"]
 """How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
 

@@ -152,13 +152,30 @@ class RankContext(Generic[O]):
 
     def __init__(
         self,
-        *, options: O, job: str = "job", role: str = "role", rank: int = 0, world_size: int = 1, local_rank: int = 0,
-        local_world_size: int = 1, node: str = "local", seed: int = 0, steps: int | None = 1, gpus: Sequence[int] = (),
-        cpus: float = 1.0, memory_gb: float = 0.0, share: float = 1.0, turns: bool = False,
-        peers: Sequence[tuple[str, int]] = (), rendezvous: Rendezvous | None = None, generation: int = 0,
-        run_dir: str | Path = ".", tmp_dir: str | Path | None = None, base: str | Path = ".",
+        *,
+        options: O,
+        job: str = "job",
+        role: str = "role",
+        rank: int = 0,
+        world_size: int = 1,
+        local_rank: int = 0,
+        local_world_size: int = 1,
+        node: str = "local",
+        seed: int = 0,
+        steps: int | None = 1,
+        gpus: Sequence[int] = (),
+        cpus: float = 1.0,
+        memory_gb: float = 0.0,
+        share: float = 1.0,
+        turns: bool = False,
+        peers: Sequence[tuple[str, int]] = (),
+        rendezvous: Rendezvous | None = None,
+        generation: int = 0,
+        run_dir: str | Path = ".",
+        tmp_dir: str | Path | None = None,
+        base: str | Path = ".",
         plugins: Mapping[tuple[str, str], Callable[[], Any]] = {},
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.options, self.rendezvous, self.generation = options, rendezvous, generation
         self.job, self.node, self.seed = job, node, seed
         self.steps = steps
