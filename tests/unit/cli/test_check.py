@@ -148,7 +148,12 @@ def test_a_plugin_that_hangs_is_not_asked_for_ever(tmp_path: Path, capsys: pytes
     assert main(["plugins", "check", str(tmp_path), "--json"]) == 1
     [certificate] = json.loads(capsys.readouterr().out)
     messages = [test["message"] for test in certificate["tests"] if test["outcome"] == "failed"]
-    assert len([message for message in messages if "Timeout (>3.0s)" in message]) == 3
+    # On a busy machine an import may take longer than timeout_s, too.
+    assert (
+        len([message for message in messages if re.search(r"Timeout \(>3.0s\)|: import .* has not ended", message)])
+        == 3
+    )
+    assert any("Timeout (>3.0s)" in message for message in messages)
     assert len([message for message in messages if "not run, since these have not ended: test_" in message]) > 10
 
 
