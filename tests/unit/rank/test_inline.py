@@ -5,11 +5,13 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from rolemesh.api.partition import Broadcast, Split
+from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh.inline.steps import InlineSteps
+from rolemesh.runs.metrics import joined
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
+from rolemesh_durable.protocol.item_reports import settled
 
 
 def inline(flow_graph, roles, steps, every=1):
@@ -83,6 +85,35 @@ def test_one_process_sees_what_many_see(fleet, flow, role):
         assert sorted((r.step, r.steps, r.sums.get("b.work", {}).get("rows", 0)) for r in ours) == sorted(
             (r.step, r.steps, r.sums.get("b.work", {}).get("rows", 0)) for r in theirs
         )
+
+
+def test_rows_that_fail_are_left_out_and_counted_alike(fleet, flow, role):
+    graph, edge = flow
+    how = Balanced(2, on_error="drop")
+
+    def make(self):
+        return np.arange(12) + 100 * self.ctx.step
+
+    def work(self, x):
+        self.ctx.count(rows=len(x))
+        if x[0] % 3 == 1:
+            raise ValueError("bad row")
+        return x * 2
+
+    ends = [edge(0, 0, 1, dst_partition=how), edge(1, 1, 2, src_partition=how, dst_partition=Split())]
+    flow_graph = graph(("a", "make", Split()), ("b", "work", how), ("c", "look", None), edges=ends)
+    see = lambda self, x: self.seen.append((self.ctx.step, x.tolist()))  # noqa: E731
+    roles = {"a": (lambda: role(make=make), 1), "b": (lambda: role(work=work), 3), "c": (lambda: role(look=see), 2)}
+    out = fleet.run(flow_graph, roles, steps=6)
+    seen, lines = inline(flow_graph, roles, 6)
+    assert seen == {key: outcome.seen for key, outcome in out.items()}
+    assert {len(x) for _, x in seen["c", 0]} == {4}  # of 6: an item of three is left out
+    label = flow_graph.ops[1].label
+    of_ranks = [line for (name, _), outcome in out.items() for line in outcome.lines if name == "b"]
+    for step in range(6):
+        there = joined([line for line in lines if (line.role, line.step) == ("b", step)]).sums[label]
+        here = joined(settled([line for line in of_ranks if line.step == step])).sums[label]
+        assert here == there == {"rows": 12, "rows_left_out": 4}
 
 
 def test_an_exception_names_call_and_step_with_the_users_frames_only(flow, role):
