@@ -88,6 +88,21 @@ def test_advantages_are_standardised_rewards_of_each_group(rows: list[tuple[int,
     assert informative == pytest.approx(different / len(set(group.tolist())))
 
 
+def test_rewards_are_centered_only_without_a_scale() -> None:
+    rewards, groups = np.array([1.0, 0.0, 0.25, 3.0, 3.0, np.nan, 0.0]), np.array([0, 0, 0, 1, 1, 2, 2])
+    found, informative = group_advantages(rewards, groups, scaled=False)
+    np.testing.assert_allclose(found[:3], rewards[:3] - rewards[:3].mean(), rtol=1e-6)
+    assert found[3:].tolist() == [0.0] * 4
+    assert informative == pytest.approx(1 / 3)
+
+
+def test_advantages_are_those_of_trl_but_for_the_estimate_of_the_deviation() -> None:
+    rewards = np.array([[1.0, 0.0, 0.25, 0.5], [2.0, -1.0, 0.0, 0.0]])
+    theirs = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, ddof=1, keepdims=True)
+    found, _ = group_advantages(rewards.ravel(), np.repeat([0, 1], 4))
+    np.testing.assert_allclose(found, theirs.ravel() * np.sqrt(4 / 3), rtol=1e-6)
+
+
 def test_evaluation_reports_accuracy_and_a_handful_of_answers() -> None:
     workload = reward()
     workload.evaluate(samples("{}", "It is {}", *["no"] * 6))

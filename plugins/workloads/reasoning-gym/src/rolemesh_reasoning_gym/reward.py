@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,11 @@ class RewardOptions(BaseModel, extra="forbid"):
     strip: bool = Field(True, description="remove white space around the answer before it is verified")
     extract: str | None = Field(
         None, description="verify only what stands in the last <extract>…</extract>, e.g. `answer`; nothing there: 0"
+    )
+    scale_rewards: Literal["group", "none"] = Field(
+        "group",
+        description="group: `advantages` divides by the standard deviation of a group's rewards (GRPO); none: it takes "
+        "the group's mean away only (Dr. GRPO)",
     )
 
     @model_validator(mode="after")
@@ -73,9 +78,10 @@ class ReasoningGymReward(Workload):
 
     @operator(samples=Broadcast(), returns=Broadcast())
     def advantages(self, samples: Batch) -> Batch:
-        """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`.
+        """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`, or centered only.
 
-        Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4.1.2. Groups whose rewards are all equal get 0.
+        Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4.1.2; with ``scale_rewards: none`` Liu et al.,
+        arXiv:2503.20783, equation 3. Groups whose rewards are all equal get 0.
         The metric `informative_groups` is the share of the others. A row whose reward is None, NaN or infinite gets 0
         and does not count in its group; `rewards_left_out` is their number. Raises `RolemeshError` for a group with
         samples of different questions.
@@ -89,7 +95,9 @@ class ReasoningGymReward(Workload):
                 group = samples["group"][bad[0]]
                 self.ctx.warn(f"row {bad[0]} of group {group} is left out: its reward is {rewards[bad[0]]}")
             self.warned = True
-        advantages, informative = group_advantages(rewards, samples["group"])
+        advantages, informative = group_advantages(
+            rewards, samples["group"], scaled=self.ctx.options.scale_rewards == "group"
+        )
         if samples.rows:
             self.ctx.metric(informative_groups=informative)
         return samples | {"advantage": advantages}
@@ -122,9 +130,13 @@ class ReasoningGymReward(Workload):
         return float(self.datasets[task].score_answer(answer=answer, entry=entry))
 
 
-def group_advantages(reward: ArrayLike, group: NDArray[np.int64]) -> tuple[NDArray[np.float32], float]:
+def group_advantages(
+    reward: ArrayLike, group: NDArray[np.int64], *, scaled: bool = True
+) -> tuple[NDArray[np.float32], float]:
     """(reward − mean) / standard deviation within each group, float32; and the share of groups that differ inside.
 
+    Without `scaled` it is reward − mean. The deviation is that of the group's rewards themselves, not an estimate from
+    a sample (in TRL and verl it is: larger by √(n / (n − 1)) for n samples).
     A reward that is None, NaN or infinite is left out: its own advantage is 0, and the others' are as without it.
     """
     _, member = np.unique(group, return_inverse=True)
@@ -132,14 +144,14 @@ def group_advantages(reward: ArrayLike, group: NDArray[np.int64]) -> tuple[NDArr
     good = np.isfinite(whole)
     if not good.all():
         advantages = np.zeros(len(whole), dtype=np.float32)
-        advantages[good], informative = group_advantages(whole[good], np.asarray(group)[good])
+        advantages[good], informative = group_advantages(whole[good], np.asarray(group)[good], scaled=scaled)
         return advantages, informative * len(np.unique(member[good])) / max(1, len(np.unique(member)))
     values = whole
     size = np.maximum(np.bincount(member), 1)
     centered = values - (np.bincount(member, values) / size)[member]
     std = np.sqrt(np.bincount(member, centered**2) / size)
     differs = std > 1e-6
-    scale = np.where(differs, 1 / np.where(differs, std, 1), 0)
+    scale = np.where(differs, 1 / np.where(differs, std, 1) if scaled else 1, 0)
     return (centered * scale[member]).astype(np.float32), float(differs.mean()) if differs.size else 0.0
 
 
