@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -211,6 +212,7 @@ def test_inline_gives_the_same_state_as_processes(make_job: Make) -> None:
     processes = job.result()["state_sha256"]
     done = job.cli("run", "job.yaml", "--inline")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"the run before is now in .*/squares-[-0-9]+ \([0-9,]+ kB\)\n", done.stdout + done.stderr)
     assert job.result()["state_sha256"] == processes
     assert job.metrics()[-1]["reward"] == expected_total(20)
 

@@ -31,6 +31,15 @@ def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log(tmp_path: 
     assert error.exit_code == 1
 
 
+def test_what_failover_levels_have_said_is_told_with_the_failure() -> None:
+    failure = {"cause": "exception", "role": "work", "rank": 1, "message": "killed", "traceback": "Traceback: …"}
+    said = "role work, rank 1: killed\n    licence ends the job: the licence server is gone"
+    error = job_failed(result(message=said, failure=failure, failures=["role work, rank 1: killed"]))
+
+    assert error.what.startswith(said + "\n\n  Traceback")
+    assert "also:" not in error.what
+
+
 def test_a_job_that_failed_without_a_failure_record_says_why_and_keeps_its_exit_code() -> None:
     error = job_failed(result(message="no agent came up", exit_code=2))
 

@@ -193,9 +193,10 @@ def describe(failure: Failure) -> str:
 def job_failed(result: Mapping[str, Any]) -> JobFailedError:
     """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to read on."""
     failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
-    said = describe(failure) if failure else str(result.get("message"))
+    told = str(result.get("message"))  # also what failover levels have said
+    said = describe(failure) if failure else told
     last = (failure.traceback or failure.log_tail) if failure is not None else ""
-    what = said + ("\n\n" + textwrap.indent(last.rstrip(), "  ") + "\n" if last else "")
+    what = (told if told.startswith(said) else said) + (f"\n\n{textwrap.indent(last.rstrip(), '  ')}\n" if last else "")
     for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
         what += f"\n  also: {other}"
     logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")

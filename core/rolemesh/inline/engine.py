@@ -123,7 +123,8 @@ class InlineRun(RunHandle):
         if self._result is None:
             with ExitStack() as held:
                 if (earlier := held.enter_context(claim(self.run_dir))) is not None:
-                    self._say(f"the run before is now in {earlier}")
+                    size = sum(path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir())
+                    self._say(f"the run before is now in {earlier} ({size / 1000:,.0f} kB)")
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
                 self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
                 self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))

@@ -12,7 +12,7 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import NoOptions
 from rolemesh.builtin.pack import PackScheduler
 from rolemesh.job.planning import plan_job
-from rolemesh.placement import PlacementRequest, RoleRequest, Strategy
+from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest, Strategy
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.checkpoint.reshard import owned
 from rolemesh_durable.master.placing import find_places, sized
@@ -55,6 +55,23 @@ def test_fewer_ranks_give_their_slots_back() -> None:
 
 def test_what_does_not_fit_is_said() -> None:
     assert found(b=4).why.startswith("there is no room: b/3: ")
+
+
+def test_the_remedy_of_a_strategy_is_said_once() -> None:
+    def refuse(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        builder = PlanBuilder(request, cluster, plan)
+        builder.refuse(
+            [("b", rank) for rank in builder.waiting("b")],
+            {"cpu": 1.0},
+            why="the rack is full",
+            remedy="ask for rack 3",
+        )
+        return builder.build()
+
+    strategy = Strategy("racks", refuse)
+    wanted = e.FindLayout(1, -1, {"b": 4})
+    why = find_places(wanted, sized(REQUEST, wanted.sizes), PLAN, (), CLUSTER, (strategy,), HOMES, AGENTS).why
+    assert why == "there is no room: b/2: the rack is full; b/3: the rack is full → ask for rack 3"
 
 
 WHOLE = [{"w": Shard(np.zeros(2), (4,), (at,)), "seed": at} for at in (0, 2)]

@@ -21,7 +21,8 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
     """
     if plan.unplaced:
         missing = "; ".join(f"{u.role}/{u.rank}: {u.reason}" for u in plan.unplaced)
-        return Replanned(None, why=missing)
+        remedies = "; ".join(dict.fromkeys(u.remedy for u in plan.unplaced if u.remedy))
+        return Replanned(None, why=f"{missing} → {remedies}" if remedies else missing)
     at = {node: agent for agent, node in agents.items() if node}
     taken: Collection[str] = {*agents, *homes.values()}
     number = len(taken)
