@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
-from rolemesh_rehearsal.injector import Injector, RehearsalError
-from rolemesh_rehearsal.schedule import Fault, has_hit, moments, next_fault, progress
+from rolemesh_rehearsal.account import account
+from rolemesh_rehearsal.injector import Injector, RehearsalError, _Pending
+from rolemesh_rehearsal.schedule import Fault, has_hit, is_told, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 
 
@@ -67,6 +69,38 @@ def test_a_node_that_is_named_is_the_one_that_is_lost() -> None:
     there = replace(status(rank(0)), agents=agents)
     assert {next_fault(random.Random(n), "node:n1", there) for n in range(9)} == {Fault("kill", "node:n1")}
     assert next_fault(random.Random(1), "node:n7", there) is None
+
+
+def test_the_only_node_with_ranks_is_lost_where_the_job_can_use_others() -> None:
+    assert next_fault(random.Random(1), "node", status(rank(0))) is None
+    assert next_fault(random.Random(1), "node", status(rank(0)), nodes_left=2) == Fault("kill", "node:n0")
+    assert next_fault(random.Random(1), "node", status(rank(0)), nodes_left=1) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "data"),
+    [
+        ("node:n1", "agent_lost", {"agent": "node1", "node": "n1", "node_lost": True}),
+        ("agent:node1", "agent_died", {"agent": "node1", "node": "n1"}),
+        ("work/0", "failure", {"failure": {"role": "work", "rank": 0}}),
+        ("master", "master_recovered", {}),
+    ],
+)
+def test_a_failure_that_hit_just_before_the_job_was_interrupted_counts(
+    tmp_path: Path, target: str, kind: str, data: dict[str, object]
+) -> None:
+    injector = Injector(Rehearsal(kills=3), tmp_path)
+    injector._pending = [_Pending(Fault("kill", target), status(), moments(Rehearsal(kills=1), 9)[0], 0.0)]
+    injected, hit = {"kind": "injected", "data": {"kind": "kill", "target": target}}, {"kind": kind, "data": data}
+    assert not is_told(Fault("kill", target), [hit, injected]), "it failed before"
+    lines = [json.dumps(event) for event in (injected, hit)]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + '\n{"kind": "fai')
+    injector.start()
+    assert injector.stop() == [Fault("kill", target)]
+    said = account(injector.injected, 3, {"status": "interrupted"})
+    assert (
+        said == f"rehearsal: 1 of 3 failures injected: kill {target}; the job has ended before the others: interrupted"
+    )
 
 
 def test_progress_is_where_the_furthest_rank_is() -> None:

@@ -13,7 +13,10 @@ __all__ = ["account", "differences"]
 def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) -> str:
     """A few lines for a person: the failures that have hit, of those `asked` for; `result` is that of the job."""
     count = f"{len(injected)}" if len(injected) == asked else f"{len(injected)} of {asked}"
-    lines = [f"rehearsal: {count} failures injected: " + ", ".join(f"{f.kind} {f.target}" for f in injected)]
+    those = ": " + ", ".join(f"{f.kind} {f.target}" for f in injected) if injected else ""
+    early = len(injected) < asked and result.get("status", "done") != "done"
+    why = f"; the job has ended before the others: {result['status']}" if early else ""
+    lines = [f"rehearsal: {count} failures injected{those}{why}"]
     for one in result.get("recoveries", ()):
         seconds = f"{one['seconds']:.2f} s" if one["seconds"] is not None else "not finished"
         regained = f", {one['regained_s']:.2f} s to be where they had been" if one["regained_s"] is not None else ""

@@ -53,7 +53,8 @@ class Chaos(RunOption):
         finish = run.finish
 
         def with_failures(run: JobRun, handle: RunHandle) -> int:
-            injector = Injector(rehearsal, run.run_dir)
+            described: Any = getattr(run.options, "nodes", None)
+            injector = Injector(rehearsal, run.run_dir, len(parse_nodes(described).nodes) if described else None)
             injector.start()
             try:
                 code = finish(run, handle)

@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import EXIT_FAILED, RolemeshError
+from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, RefusedError
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.control.watch import ANSWER_S
 from rolemesh_durable.faults import LASTING_S
-from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, moments, next_fault, progress
+from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, is_told, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 
 __all__ = ["Injector", "RehearsalError"]
@@ -68,8 +71,9 @@ class Injector:
     in time, and its last step comes after all of them.
     """
 
-    def __init__(self, rehearsal: Rehearsal, run_dir: Path) -> None:
-        self.rehearsal = rehearsal
+    def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int | None = None) -> None:
+        """`nodes`: so many the job can use; None where it has those with its agents, and loses none."""
+        self.rehearsal, self._nodes = rehearsal, nodes
         self.injected: list[Fault] = []
         """What has been seen to hit."""
         self._run_dir = run_dir
@@ -90,6 +94,12 @@ class Injector:
         self._over.set()
         self._thread.join()
         self._master.close()
+        events: list[dict[str, Any]] = []
+        with suppress(OSError, msgspec.DecodeError):  # the last line, of a master that has died, may not be whole
+            for line in (self._run_dir / EVENTS_FILE).read_bytes().splitlines():
+                events.append(msgspec.json.decode(line))
+        self.injected += [each.fault for each in self._pending if is_told(each.fault, events)]
+        self._pending = []
         return self.injected
 
     def check(self) -> None:
@@ -161,8 +171,10 @@ class Injector:
             status, fault = self._status(), None
             if status is not None:
                 self._settle(status)
+                if (left := self._nodes_left) is not None and left < 2 and moment.target.startswith("node"):
+                    return  # nodes do not come back
                 pending = [each.fault for each in self._pending]
-                fault = next_fault(self._rng, moment.target, status, self._released, pending)
+                fault = next_fault(self._rng, moment.target, status, self._released, pending, left)
             if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     try:
@@ -204,6 +216,13 @@ class Injector:
             else:
                 waiting.append(each)
         self._pending = waiting
+
+    @property
+    def _nodes_left(self) -> int | None:
+        if self._nodes is None:
+            return None
+        faults = *self.injected, *(each.fault for each in self._pending)
+        return self._nodes - len({fault.target for fault in faults if fault.target.startswith("node:")})
 
     def _stopped(self) -> bool:
         return any(each.fault.kind == "stop" for each in self._pending)

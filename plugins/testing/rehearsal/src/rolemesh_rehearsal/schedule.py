@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.protocol.messages import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
-__all__ = ["Fault", "Moment", "has_hit", "moments", "next_fault", "progress"]
+__all__ = ["Fault", "Moment", "has_hit", "is_told", "moments", "next_fault", "progress"]
 
 KILLING = ("kill", "stop", "exit", "raise", "zygote")
 ALIVE = ("up", "ready", "running")
@@ -83,6 +83,26 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     )
 
 
+def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the events of a job that has ended say that a failure has hit, of which no status could say so."""
+    asked = {"kind": fault.kind, "target": fault.target}
+    at = [n for n, event in enumerate(events) if event["kind"] == "injected" and event["data"] == asked]
+    return bool(at) and any(fault.target in _failed(event) for event in events[at[-1] :])
+
+
+def _failed(event: Mapping[str, Any]) -> tuple[str, ...]:
+    """What has failed by an event, as targets of faults."""
+    data: Mapping[str, Any] = event["data"]
+    match event["kind"]:
+        case "agent_lost" | "agent_died":
+            return f"agent:{data['agent']}", f"node:{data['node']}"
+        case "failure":
+            return (f"{data['failure']['role']}/{data['failure']['rank']}",)
+        case "master_recovered":
+            return ("master",)
+    return ()
+
+
 def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
     """What should not fail now, as targets of faults, since one of `pending` is about to: of two failures of which
     nobody could tell whether one or both have happened, one would not have been rehearsed."""
@@ -103,10 +123,16 @@ def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
 
 
 def next_fault(
-    rng: random.Random, target: str, status: JobStatus, released: int = 1 << 62, pending: Sequence[Fault] = ()
+    rng: random.Random,
+    target: str,
+    status: JobStatus,
+    released: int = 1 << 62,
+    pending: Sequence[Fault] = (),
+    nodes_left: int | None = None,
 ) -> Fault | None:
     """A failure of something that is alive now, or None if there is nothing of the kind.
 
+    The last of the `nodes_left` that the job can use is not taken away; None: it can use those where it has agents.
     No step after `released` is granted yet: a rank that has got so far calls no operator that could raise. `pending`
     are the failures that have not been seen to hit.
     """
@@ -117,6 +143,8 @@ def next_fault(
     agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
     agents = [agent for agent in agents if who in ("", agent)]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
+    nodes_left = len(nodes) if nodes_left is None else nodes_left
+    free = [node for node in nodes if f"node:{node}" not in taken and who in ("", node)]
     if who and kind in ("stop", "full"):
         return Fault(kind, rng.choice(ranks)) if ranks else None
     match kind:
@@ -137,7 +165,7 @@ def next_fault(
             if who == "agent" and agents:
                 return Fault("stop", f"agent:{rng.choice(agents)}")
             return Fault("stop", "master")
-        case "node" if len(nodes) > 1 and (free := [n for n in nodes if f"node:{n}" not in taken and who in ("", n)]):
+        case "node" if nodes_left > 1 and free:
             return Fault("kill", f"node:{rng.choice(free)}")
         case "disk" | "zygote" if agents and (ranks or who):
             return Fault(kind, f"agent:{rng.choice(agents)}")
