@@ -258,3 +258,32 @@ def test_only_the_files_that_hold_the_model_are_read(tmp_path: Path, indexed: bo
         (tmp_path / "model.safetensors.index.json").write_text(index)
     assert checkpoint_shapes(tmp_path) == {"a.weight": (2, 3)}
     assert [each for each, _ in merged(tmp_path, {}, 1.0, None)] == ["a.weight"]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_vllm_reads_the_files_that_the_trainer_reads_or_the_others_are_named(tmp_path: Path, indexed: bool) -> None:
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    from rolemesh_vllm.checkpoint import check_weight_files
+
+    names = (
+        ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] if indexed else ["model.safetensors"]
+    )
+    others = ["adapter_model.safetensors", "consolidated.safetensors"]
+    for name in (*names, *others, "pytorch_model.bin"):
+        (tmp_path / name).touch()
+    if indexed:
+        index = json.dumps({"weight_map": dict(enumerate(names))})
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+    chosen = default_engine_args(tmp_path, cpu=False).get("load_format", "auto")
+    loader = DefaultModelLoader(LoadConfig(load_format=chosen))
+    _, read, *_ = loader._prepare_weights(str(tmp_path), None, None, True, None)
+    errors = check_weight_files(tmp_path, {})
+    if indexed:
+        assert sorted(Path(path).name for path in read) == names
+        assert errors == []
+    else:
+        assert [Path(path).name for path in read] != names, "vLLM has learnt it: the error can go"
+        assert "adapter_model.safetensors, consolidated.safetensors beside model.safetensors" in errors[0].what
+        assert check_weight_files(tmp_path, {"load_format": "dummy"}) == []

@@ -16,7 +16,7 @@ from rolemesh.api.batch import Shard
 from rolemesh.errors import OptionsError, nearest
 
 __all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
-__all__ += ["missing_layer", "tied_embedding", "weight_files"]
+__all__ += ["check_weight_files", "missing_layer", "tied_embedding", "weight_files"]
 
 HEAD = "lm_head.weight"
 
@@ -32,6 +32,19 @@ def weight_files(model: Path) -> list[Path]:
     if not (index := model / "model.safetensors.index.json").is_file():
         return sorted(model.glob("*.safetensors"))
     return [model / name for name in sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))]
+
+
+def check_weight_files(model: Path, engine: Mapping[str, Any]) -> list[OptionsError]:
+    """Whether vLLM's loader reads other files than `weight_files`: beside ``model.safetensors`` all safetensors, if no
+    index names them. Skips a `load_format` that the options set."""
+    if not (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file():
+        return []
+    others = sorted(path.name for path in model.glob("*.safetensors") if path.name != "model.safetensors")
+    if not others or "load_format" in engine:
+        return []
+    what = f"the model folder {model} has {', '.join(others)} beside model.safetensors, and vLLM would read all of them"
+    remedy = "move those that are not the model's weights to another folder"
+    return [OptionsError(what, where="model", remedy=remedy)]
 
 
 def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:

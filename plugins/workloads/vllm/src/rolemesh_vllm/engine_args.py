@@ -197,8 +197,13 @@ def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bo
 
     On CPUs chunked prefill together with a seed per request kills the engine (vllm 0.32), so it is off. Blocks of 32
     are the smallest that the CPU's attention takes: the smaller, the more of a common prefix is cached.
+
+    Where ``consolidated*.safetensors`` lie beside the files that the index names, vLLM would read those instead, which
+    hold the weights under other names.
     """
     args: dict[str, Any] = {"logprobs_mode": PROCESSED, "enable_prefix_caching": True}
+    if (model / "model.safetensors.index.json").is_file() and any(model.glob("consolidated*.safetensors")):
+        args["load_format"] = "hf"
     if cpu:
         args |= {
             "block_size": 32,

@@ -14,7 +14,7 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Sharded, Split
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, RolemeshError, raise_all
-from rolemesh_vllm.checkpoint import check_adapted_layers, check_same_model, in_pieces
+from rolemesh_vllm.checkpoint import check_adapted_layers, check_same_model, check_weight_files, in_pieces
 from rolemesh_vllm.engine_args import (
     DERIVED,
     SINGLE,
@@ -102,6 +102,7 @@ class EngineWorkload(Workload):
         else:
             errors += check_divisible(Path(options.model), options.engine)
             errors += check_length(Path(options.model), options.engine, cls.longest_completion(options))
+            errors += check_weight_files(Path(options.model), options.engine)
         known_engine_args()
         raise_all([*errors, *check_engine(options.engine, cls.derived, cls.single)])
 
