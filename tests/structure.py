@@ -80,7 +80,7 @@ def limits() -> Iterator[Limit]:
     }
     rooms = [path for path in ENGINE.rglob("*") if path.is_dir() and (path / "__init__.py").exists()]
     yield Limit("code lines of the kernel", sum(kernel.values()), 6_050, 6_050)
-    yield Limit("code lines of the whole", sum(whole.values()), 32_150, 20108)
+    yield Limit("code lines of the whole", sum(whole.values()), 32_300, 20108)
     yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 300, 300)
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)
     yield Limit("folders of the kernel", len(folders), 12, 12)
