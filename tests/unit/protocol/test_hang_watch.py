@@ -73,6 +73,21 @@ def test_a_computing_operator_is_allowed_twice_as_long_each_time_and_the_text_sa
     assert second["next_s"] == 4 * AFTER_S
 
 
+def test_who_waits_and_reports_progress_is_no_hang_and_is_told_about() -> None:
+    job = Job()
+    for looks in range(3 * int(AFTER_S)):
+        assert job.run(0.5, step=3, done=looks) == []
+    (told,) = job.machine.warnings()
+    assert told.startswith(
+        "no rank has finished a step for more than 10 s; progress is reported by work/0 in work.do of"
+    )
+    job.run(0.5, step=4)
+    assert job.machine.warnings() == ()
+    for looks in range(3 * int(AFTER_S)):
+        job.run(0.5, step=5, done=looks)
+    assert job.machine.warnings() == (), "a step has taken longer before"
+
+
 def test_in_another_step_what_only_hung_before_is_allowed_no_more_than_any_other() -> None:
     job = Job()
     assert len(job.run(AFTER_S + 4, step=3)) == 1

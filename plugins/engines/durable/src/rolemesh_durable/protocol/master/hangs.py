@@ -22,6 +22,8 @@ STACKS_S = 5.0
 """How long the verdict of a hang waits for the culprit's stacks."""
 LOOK_S = 1.0
 """How often it is asked who is at fault, while that one may take longer."""
+NO_STEP_S = 60.0
+"""After so long without a finished step it is said who reports progress in one, and may wait for ever."""
 PATIENCE = 2.0
 """How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
 
@@ -31,14 +33,34 @@ class HangWatch:
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
-        self._moved = 0.0
+        self._moved = self._stepped = self._longest = 0.0
         self._looked = float("-inf")
         self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._spared: tuple[hang.HangVerdict, float] | None = None
 
     def begin(self) -> None:
         """This master begins to look."""
-        self._moved = self._context.now
+        self._moved = self._stepped = self._context.now
+
+    def stepped(self) -> None:
+        """A rank has finished a step."""
+        now = self._context.now
+        self._longest, self._stepped = max(self._longest, now - self._stepped), now
+
+    def warnings(self) -> tuple[str, ...]:
+        """Who keeps all others from finishing a step, and from being found to hang, since it reports progress. Twice
+        the longest time between two finished steps is no reason yet."""
+        context, ops = self._context, self._context.outline.graph.ops
+        limit = min(NO_STEP_S, context.outline.hang_after_s or NO_STEP_S)
+        if context.state.phase != "running" or context.now < self._stepped + max(limit, 2 * self._longest):
+            return ()
+        at = [(key, rank.report) for key, rank in context.state.ranks.items() if rank.report and rank.report.done >= 0]
+        found = [f"{role}/{n} in {ops[r.op].label} of step {r.step}" for (role, n), r in at if 0 <= r.op < len(ops)]
+        if not found:
+            return ()
+        who = ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+        text = f"no rank has finished a step for more than {limit:g} s; progress is reported by {who}"
+        return (f"{text}; a source that waits for records says so in its log",)
 
     def moved(self, key: RankKey) -> None:
         """A rank has got on."""
@@ -61,7 +83,7 @@ class HangWatch:
         after, waits = context.outline.hang_after_s, state.busy or self._progress.held_back
         if after is None or state.phase != "running" or waits:
             self._suspect = self._spared = None
-            self._moved = now
+            self._moved = self._stepped = now
             return
         if self._suspect is not None:
             verdict, asked = self._suspect

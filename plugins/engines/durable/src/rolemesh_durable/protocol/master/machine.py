@@ -215,4 +215,4 @@ class MasterMachine:
     def warnings(self) -> tuple[str, ...]:
         """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *self.troubles)
+        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *self._hangs.warnings(), *self.troubles)

@@ -118,6 +118,8 @@ class Reports:
         before, record.report = record.report, seen
         if before is None or _place(before) != _place(seen):
             self._hangs.moved(key)
+        if seen.finished > record.finished:
+            self._hangs.stepped()
         if record.state != "halting":  # it is going back, maybe to before what it had reached
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
