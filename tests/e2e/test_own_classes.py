@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left
+from tests.e2e.harness import Job, nothing_is_left, until
 
 OWN = '''
 import atexit
@@ -196,6 +196,17 @@ def test_classes_of_the_jobs_own_are_selected_like_plugins(own: Callable[..., Jo
     version = plugins["own.py:Group"].pop("version")
     assert plugins["own.py:Group"] == {"kind": "workloads", "distribution": ""}
     assert version.startswith("sha256:")
+
+
+@pytest.mark.ray
+@pytest.mark.soak
+def test_exit_handlers_of_observers_run_in_the_master_on_ray(own: Callable[..., Job], ray_address: str) -> None:
+    job = own()
+    job.backend = ("--address", ray_address)
+    done = job.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("handled", "finalized"):
+        until((job.folder / name).exists, 10, f"{name} is there")
 
 
 @pytest.mark.soak  # plugins/commands/launch/tests/test_track.py looks at the same

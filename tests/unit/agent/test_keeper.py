@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from rolemesh.errors import BackendError
@@ -103,11 +104,14 @@ def test_a_killed_owners_folders_and_marked_processes_are_removed(job: str, how:
 def test_the_next_incarnation_takes_the_files_over_and_the_dead_ones_janitor_leaves_them(job: str) -> None:
     owner = Process(job, incarnation=3, hold_s=1.0)
     (owner.shm / "snapshot").write_bytes(b"state")
+    janitor_of_dead = next(p for p in psutil.process_iter(["cmdline"]) if str(owner.tmp) in (p.info["cmdline"] or ()))
+    janitor_of_dead.suspend()  # until the files are taken over, however long that takes
     owner.kill()
     guard = AgentGuard(job, "node0", 4, 0.0)
     try:
         assert (guard.shm, guard.tmp) == (owner.shm, owner.tmp)
-        time.sleep(1.3)  # longer than the dead one's janitor waits: that it leaves all alone is the point
+        janitor_of_dead.resume()
+        until(lambda: gone(janitor_of_dead.pid), "the dead one's janitor ends")
         assert (guard.shm / "snapshot").read_bytes() == b"state"
         assert not gone(owner.child)
     finally:

@@ -5,6 +5,7 @@ What only one of them needs is imported where it begins: the first agents start 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -26,6 +27,7 @@ from rolemesh_durable.agent.resource_guard import ResourceGuard
 from rolemesh_durable.carried import taken_up
 from rolemesh_durable.control.lock import hold
 from rolemesh_durable.dispositions import handle_unless_ignored
+from rolemesh_durable.ending import flush_files
 from rolemesh_durable.hosting.restarts import Restarts
 from rolemesh_durable.protocol.job import AgentConfig, JobBundle, agent_start
 from rolemesh_ray.launcher import RayLauncher
@@ -102,6 +104,11 @@ class MasterActor:
             self._failed(error, time.monotonic() - started)
         self._crashes.unlink(missing_ok=True)
         guard.close()
+        # Observers may have exit handlers. Ray's own would cut this process off before Ray is asked to end it.
+        atexit.unregister(ray.shutdown)
+        with suppress(Exception):
+            atexit._run_exitfuncs()
+        flush_files()
         # Leaving by itself would be an unexpected death to Ray, which it reports on every driver's console.
         ray.kill(self._self, no_restart=True)
 
