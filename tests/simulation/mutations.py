@@ -23,7 +23,7 @@ from tests.simulation.sharing import Mates
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
 from rolemesh_durable.protocol import edge as edges
-from rolemesh_durable.protocol import merge
+from rolemesh_durable.protocol import hang, merge
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
@@ -470,6 +470,15 @@ def _drained_or_not(original: Any) -> Any:
     return away
 
 
+def _blames_who_waits(original: Any) -> Any:
+    def for_input(self: Any, key: Any, report: Any, edge: Any) -> Any:
+        wait = original(self, key, report, edge)
+        sent = all(self._past(self.live[whom], edge.src, report.step - edge.lag) for whom in wait.whom)
+        return type(wait)((), wait.why) if sent else wait
+
+    return for_input
+
+
 def _forgets_what_was_proved(original: Any) -> Any:
     def moved(self: Any, key: Any) -> Any:
         self._spared = None
@@ -903,6 +912,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
+    Mutation("a restarted rank is blamed for waiting for a value that a busy rank must send again",
+             "who works comes through", "slow", method(hang._Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",
              lambda: all_of(patch.object(lifetime, "NOTICE_S", 0.5), method(SimAgent, "_do", _ends_with_its_ranks)())),
     Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",

@@ -156,6 +156,15 @@ def test_an_input_that_was_sent_and_never_came_is_the_fault_of_who_waits_for_it(
     assert "waited in score at step 5 for 60 s for samples from rollout.generate, which has been sent" in verdict.text
 
 
+def test_who_computes_is_named_where_a_restarted_rank_waits_for_what_it_must_send_again() -> None:
+    verdict = blame(
+        at("rollout", 0, COMPUTING, 8, 4, finished=7, since_s=70.0),
+        at("reward", 0, WAITING, 5, 1, finished=4, edge=0, since_s=60.0),
+    )
+    assert verdict[:2] == ("rollout", 0)
+    assert verdict.chain == ("reward/0 waits for rollout/0 for samples of step 5 from rollout.generate",)
+
+
 def test_a_rank_that_has_not_become_ready_is_named() -> None:
     verdict = blame(at("rollout", 0, WAITING, 8, 4, edge=2, finished=7), at("trainer", 0, IDLE, -1, -1, state="up"))
     assert verdict.text.startswith("trainer/0 has not become ready: it is up; rollout/0 waits for trainer/0")

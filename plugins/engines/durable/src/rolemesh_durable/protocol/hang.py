@@ -168,7 +168,9 @@ class _Picture:
             # All is there but the mates' word, what they have taken: they give it between two items.
             missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != _WAITING]
             why = f"to say what it has taken of {edge.param}"
-        return _Wait(tuple(missing or self._frozen(senders)), why)
+        # Who has made it may have to send it again, to a rank that has restarted: who computes does not reach that.
+        busy = [k for k in senders if k in self.live and self.live[k].phase == _COMPUTING]
+        return _Wait(tuple(missing or self._frozen(senders) or busy), why)
 
     def _for_credit(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
         sink = self.graph.ops[edge.dst]
