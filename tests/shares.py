@@ -31,6 +31,8 @@ def share_of(nodeid: str) -> str:
         return path
     if path.startswith("plugins/"):
         return "/".join(path.split("/")[:3])
+    if path.startswith("tests/gpu/"):
+        return nodeid  # most of their time is start-up
     if path in RAY:
         return "ray"
     return "wheels" if path in WHEELS else path
