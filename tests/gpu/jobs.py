@@ -21,7 +21,13 @@ MODEL = {
     "eos_token_id": 1,
 }
 """A Llama with heads of 64, for which torch has its fast attention kernels."""
-SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 1, "num_key_value_heads": 1}
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+}
 """What is different where the tests are rehearsed on a CPU."""
 
 ROLES = '''

@@ -36,6 +36,23 @@ def test_a_snapshot_holds_what_the_device_had_when_it_was_taken(tmp_path: Path) 
 
 
 @pytest.mark.only_gpu
+def test_snapshots_of_a_state_that_grows_lock_and_unlock_their_memory(tmp_path: Path) -> None:
+    import torch
+
+    for life in range(2):
+        memory = MemorySnapshots(tmp_path, "trainer", 0)
+        for step, rows in enumerate((100, 5000, 20_000, 30_000, 50)):
+            tensor = torch.full((rows, 100), float(10 * life + step), device="cuda")
+            memory.write(step, {"x": Shard(tensor, tuple(tensor.shape), (0, 0))}, log=0, persist=False)
+            found = memory.read(step).state
+            assert found is not None
+            assert torch.equal(torch.as_tensor(found["x"].data).cuda(), tensor)
+            del found
+        memory.clear()
+        memory.close()
+
+
+@pytest.mark.only_gpu
 def test_the_devices_random_generator_goes_on_where_its_state_was_taken() -> None:
     import torch
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rolemesh.api.workload import RankContext, Rendezvous
+from rolemesh.errors import RolemeshError
 
 __all__ = ["join"]
 
@@ -21,7 +22,8 @@ def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float 
 
     `backend` is gloo, with NCCL for CUDA tensors where the rank has GPUs (its first one becomes the current device).
     A collective that takes longer than `timeout_s` seconds fails. Raises `ValueError` in a workload that does not say
-    ``group = "collective"``, and what torch raises where the ranks do not meet.
+    ``group = "collective"``, `RolemeshError` if NCCL is to connect two ranks on one GPU, and what torch raises where
+    the ranks do not meet.
     """
     if ctx.world_size > 1 and ctx.rendezvous is None:
         who = f"rank {ctx.rank} of {ctx.world_size} of role {ctx.role}"
@@ -34,6 +36,8 @@ def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float 
     timeout = timedelta(seconds=timeout_s)
     store: Any = dist.HashStore() if ctx.rendezvous is None else _meet(ctx.rendezvous, ctx, timeout)
     backend = backend or ("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    if gpus and ctx.world_size > 1 and "nccl" in backend:
+        _claim(store, ctx, str(torch.cuda.get_device_properties(ctx.gpus[0]).uuid))
     dist.init_process_group(backend, store=store, rank=ctx.rank, world_size=ctx.world_size, timeout=timeout)
 
 
@@ -44,6 +48,16 @@ def _meet(where: Rendezvous, ctx: RankContext[Any], timeout: timedelta) -> Any:
     listening: dict[str, Any] = {"is_master": first, "master_listen_fd": where.listen_fd if first else None}
     store = dist.TCPStore(*end, ctx.world_size, timeout=timeout, wait_for_workers=False, **listening)
     return dist.PrefixStore(str(where.generation), store)
+
+
+def _claim(store: Any, ctx: RankContext[Any], device: str) -> None:
+    """Take `device` for this rank; NCCL refuses a second one there, long after and in words that name neither."""
+    first = int(store.compare_set(f"device/{device}", "", str(ctx.rank)))
+    if first != ctx.rank:
+        raise RolemeshError(
+            f"ranks {first} and {ctx.rank} of role {ctx.role} share the GPU {device}; NCCL needs one for each rank",
+            remedy=f"set roles.{ctx.role}.resources.gpu to 1, or roles.{ctx.role}.world_size to the number of GPUs",
+        )
 
 
 def _is_loopback(address: str) -> bool:

@@ -259,6 +259,11 @@ class TrainerOptions(BaseModel, extra="forbid"):
         description="how a job ends in which updates were made and none of them changed a weight",
         json_schema_extra=_TRAINED,
     )
+    deterministic: bool = Field(
+        True,
+        description="repeat every result bit for bit; false: take faster kernels on a GPU, whose results differ in the "
+        "last bits from run to run, so that a restarted rank does not end as if nothing had happened",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
 

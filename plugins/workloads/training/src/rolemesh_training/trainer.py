@@ -50,7 +50,8 @@ class Trainer(ABC):
         self.learning = Learning()
         self.device = _device(ctx)
         torch.set_num_threads(max(1, int(ctx.cpus)))
-        torch.use_deterministic_algorithms(True, warn_only=self.device.type == "cuda")
+        # With warn_only, attention on a GPU would silently take kernels whose gradients differ from run to run.
+        torch.use_deterministic_algorithms(self.options.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.loss: LossFunction = self.options.loss.resolve()
         self.group = join(ctx, self.options.timeout_s, needed=self.needs_group())

@@ -103,6 +103,11 @@ class TrainerWorkload(Workload):
         return not options.frozen
 
     @classmethod
+    def varies(cls, options: Any) -> bool:
+        """With ``deterministic: false`` a repeated call may return something else in the last bits."""
+        return not options.deterministic
+
+    @classmethod
     def check(cls, options: Any, world_size: int) -> None:
         """The model folder must hold what `init` needs."""
         check_folder(options)

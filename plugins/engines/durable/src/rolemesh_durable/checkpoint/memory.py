@@ -20,6 +20,7 @@ import numpy as np
 from rolemesh.api.workload import State
 from rolemesh_durable.checkpoint.index import HOLDERS, STATELESS, Entry, Index
 from rolemesh_durable.checkpoint.layout import Block, Flat, Layout, SnapshotError, flatten
+from rolemesh_durable.checkpoint.page_lock import on_gpu, page_lock, page_unlock
 from rolemesh_durable.checkpoint.reading import StateFile, map_file
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.persisting import outlasting
@@ -288,6 +289,8 @@ class _Slot:
         self._size = 0
         self._capacity = 0
         self._array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._locked: bool | None = None
+        """Whether the driver has page-locked the map; None before it was asked."""
 
     @property
     def lost(self) -> bool:
@@ -307,6 +310,8 @@ class _Slot:
         array = self._array
         assert array is not None
         header = layout.header(head)
+        if self._locked is None and any(on_gpu(block.source) for block in blocks):
+            self._locked = page_lock(array)
         array[: len(header)] = np.frombuffer(header, np.uint8)
         for block, start in zip(blocks, layout.starts, strict=True):
             if block.nbytes:
@@ -323,7 +328,7 @@ class _Slot:
             os.posix_fallocate(self._fd, 0, size)
             self._size = max(size, before)
             if self._capacity < size:
-                self._array, self._capacity = None, 0
+                self._unmap()
                 mapped = mmap.mmap(self._fd, self._size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
                 self._array, self._capacity = np.frombuffer(mapped, np.uint8), self._size
         except OSError as error:
@@ -332,8 +337,13 @@ class _Slot:
                 os.ftruncate(self._fd, before)  # what was allocated in part goes back
             raise _no_room(error, str(self.path), size) from error
 
+    def _unmap(self) -> None:
+        if self._locked and self._array is not None:
+            page_unlock(self._array)
+        self._array, self._capacity, self._locked = None, 0, None
+
     def close(self) -> None:
-        self._array = None
+        self._unmap()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

@@ -94,6 +94,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "CUDNN_STATUS_EXECUTION_FAILED",
     ),
     _rule("unknown", "the driver reports a fault of a GPU program (Xid)", r"\bXid\b"),
+    _rule(
+        "user",
+        "an operation cannot repeat its results on a GPU; use another one, or set the role's options.deterministic to "
+        "false",
+        "does not have a deterministic implementation",
+    ),
     # -------------------------------------------------------------------------------------------- peers and collectives
     _rule(
         "software",
