@@ -56,6 +56,12 @@ def test_the_end_of_a_forked_process_is_in_the_order_of_the_interpreters(tmp_pat
     assert not list(tmp_path.glob("theirs-*"))
 
 
+def test_the_main_module_is_not_released_under_the_name_that_multiprocessing_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import multiprocessing")
+    done = subprocess.run([sys.executable, "-c", FORKS], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_what_the_end_waits_for_is_said(tmp_path: Path) -> None:
     code = """
 import threading

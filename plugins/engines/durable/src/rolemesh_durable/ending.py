@@ -57,8 +57,14 @@ def flush_files() -> None:
 
 
 def release_modules(kept: Collection[str]) -> None:
-    """Release the modules other than those `kept`, and what they refer to: first what nothing else refers to."""
-    modules = [sys.modules.pop(name) for name in reversed(list(sys.modules)) if name not in kept]
+    """Release the modules other than those `kept`, and what they refer to: first what nothing else refers to.
+
+    Another name of a kept module is only forgotten: multiprocessing calls ``__main__`` ``__mp_main__`` as well.
+    """
+    known = {id(sys.modules[name]) for name in kept if name in sys.modules}
+    popped = [sys.modules.pop(name) for name in reversed(list(sys.modules)) if name not in kept]
+    modules = [module for module in popped if id(module) not in known]
+    popped.clear()
     spaces = [vars(module) for module in modules if hasattr(module, "__dict__")]
     modules.clear()
     gc.collect()
