@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install judges demo interpreters test soak lint bench docs dist clean
+.PHONY: help install judges demo interpreters test gpu soak lint bench docs dist clean
 
 PY := .venv/bin/python
 SPINS := $(addprefix plugins/workloads/vllm/tests/,test_pd.py test_pd_jobs.py test_serve.py)
@@ -40,6 +40,9 @@ test: install ## the whole test suite, each behaviour once: about 20 minutes on 
 	$(PYTEST) $(SPINS) || failed=1; \
 	$(PY) -m tests.minutes $(MINUTES) $(if $(BUDGET),--budget $(BUDGET)) || failed=1; \
 	exit $$failed
+
+gpu: install ## the tests that need an NVIDIA GPU
+	$(PY) -m pytest -m gpu tests/gpu -n $(PROCESSES)
 
 # What looks at a job for many minutes measures it, so nothing runs beside it either.
 # TRL changes transformers when it is imported, so what is compared with it runs in a process of its own.
