@@ -146,3 +146,9 @@ def test_a_classifier_needs_to_know_where_a_row_ends(tmp_path):
     Path(tmp_path, "config.json").write_text("{}")
     with pytest.raises(OptionsError, match="has no pad_token_id"):
         FSDPWorkload.check(FSDPOptions(model=str(tmp_path), init="random", task="classification"), 1)
+
+
+def test_a_trainer_that_may_take_faster_kernels_does_not_count_as_deterministic(tiny_model):
+    for deterministic in (True, False):
+        options = FSDPOptions.model_validate({"model": str(tiny_model), "deterministic": deterministic})
+        assert FSDPWorkload.varies(options) is not deterministic
