@@ -187,6 +187,9 @@ class Persister:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            for memory in self._memory.values():
+                memory.close()
 
     def _of(self, role: str, rank: int) -> MemorySnapshots:
         found = self._memory.get((role, rank))
