@@ -101,9 +101,9 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`. Optional `sampling` (a mapping per row): how the
     sampler was told to sample. The loss computes at that temperature, and refuses rows that it cannot correct.
 
-    With `kl_coef` every row is computed and counted, because the KL penalty has a gradient in every row. Without it, a
-    row whose advantage is 0 has no gradient: the loss neither computes it nor counts its tokens. If no row of the
-    micro-batch has an advantage, `probe_rows` of them are computed with weight 0, so that the metrics exist at every
+    The means are over all rows. With `kl_coef` every row is computed, because the KL penalty has a gradient in every
+    row. Without it, a row whose advantage is 0 has no gradient: the loss counts its tokens and does not compute it. If
+    no row of the micro-batch has an advantage, `probe_rows` of them are computed, so that the metrics exist at every
     step.
     """
     options = GRPOOptions.model_validate(ctx.options)
@@ -114,9 +114,8 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     lengths = [len(batch["completion_ids"][i]) for i in rows]
     advantage = torch.from_numpy(np.repeat(advantages[rows], lengths)).to(ctx.device)
     output = _policy(model, batch, ctx, options, rows, advantage)
-    if len(live):
-        return output
-    return LossOutput(output.total * 0.0, 0.0 if _over_tokens(options) else output.weight, output.metrics)
+    weight = float(len(batch["completion_ids"].values)) if _over_tokens(options) else output.weight
+    return LossOutput(output.total if len(live) else output.total * 0.0, weight, output.metrics)
 
 
 def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
