@@ -78,6 +78,7 @@ INVARIANTS = (
     "unfit nodes are left, and no others",
     "what is committed can be restored",
     "what is journalled is what is so",
+    "who has ended does nothing more",
     "who leaves is told",
     "who works comes through",
 )
@@ -379,8 +380,14 @@ class Checks:
         if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:
             world.fail("nothing is restored before the commit", f"{rank.name} goes on from {rank.launch.resume}")
 
+    def acts(self, rank: SimRank) -> None:
+        """A rank handles what has arrived, or is about to touch its memory."""
+        if rank.left:
+            self.world.fail("who has ended does nothing more", f"{rank.name} goes on, but its main thread has ended")
+
     def owns(self, rank: SimRank) -> None:
         """A rank touches its memory."""
+        self.acts(rank)
         self._alone(rank)
 
     def _alone(self, rank: SimRank) -> None:

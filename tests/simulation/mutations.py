@@ -330,6 +330,15 @@ def _those_that_have_one(newest: Any) -> int:
     return min((step for step in newest if step >= 0), default=-1)
 
 
+def _hears_on(original: Any) -> Any:
+    def failed(self: Any, text: str, cause: str = "exception") -> None:
+        original(self, text, cause)
+        if cause == "log_lost":
+            self._until = lambda: False
+
+    return failed
+
+
 def _takes_it_alone(original: Any) -> Any:
     def heard(self: Any, rank: int, kind: int, position: int) -> Any:
         answers = original(self, rank, kind, position)
@@ -800,6 +809,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(sim_rank.SimRank, "_put_whole", _seen_before_it_is_whole)),
     Mutation("what is lost with a log is not noticed", "all consumers of a value agree", "versions",
              method(sim_rank.OutEdge, "asked", _nobody_is_heard)),
+    Mutation("a rank that has lost its log hears what arrives after that", "who has ended does nothing more",
+             "versions", method(sim_rank.SimRank, "_failed", _hears_on)),
     Mutation("each rank of a group looks into its own log only", "all consumers of a value agree", "versions group",
              method(Agreement, "heard", _own_log_only)),
     Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",

@@ -194,7 +194,7 @@ class SimRank:
         self.uid = self.world.uid()
         self.pid = self.world.backend.pid()
         self.name = f"{launch.role}/{launch.rank}.{launch.generation}"
-        self.alive, self.frozen, self.stopping = True, False, False
+        self.alive, self.frozen, self.stopping, self.left = True, False, False, False
         self.cut = float("inf")
         self.mind = Mind(self.job, self.key)
         self.finished = self.snapshot = self.step = -1
@@ -291,7 +291,11 @@ class SimRank:
         """Something may have changed that the rank waits for."""
         if self._until is None or self.frozen or not self.alive:
             return
-        self._pump()
+        try:
+            self._pump()
+        except LogLost as error:
+            self._failed(str(error), "log_lost")
+            return
         if self.stopping:
             self._leave(0)
         elif self._until is not None and self._until():
@@ -327,7 +331,8 @@ class SimRank:
         self._leave(1)
 
     def _leave(self, exit_code: int) -> None:
-        self._until = None
+        """The main thread has ended: nothing that arrives is handled, while the process is still there for a moment."""
+        self.left, self._until = True, None
         self.world.at(0.01, self.die, None, exit_code)
         self._life = _gone()
 
@@ -342,15 +347,16 @@ class SimRank:
     # -------------------------------------------------------------------------------------------------- what comes in
 
     def _pump(self) -> None:
+        """Handle all that is there. Raises `LogLost`, after which the rank handles nothing more: see `_leave`."""
         inbox = self._inbox
         while inbox:
+            self.world.checks.acts(self)
             frame = inbox.popleft()
             if type(frame) is tuple:
                 try:
                     self._frame(frame)
-                except LogLost as error:
-                    inbox.clear()
-                    self._failed(str(error), "log_lost")
+                except LogLost:
+                    raise
                 except TransportError as error:
                     self.world.fail("asks are answered", f"{self.name}: {error}")
             else:

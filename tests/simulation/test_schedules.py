@@ -6,12 +6,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.simulation.checks import INVARIANTS
 from tests.simulation.first import first_schedules
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.rank import SimRank
 from tests.simulation.run import Result, run_many, run_seed
+
+from rolemesh_durable.protocol.edge import LogLost
 
 FEW, MANY = 250, 10_000
 KEEPING = 60
@@ -57,6 +61,28 @@ def test_a_schedule_is_played_again_event_by_event() -> None:
         first, second = (run_seed(seed, traced=True) for _ in range(2))
         assert first == second
         assert len(first.trace) > 10
+
+
+@pytest.mark.parametrize("waiting", [True, False], ids=["while it waits", "before it waits"])
+def test_a_rank_that_has_lost_its_log_handles_nothing_more(waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[SimRank] = []
+    later: list[SimRank] = []
+    original = SimRank._frame
+
+    def handle(rank: SimRank, frame: tuple[Any, ...]) -> None:
+        if lost:
+            later.append(rank)
+        elif rank.finished >= 0 and waiting is (rank._until is not None):
+            lost.append(rank)
+            rank.world.at(0.001, rank.receive, frame)
+            raise LogLost("a consumer has used it")
+        original(rank, frame)
+
+    monkeypatch.setattr(SimRank, "_frame", handle)
+    assert not run_seed(0, family="versions").broken
+    assert lost
+    assert later
+    assert lost[0] not in later
 
 
 def test_where_a_fault_shows_first_is_known_of_faults_that_there_are() -> None:
