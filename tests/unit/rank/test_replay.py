@@ -7,6 +7,7 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -102,3 +103,13 @@ def test_a_producer_started_anew_is_told_what_is_known_already(start):
     b.endpoint.flush()
     a.drain()
     assert a.ways[0].state.under_way == 0
+
+
+def test_a_rank_that_has_lost_its_log_goes_on_with_nothing_though_its_operator_catches_the_error(start):
+    begin, wire = start
+    a, _ = begin("a", 1), begin("b", 0, resume=3)
+    a.ways[0].void(2)
+    with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
+        wire()
+    with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
+        a.endpoint.wait()

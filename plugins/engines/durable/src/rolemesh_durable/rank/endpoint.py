@@ -11,6 +11,7 @@ from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer, SharePort
@@ -73,6 +74,8 @@ class Endpoint:
         self._on_control = on_control
         self.stopping = False
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
+        self.lost: LogLost | None = None
+        """What a consumer has used is in no log any more: each wait raises it, though an operator may catch it."""
         self.on_idle: Callable[[], bool] | None = None
         """Called before the rank blocks, and every 50 ms while it does."""
         self.on_wait: Callable[[int], bool] | None = None
@@ -194,6 +197,8 @@ class Endpoint:
         """
         if self.stopping:
             raise Stopping
+        if self.lost is not None:
+            raise self.lost
         if not (self._handle_all() if self._barrier is None else self._handle_next()):
             self._handle(self._block())
         if self.stopping:

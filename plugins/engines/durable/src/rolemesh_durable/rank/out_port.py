@@ -179,12 +179,13 @@ class OutEdge:
         consumed, steps = self._rank_ports.activity.consumed, self._rank_ports.steps
         for step in range(self.made + 1, from_step):
             if consumed(self.edge, step, steps):
-                raise LogLost(
+                self._endpoint.lost = LogLost(
                     f"{self._role}/{consumer} has used what was made at step {step}, which is in no log any more, and "
                     "would be made again: it need not come to the same",
                     where=f"the value for {self.edge.param!r}",
                     remedy="a failover level that takes every rank back to the disk (job)",
                 )
+                raise self._endpoint.lost
 
     def void(self, step: int) -> None:
         """What former generations have made at `step` and after does not count. Raises `LogLost` if it was used."""
