@@ -490,10 +490,18 @@ def _blames_who_waits(original: Any) -> Any:
 
 def _forgets_what_was_proved(original: Any) -> Any:
     def moved(self: Any, key: Any) -> Any:
-        self._spared = None
+        self._slow = None
         return original(self, key)
 
     return moved
+
+
+def _judged_for_good(original: Any) -> Any:
+    def judge(self: Any, verdict: Any, stacks: str) -> None:
+        original(self, verdict, stacks)
+        self._slow = None
+
+    return judge
 
 
 def _needs_a_credit(original: Any) -> Any:
@@ -923,6 +931,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
+    Mutation("an operator that comes through after its verdict has proved nothing", "who works comes through", "slow",
+             method(hangs.HangWatch, "_judge", _judged_for_good)),
     Mutation("a restarted rank is blamed for waiting for a value that a busy rank must send again",
              "who works comes through", "slow", method(hang._Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",

@@ -52,15 +52,20 @@ class Job:
         while self.now < until:
             self.now += 0.5
             known = self.machine.state.ranks["work", 0]
-            generation, state = known.launch.generation, at.get("state", "ready")
+            state = at.get("state", "ready")
             if known.state == "halting":
                 state = "gone"
-            place = {"state": state, "phase": COMPUTING, "op": 0, "finished": at.get("step", 0) - 1, **at}
-            rank = m.RankReport("work", 0, generation, pid=7, **{**place, "state": state})
-            report = m.Report("a0", 1, next(self.seq), "n0", "h", 1, "", 1, -1, (rank,))
-            self.turn(me.FromAgent("a0", report))
+            place = {"phase": COMPUTING, "op": 0, "finished": at.get("step", 0) - 1, **at}
+            self.report(**{**place, "state": state})
             self.turn(me.Tick())
         return [event.data for event in self.journal[seen:] if event.kind == "hang"]
+
+    def report(self, **at: Any) -> None:
+        """The rank's newest process says where it is."""
+        generation = self.machine.state.ranks["work", 0].launch.generation
+        rank = m.RankReport("work", 0, generation, pid=7, **{"phase": COMPUTING, "op": 0, **at})
+        report = m.Report("a0", 1, next(self.seq), "n0", "h", 1, "", 1, -1, (rank,))
+        self.turn(me.FromAgent("a0", report))
 
 
 def test_a_computing_operator_is_allowed_twice_as_long_each_time_and_the_text_says_so() -> None:
@@ -115,3 +120,35 @@ def test_who_does_not_compute_gains_nothing(at: dict[str, Any]) -> None:
     for _ in range(3):
         (hang,) = job.run(AFTER_S + 4, step=3, **at)
         assert not hang["next_s"]
+
+
+def slow_operators(job: Job) -> list[dict[str, Any]]:
+    return [event.data for event in job.journal if event.kind == "slow_operator"]
+
+
+@pytest.mark.parametrize("state", ["ready", "gone"])
+def test_what_comes_through_after_its_verdict_may_take_as_long_again_though_it_is_killed(state: str) -> None:
+    job = Job()
+    while not job.run(0.5, step=3):
+        pass
+    job.now += 1.0
+    job.report(step=4, finished=3, state=state)
+    (slow,) = slow_operators(job)
+    assert (slow["operator"], slow["step"]) == ("work.do", 3)
+    assert slow["seconds"] > AFTER_S
+    assert job.run(1.9 * AFTER_S, step=6) == []
+
+
+@pytest.mark.parametrize("judged", [False, True])
+@pytest.mark.parametrize("state", ["failed", "gone"])
+def test_what_ends_in_its_operator_has_not_come_through(state: str, judged: bool) -> None:
+    job = Job()
+    while not job.run(0.5, step=3):
+        pass
+    if not judged:
+        assert job.run(AFTER_S + 5, step=3) == []
+    job.now += 1.0
+    job.report(step=3, finished=2, state=state)
+    assert job.machine.state.busy
+    job.run(1.0, step=4)
+    assert slow_operators(job) == []

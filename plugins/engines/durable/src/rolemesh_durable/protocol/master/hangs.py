@@ -2,10 +2,13 @@
 
 `hang.after_s` cannot be right for every operator. One that is judged while it computes may only be slow, so the same
 operator of a role is allowed twice as long each time that it is judged in the same step: it comes through in the end,
-and its ladder lasts for it. What it has proved to need it keeps; a rank that is stopped, or that waits, gains nothing.
+and its ladder lasts for it. What it has proved to need it keeps, also if it comes through after its verdict, before its
+process is killed. A rank that is stopped, or that waits, gains nothing.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol import hang
@@ -28,6 +31,15 @@ PATIENCE = 2.0
 """How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
 
 
+class _Slow(NamedTuple):
+    """Who may only be slow: the newest verdict about a rank that computes, since when nothing had moved, and what the
+    rank reported then."""
+
+    verdict: hang.HangVerdict
+    since: float
+    report: m.RankReport
+
+
 class HangWatch:
     """Follows whether anything moves."""
 
@@ -36,7 +48,7 @@ class HangWatch:
         self._moved = self._stepped = self._longest = 0.0
         self._looked = float("-inf")
         self._suspect: tuple[hang.HangVerdict, float] | None = None
-        self._spared: tuple[hang.HangVerdict, float] | None = None
+        self._slow: _Slow | None = None
 
     def begin(self) -> None:
         """This master begins to look."""
@@ -64,25 +76,23 @@ class HangWatch:
 
     def moved(self, key: RankKey) -> None:
         """A rank has got on."""
-        now = self._context.now
+        now, slow = self._context.now, self._slow
         self._moved, self._suspect = now, None
-        if self._spared is None or (self._spared[0].role, self._spared[0].rank) != key:
+        if slow is None or (slow.verdict.role, slow.verdict.rank) != key:
             return
-        # It was only slow: in other steps it may take as long.
-        (spared, since), self._spared = self._spared, None
-        took = now - since
-        if took > self._base(spared):
+        self._slow = None
+        verdict, seen, took = slow.verdict, self._context.state.ranks[key].report, now - slow.since
+        if seen is not None and _came_through(slow.report, seen) and took > self._base(verdict):
+            # It was only slow: in other steps it may take as long.
             allowed = round(PATIENCE * took, 3)
-            self._context.tell(
-                t.SlowOperator(spared.role, spared.rank, spared.step, spared.operator, round(took, 3), allowed)
-            )
+            self._context.tell(t.SlowOperator(*key, verdict.step, verdict.operator, round(took, 3), allowed))
 
     def tick(self) -> None:
         """Time has passed."""
         context, state, now = self._context, self._context.state, self._context.now
         after, waits = context.outline.hang_after_s, state.busy or self._progress.held_back
         if after is None or state.phase != "running" or waits:
-            self._suspect = self._spared = None
+            self._suspect = None
             self._moved = self._stepped = now
             return
         if self._suspect is not None:
@@ -94,10 +104,11 @@ class HangWatch:
             return
         self._looked = now
         verdict = self._culprit()
-        if now < self._moved + self._allowance(verdict):
-            self._spared = (verdict, self._moved)
-            return
         record = state.ranks[verdict.role, verdict.rank]
+        if verdict.computing and record.report is not None:
+            self._slow = _Slow(verdict, self._moved, record.report)
+        if now < self._moved + self._allowance(verdict):
+            return
         home = state.agents[record.agent]
         if not context.outline.stacks or home.state != "up":
             self._judge(verdict, "")
@@ -149,3 +160,11 @@ class HangWatch:
             "hang", *key, context.node(key), verdict.operator, verdict.step, text, stacks, generation=generation
         )
         context.failed(found, silent_s)
+
+
+def _came_through(was: m.RankReport, seen: m.RankReport) -> bool:
+    """Whether a rank that has got on has left the call that it was in: it has not died in it, and not started again."""
+    if seen.generation != was.generation:
+        return False
+    further = (seen.finished, seen.step, seen.op) > (was.finished, was.step, was.op)
+    return further or seen.state in ("ready", "done")
