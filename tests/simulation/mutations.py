@@ -504,6 +504,16 @@ def _judged_for_good(original: Any) -> Any:
     return judge
 
 
+def _proves_what_all_waited(original: Any) -> Any:
+    def tick(self: Any) -> None:
+        before, moved = self._slow, self._moved
+        original(self)
+        if self._slow is not None and self._slow is not before:
+            self._slow = self._slow._replace(since=moved)
+
+    return tick
+
+
 def _needs_a_credit(original: Any) -> Any:
     return lambda state, step: state.credit
 
@@ -933,6 +943,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
     Mutation("an operator that comes through after its verdict has proved nothing", "who works comes through", "slow",
              method(hangs.HangWatch, "_judge", _judged_for_good)),
+    Mutation("an operator has proved no more than the time in which nothing else moved", "who works comes through",
+             "slow", method(hangs.HangWatch, "tick", _proves_what_all_waited)),
     Mutation("a restarted rank is blamed for waiting for a value that a busy rank must send again",
              "who works comes through", "slow", method(hang._Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",

@@ -139,6 +139,17 @@ def test_what_comes_through_after_its_verdict_may_take_as_long_again_though_it_i
     assert job.run(1.9 * AFTER_S, step=6) == []
 
 
+def test_what_it_took_while_others_still_moved_counts() -> None:
+    job = Job()
+    while not job.run(0.5, step=3, since_s=3 * AFTER_S):
+        pass
+    job.now += 1.0
+    job.report(step=4, finished=3, state="ready")
+    (slow,) = slow_operators(job)
+    assert slow["seconds"] > 3 * AFTER_S
+    assert job.run(5 * AFTER_S, step=6) == []
+
+
 @pytest.mark.parametrize("judged", [False, True])
 @pytest.mark.parametrize("state", ["failed", "gone"])
 def test_what_ends_in_its_operator_has_not_come_through(state: str, judged: bool) -> None:

@@ -32,8 +32,8 @@ PATIENCE = 2.0
 
 
 class _Slow(NamedTuple):
-    """Who may only be slow: the newest verdict about a rank that computes, since when nothing had moved, and what the
-    rank reported then."""
+    """Who may only be slow: the newest verdict about a rank that computes, since when it does, and what it reported
+    then."""
 
     verdict: hang.HangVerdict
     since: float
@@ -106,7 +106,8 @@ class HangWatch:
         verdict = self._culprit()
         record = state.ranks[verdict.role, verdict.rank]
         if verdict.computing and record.report is not None:
-            self._slow = _Slow(verdict, self._moved, record.report)
+            # Others may have moved when it was in the operator already.
+            self._slow = _Slow(verdict, min(self._moved, now - record.report.since_s), record.report)
         if now < self._moved + self._allowance(verdict):
             return
         home = state.agents[record.agent]
