@@ -251,6 +251,8 @@ class Ranks:
             senders = [(self.graph.ops[edge.src].role, rank) for rank in sources]
             while any((edge.id, step - edge.lag, sender) not in self.sent for sender in senders):
                 yield from self.pause(me, WAITING, edge.id)
+        if me[0] in self.collective:
+            self.flush(me)
         here["phase"], here["edge"] = COMPUTING, -1
         self.changes += 1
         yield
@@ -278,7 +280,7 @@ class Ranks:
             self.owed[me] += [(edge.id, (role, rank), step - edge.lag) for rank in sources]
 
     def pause(self, me: Key, phase: int, edge: int) -> Iterator[None]:
-        """Acknowledgements go out when a rank waits, not before."""
+        """Acknowledgements go out when a rank waits, or before its group meets in a call; not earlier."""
         self.at[me]["phase"], self.at[me]["edge"] = phase, edge
         self.flush(me)
         yield

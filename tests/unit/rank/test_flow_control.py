@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.partition import Split
+from rolemesh.api.workload import Rendezvous
 from rolemesh_durable.dataplane.shm import capacity_of
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.rank.status_page import BLOCKED, StatusPage
@@ -37,6 +38,35 @@ def test_a_producer_is_never_further_ahead_than_its_window(fleet, flow, role, wa
     )
     assert out["b", 0].seen == [lag + credits + 1], "the window is sent, one more is made and waits for its credit"
     assert sum(line.times[2] for line in out["a", 0].lines) > 0
+
+
+def test_a_rank_of_a_group_acknowledges_what_it_has_used_before_it_calls_an_operator(fleet, flow, role, watch):
+    """Its mates may wait for it inside the operator; one of them may be blocked until the producer has that word."""
+    graph, edge = flow
+    made, steps, lag = get_context("fork").Value("q", 0), 20, 4
+
+    class Grouped(role):
+        def setup(self, ctx):
+            ctx.rendezvous = Rendezvous("127.0.0.1", 1, 0)
+            super().setup(ctx)
+
+    def make(self):
+        made.value += 1
+        return [self.ctx.step]
+
+    def together(self):
+        used = self.ctx.step - lag  # the newest value that the operator before has used
+        if used >= 0:
+            watch(lambda: made.value >= min(steps, used + 1 + lag + 1 + 1))  # the window, and one that waits for it
+
+    fleet.run(
+        graph(
+            ("a", "make", Split()), ("b", "take", None), ("b", "together", None),
+            edges=[edge(0, 0, 1, lag=lag, credits=1)],
+        ),
+        {"a": (lambda: role(make=make), 1), "b": (lambda: Grouped(take=lambda self, x: None, together=together), 1)},
+        steps=steps,
+    )  # fmt: skip
 
 
 def test_a_slow_consumer_of_a_broadcast_holds_the_producer_for_all(fleet, flow, role, watch):

@@ -86,6 +86,7 @@ class Loop:
             self._calls.append(call)
         self._crossing = crossing
         self._admission, self._positions = admission, Positions(graph)
+        self._in_group = ctx.rendezvous is not None
         self._finish: RankFinish | None = None
         self._fail_waiting: Callable[[], None] | None = None
         self._committed = self._persisted = -1
@@ -316,6 +317,10 @@ class Loop:
                 if self._boundary.told:
                     self._settle(self._boundary)
                 self._boundary.owed = -1
+            if self._in_group:
+                # Ranks of a group wait for each other inside a call, where none sends an acknowledgement that was put
+                # off. A mate may be blocked until a producer has it.
+                self._endpoint.flush()
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
