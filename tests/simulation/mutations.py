@@ -448,7 +448,7 @@ def _leaves_without_a_word(original: Any) -> Any:
     def handle(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, ae.Leave):
             self.lifetime.stopping = True
-            return [*self._kill_all(), *self._clean_up_if_empty()]
+            return [*self._kill_all(), *self._clean_up_if_empty(now)]
         return original(self, event, now)
 
     return handle

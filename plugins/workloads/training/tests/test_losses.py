@@ -127,7 +127,7 @@ def test_grpo_does_not_compute_rows_without_advantage(model, rollouts):
 def test_grpo_without_any_advantage_still_measures_some_rows(model, rollouts):
     batch = rollouts(0, (0.0,) * 6)
     output = grpo(model, batch, context(probe_rows=2))
-    assert (output.total.item(), output.weight) == (0.0, len(batch["completion_ids"].values))
+    assert (output.total.item(), output.weight, output.besides) == (0.0, 0.0, len(batch["completion_ids"].values))
     total, weight = output.metrics["logprob_diff"]
     assert weight == len(batch["completion_ids"][0]) + len(batch["completion_ids"][1])
     assert float(total) > 0
@@ -242,7 +242,7 @@ def test_tokens_are_aggregated_as_the_option_says(model, rollouts, aggregation, 
 def test_rows_without_advantage_count_in_a_mean_over_rows(model, rollouts, aggregation):
     length = {"aggregation_length": 5} if aggregation == "constant" else {}
     output = grpo(model, rollouts(0, (0.0,) * 6), context(aggregation=aggregation, **length))
-    assert (output.total.item(), output.weight) == (0.0, 6.0)
+    assert (output.total.item(), output.weight, output.besides) == (0.0, 0.0, 6.0)
 
 
 def test_an_empty_completion_counts_as_a_row_and_has_no_loss(model, rollouts):

@@ -15,6 +15,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
 from rolemesh_ddp.engine import Engine
 from rolemesh_torch import Graphs
+from rolemesh_training.sums import add_output, counted, weights
 
 __all__ = ["StageEngine"]
 
@@ -47,11 +48,7 @@ class StageEngine(Engine):
             self.model.train()
             output = self._loss_of(self.graphs.receive(batch, micro))
             self.graphs.send(output.total, micro)
-            weight = float(output.weight)
-            for name, (total, amount) in {"loss": (output.total.detach(), weight), **output.metrics}.items():
-                slot = self._sums.setdefault(name, [0.0, 0.0])
-                slot[0] += float(total)
-                slot[1] += float(amount)
+            add_output(self._sums, output)
 
     def backward_of(self, gradients: Batch | None, micro: int) -> Batch:
         """See `StageWorkload.backward`."""
@@ -69,7 +66,7 @@ class StageEngine(Engine):
         sums, self._sums, self._times = self._sums, {}, []
         self.passed()
         if weight is None:
-            weight = self.group.sum(sums.get("loss", [0.0, 0.0])[1])
+            weight = counted(*self.group.sums(*weights(sums)))
             self._update(sums)
         else:
             self._step(weight)

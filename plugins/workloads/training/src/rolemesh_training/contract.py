@@ -39,6 +39,9 @@ class LossOutput:
     unless another rank needs it."""
     metrics: Mapping[str, tuple[torch.Tensor | float, torch.Tensor | float]] = field(default_factory=dict)
     """Name → (sum, weight); reported as the mean over all ranks and micro-batches."""
+    besides: float = 0.0
+    """What the mean counts beside `weight`, though it teaches nothing: the tokens or rows of a micro-batch of weight 0.
+    If the weight of all micro-batches and ranks is 0, there is no update."""
 
 
 class LossFunction(Protocol):

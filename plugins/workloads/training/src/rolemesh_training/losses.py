@@ -103,8 +103,8 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 
     The means are over all rows. With `kl_coef` every row is computed, because the KL penalty has a gradient in every
     row. Without it, a row whose advantage is 0 has no gradient: the loss counts its tokens and does not compute it. If
-    no row of the micro-batch has an advantage, `probe_rows` of them are computed, so that the metrics exist at every
-    step.
+    no row of the micro-batch has an advantage, its weight is 0, and `probe_rows` of them are computed, so that the
+    metrics exist at every step.
     """
     options = GRPOOptions.model_validate(ctx.options)
     every_finite(batch, "advantage")
@@ -114,8 +114,10 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     lengths = [len(batch["completion_ids"][i]) for i in rows]
     advantage = torch.from_numpy(np.repeat(advantages[rows], lengths)).to(ctx.device)
     output = _policy(model, batch, ctx, options, rows, advantage)
-    weight = float(len(batch["completion_ids"].values)) if _over_tokens(options) else output.weight
-    return LossOutput(output.total if len(live) else output.total * 0.0, weight, output.metrics)
+    counted = float(len(batch["completion_ids"].values)) if _over_tokens(options) else float(batch.rows)
+    if len(live):
+        return LossOutput(output.total, counted, output.metrics)
+    return LossOutput(output.total * 0.0, 0.0, output.metrics, besides=counted)
 
 
 def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:

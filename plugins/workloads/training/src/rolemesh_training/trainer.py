@@ -31,6 +31,7 @@ from rolemesh_training.options import token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
+from rolemesh_training.sums import add, add_output, counted, weights
 
 __all__ = ["Trainer"]
 
@@ -194,14 +195,13 @@ class Trainer(ABC):
                 weight = float(output.weight)
                 share, more = self._turn(weight, len(parts))
                 self.backward(output, share, last=not more)
-                for name, (total, amount) in {"loss": (output.total.detach(), weight), **output.metrics}.items():
-                    _add(sums, name, float(total), float(amount))
+                add_output(sums, output)
         finally:
             self.release()
         self.passed()
         if "weight_version" in batch and batch.rows:
             versions = np.asarray(batch["weight_version"], dtype=np.float64)
-            _add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
+            add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
         self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
         self._update(sums, batch, whole)
 
@@ -210,8 +210,8 @@ class Trainer(ABC):
         merged: dict[str, list[float]] = {}
         for part in self.group.gather(sums):
             for name, (total, weight) in part.items():
-                _add(merged, name, total, weight)
-        weight = merged.get("loss", [0.0, 0.0])[1]
+                add(merged, name, total, weight)
+        merged.setdefault("loss", [0.0, 0.0])[1] = weight = counted(*weights(merged))
         self._step(weight, batch, whole)
         self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
 
@@ -421,9 +421,3 @@ def _device(ctx: RankContext[Any]) -> torch.device:
     torch.cuda.set_device(device)
     torch.cuda.init()  # or the device mesh would choose a device by itself
     return device
-
-
-def _add(sums: dict[str, list[float]], name: str, total: float, weight: float) -> None:
-    slot = sums.setdefault(name, [0.0, 0.0])
-    slot[0] += total
-    slot[1] += weight

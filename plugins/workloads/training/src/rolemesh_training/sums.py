@@ -1,0 +1,37 @@
+"""What the micro-batches of an update add up to: by name a sum, and the weight by which it is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rolemesh_training.contract import LossOutput
+
+__all__ = ["add", "add_output", "counted", "weights"]
+
+_BESIDES = "besides"
+"""Where `LossOutput.besides` is added up. It has no weight, so it is not reported."""
+
+
+def add(sums: dict[str, list[float]], name: str, total: float, weight: float) -> None:
+    """Add one sum and its weight."""
+    slot = sums.setdefault(name, [0.0, 0.0])
+    slot[0] += total
+    slot[1] += weight
+
+
+def add_output(sums: dict[str, list[float]], output: LossOutput) -> None:
+    """Add the loss and the metrics of a micro-batch."""
+    add(sums, "loss", float(output.total.detach()), float(output.weight))
+    add(sums, _BESIDES, float(output.besides), 0.0)
+    for name, (total, amount) in output.metrics.items():
+        add(sums, name, float(total), float(amount))
+
+
+def weights(sums: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """The loss's weight, and what its mean counts besides."""
+    return sums.get("loss", (0.0, 0.0))[1], sums.get(_BESIDES, (0.0, 0.0))[0]
+
+
+def counted(weight: float, besides: float) -> float:
+    """What the mean over all ranks' micro-batches is divided by; 0 if none of them teaches anything."""
+    return weight + besides if weight > 0 else 0.0
