@@ -30,7 +30,8 @@ def test_a_rank_that_runs_out_of_device_memory_once_starts_again(gpu_job: Make, 
 
 
 def test_a_job_that_always_runs_out_of_device_memory_says_so(gpu_job: Make, device: str) -> None:
-    done = run(gpu_job("always"), device, "memory", once=False)
+    ladder = "failover=[{use: process, options: {max_attempts: 2}}]"
+    done = run(gpu_job("always"), device, "memory", ladder, once=False)
     assert done.returncode == 1
     assert "out of memory on the GPU" in done.stdout + done.stderr
 
