@@ -248,8 +248,9 @@ class RankContext(Generic[O]):
 
     def metric(self, **values: float) -> None:
         """Report quantities that are averaged over the calls, ranks and steps they come from (loss, reward)."""
+        means = self._reports()[0]
         for name, value in values.items():
-            slot = self._reports()[0].setdefault(name, [0.0, 0.0])
+            slot = means.setdefault(name, [0.0, 0.0])
             slot[0] += float(value)
             slot[1] += 1.0
 

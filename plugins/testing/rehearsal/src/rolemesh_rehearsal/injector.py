@@ -72,7 +72,7 @@ class Injector:
     """
 
     def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int | None = None) -> None:
-        """`nodes`: so many the job can use; None where it has those with its agents, and loses none."""
+        """`nodes` is the number of nodes that the job can use. None: it uses those of its agents, and loses none."""
         self.rehearsal, self._nodes = rehearsal, nodes
         self.injected: list[Fault] = []
         """What has been seen to hit."""

@@ -18,13 +18,16 @@ from rolemesh_durable.protocol.blocks import LAST, Block
 __all__ = ["ItemReports", "reported_upto", "reports_record", "settled"]
 
 ItemReports: TypeAlias = Mapping[int, Sequence[Any]]
-"""By item: means and sums, as in `Metrics`, of one call. An item has an entry also if nothing was reported of it."""
+"""The means and sums that one call reported, by item, as in `Metrics`. Each item has an entry, even without reports."""
 PREFIX = "\0items "
 """How the names of these records begin, which no observer sees."""
 
 
 def reports_record(label: str, step: int, rank: int, items: int, reports: ItemReports) -> dict[str, Any]:
-    """The record of a rank's line: its `reports` of call `label` in `step`, which has so many `items` in all ranks."""
+    """Return the record that carries a rank's `reports` of call `label` in `step` with its metrics line.
+
+    `items` is the number of items that all ranks of the role make in this step.
+    """
     return {f"{PREFIX}{step} {rank} {label}": [items, dict(reports)]}
 
 

@@ -50,7 +50,7 @@ class Mates:
         self._pending: dict[int, tuple[int, int]] = {}
         self._made: set[int] = set()
         self._reports: dict[int, tuple[int, ItemReports]] = {}
-        """Of steps that are not committed: how many items there are, and what was reported of those made here."""
+        """By uncommitted step: the number of its items, and the reports of the items that this rank has made."""
 
     def open(self) -> None:
         """Listen to them from now on."""

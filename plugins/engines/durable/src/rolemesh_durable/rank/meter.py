@@ -80,7 +80,10 @@ class Meter:
         collect(self._ctx, label, self._part)
 
     def made(self, label: str, step: int, items: int, reports: ItemReports) -> None:
-        """Take what was reported of the items that this rank has made in `step` of call `label`, which has so many."""
+        """Add the reports of the items that this rank has made in call `label` of `step` to the current line.
+
+        `items` is the number of items that all ranks of the role make in this step.
+        """
         self._part.records.update(reports_record(label, step, self._ctx.rank, items, reports))
 
     def aged(self, steps: int) -> None:

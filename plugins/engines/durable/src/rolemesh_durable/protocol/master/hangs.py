@@ -26,14 +26,17 @@ STACKS_S = 5.0
 LOOK_S = 1.0
 """How often it is asked who is at fault, while that one may take longer."""
 NO_STEP_S = 60.0
-"""After so long without a finished step it is said who reports progress in one, and may wait for ever."""
+"""Seconds without a finished step after which the master names the ranks that report progress."""
 PATIENCE = 2.0
 """How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
 
 
 class _Slow(NamedTuple):
-    """Who may only be slow: the newest verdict about a rank that computes, since when it does, and what it reported
-    then."""
+    """A computing rank that was judged to hang, and may only be slow.
+
+    It holds the newest verdict, the rank's report at that time, and `since`: when the operator began, or when a rank
+    last moved, whichever was earlier.
+    """
 
     verdict: hang.HangVerdict
     since: float
@@ -60,8 +63,11 @@ class HangWatch:
         self._longest, self._stepped = max(self._longest, now - self._stepped), now
 
     def warnings(self) -> tuple[str, ...]:
-        """Who keeps all others from finishing a step, and from being found to hang, since it reports progress. Twice
-        the longest time between two finished steps is no reason yet."""
+        """Name the ranks that report progress while no rank finishes a step.
+
+        Hang detection leaves such ranks alone. The warning comes after `NO_STEP_S`, or after `hang.after_s` if that is
+        shorter, but not before twice the longest time between two finished steps.
+        """
         context, ops = self._context, self._context.outline.graph.ops
         limit = min(NO_STEP_S, context.outline.hang_after_s or NO_STEP_S)
         if context.state.phase != "running" or context.now < self._stepped + max(limit, 2 * self._longest):
