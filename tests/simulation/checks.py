@@ -397,7 +397,7 @@ class Checks:
 
     def restored(self, rank: SimRank) -> None:
         """A rank has its state back."""
-        if rank.launch.replica:  # what it had chosen lies in another node's memory
+        if rank.launch.replica or rank.launch.restore == "disk":  # it does not know what it had chosen
             there = rank.agent.memory, rank.key
             self._chosen = {at: made for at, made in self._chosen.items() if (at[0], at[2]) != there}
         for (key, _), found in self._took.items():

@@ -525,6 +525,16 @@ def _from_the_next_step(original: Any) -> Any:
     return first_needed
 
 
+def _lag_is_exact(original: Any) -> Any:
+    def first_needed(edge: Any, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
+        repeated = edges.last_call(activity, edge.dst, resume)
+        if repeated is not None and repeated - edge.lag < activity.first(edge):
+            unrepeated = (*unrepeated, graph.ops[edge.dst].role)
+        return int(original(edge, graph, activity, unrepeated, resume))
+
+    return first_needed
+
+
 def _tells_the_latest_only(original: Any) -> Any:
     def message(self: Wiring, agent: Any) -> Any:
         wire = original(self, agent)
@@ -926,6 +936,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(OutEdgeState, "admits", _needs_a_credit)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
              lambda: patch.object(sim_rank, "first_needed", _from_the_next_step(edges.first_needed))),
+    Mutation("a restarted rank does not ask for what its last call took beside the initial value", "no deadlock",
+             "process", lambda: patch.object(sim_rank, "first_needed", _lag_is_exact(edges.first_needed))),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",

@@ -133,7 +133,7 @@ class In:
         self.asked = dict.fromkeys(self.sources, -1)
         self.not_before = 0
         begins = job.activity.first(edge) if edge.initial else -edge.lag
-        known = rank.agent.memory.choices.setdefault(rank.key, {})
+        known = rank.chosen()
         again = {step: made for (of, step), made in known.items() if of == edge.id}
         self.choice: Any = NewestChoice(edge.lag, job.activity.periods[edge.dst] or Period(), again)
         self.first = First(rank, edge, resume) if edge.first else None
@@ -488,6 +488,11 @@ class SimRank:
             return self.generation
         peer = self.peers.get((role, rank))
         return peer.generation if peer is not None else -1
+
+    def chosen(self) -> dict[tuple[int, int], Any]:
+        """What the calls of former generations took, by edge and step. A rank that is restored from the disk follows
+        none of them: see `rolemesh_durable.rank.takeover.take_over`."""
+        return {} if self.launch.restore == "disk" else self.agent.memory.choices.get(self.key, {})
 
     def send_to(self, key: tuple[str, int], frame: tuple[Any, ...]) -> None:
         """Send a frame to a peer, or to itself."""

@@ -89,8 +89,7 @@ class First:
         known = [e.item for e in log if e.edge == edge.id and e.step == resume and not e.consumers]
         if resume >= 0 and not known:
             rank.world.fail("no row comes twice", f"{rank.name} does not know what it has taken by {resume}: {edge}")
-        chosen = memory.choices.setdefault(rank.key, {})
-        again = {step: took for (of, step), took in chosen.items() if of == edge.id and step > resume}
+        again = {step: took for (of, step), took in rank.chosen().items() if of == edge.id and step > resume}
         self.choice = FirstChoice(edge.lag, taken=known[0] if known else None, again=again)
 
     def came(self, step: int, item: Any) -> None:

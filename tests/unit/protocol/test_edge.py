@@ -268,6 +268,32 @@ def test_what_a_restored_consumer_needs_is_held_at_any_commit_up_to_its_step(eve
     assert all(made + hold > resume for made in wanted), "no commit up to the step of the snapshot frees it"
 
 
+@given(st.integers(1, 5), st.integers(0, 4), st.integers(1, 5), st.integers(0, 3), st.booleans(), st.integers(-1, 30))
+def test_what_a_repeated_call_may_have_taken_of_a_bounded_lag_is_asked_for_and_held(
+    every, at, lag, late, initial, resume
+):
+    ops = (
+        OpCall(0, "z", "begin", "z.begin", Split()),
+        OpCall(1, "a", "make", "a.make", Split()),
+        OpCall(2, "b", "take", "b.take", None, every=every, at=at % every),
+    )
+    begin = Edge(0, 0, 1, "x", Split(), Split(), lag=late)
+    edge = Edge(1, 1, 2, "x", Split(), Split(), lag=lag, newest=True, initial=(0,) if initial else ())
+    graph = LogicalGraph("g", ops, (begin, edge))
+    activity = Activity(graph)
+    taken = [step for step in range(50) if activity.active(2, step)]
+    repeated, following = last_call(activity, 2, resume), next(step for step in taken if step > resume)
+
+    def choices(step):
+        """All that the call at `step` may take, but for the initial value."""
+        return [made for made in range(step - lag, step + 1) if made >= late]
+
+    again = choices(repeated) if repeated is not None else []
+    first = first_needed(edge, graph, activity, (), resume)
+    assert first == (again[0] if again else max(0, following - lag))
+    assert all(made + hold_of(edge, graph, activity, ()) > resume for made in again)
+
+
 class Sides:
     """A producer and consumers with a first-in-first-out connection each way per generation; both can be killed."""
 

@@ -15,6 +15,8 @@ from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site
 
+PATIENCE_S = 10
+
 
 @pytest.fixture
 def start(fleet, flow, tmp_path):
@@ -22,10 +24,11 @@ def start(fleet, flow, tmp_path):
     graph, edge = flow
     from rolemesh.api.partition import Split
 
-    flow_graph = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=4)])
     endpoints, ports, opened = {}, {}, []
 
-    def begin(role, generation, resume=-1):
+    def begin(role, generation, resume=-1, *, take=None, unrepeated=("b",), **settings):
+        edges = [edge(0, 0, 1, credits=4, **settings)]
+        flow_graph = graph(("a", "make", Split()), ("b", "take", None, take or {}), edges=edges)
         old = endpoints.pop(role, None)
         if old is not None:
             old.close(0)
@@ -43,7 +46,7 @@ def start(fleet, flow, tmp_path):
             meter,
             steps=9,
             retention=True,
-            unrepeated={"b"},
+            unrepeated=unrepeated,
             resume=resume,
         )
         return ports[role]
@@ -62,6 +65,13 @@ def start(fleet, flow, tmp_path):
     yield begin, wire
     for endpoint in endpoints.values():
         endpoint.close(0)
+
+
+def has(port, made):
+    """The value that was made at step `made` comes."""
+    while not port.state.ready(made) and port._endpoint.pump(PATIENCE_S):
+        pass
+    assert port.state.ready(made), f"the value of step {made} does not come"
 
 
 @pytest.mark.parametrize("rows", [3, 100_000])
@@ -113,3 +123,24 @@ def test_a_rank_that_has_lost_its_log_goes_on_with_nothing_though_its_operator_c
         wire()
     with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
         a.endpoint.wait()
+
+
+def test_a_restarted_rank_repeats_its_call_with_the_value_that_it_took_while_there_was_an_initial_one(start):
+    begin, wire = start
+    flow = {"take": {"every": 3, "at": 2}, "unrepeated": (), "lag": 4, "newest": True, "initial": ([-1],)}
+    a, b = begin("a", 0, **flow), begin("b", 0, **flow)
+    wire()
+    a.outputs[0].put(0, [0])
+    port = b.inputs[1][0][1]
+    has(port, 0)
+    assert port.take(2) == [0]
+    for step in (1, 2):
+        a.outputs[0].put(step, [step])
+    a.commit(2)
+    b = begin("b", 1, resume=2, **flow)
+    b.choose_again({(0, 2): 2})
+    wire()
+    a.endpoint.pump(0.2)
+    port = b.inputs[1][0][1]
+    has(port, 0)
+    assert port.take(2) == [0]

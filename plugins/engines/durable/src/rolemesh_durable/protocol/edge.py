@@ -60,12 +60,14 @@ def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated
 
     Of a `newest` edge, the producer makes values in steps without a call, too. Those that are too old for the next call
     need no credit: they would be released by that call only, for which the producer may have to go on first.
+    A repeated call takes again what it took: of a `newest` edge any value of the last `lag` steps, the initial one or
+    one that the producer had made by then.
     """
     call = graph.ops[edge.dst]
     if call.returns is None and call.role not in unrepeated:
-        repeated = last_call(activity, edge.dst, resume)
-        if repeated is not None and repeated - edge.lag >= activity.first(edge):  # else it had the initial value
-            return repeated - edge.lag
+        repeated, begins = last_call(activity, edge.dst, resume), activity.first(edge)
+        if repeated is not None and repeated - edge.soonest >= begins:  # else it had the initial value
+            return max(repeated - edge.lag, begins)
     period = activity.periods[edge.dst]
     following = resume + 1 if period is None or edge.first else period.next(resume + 1)
     return max(0, following - edge.lag)
