@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from rolemesh.cli import main
-from rolemesh.spec.model import JobSpec
+from rolemesh.job_file.model import JobSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = sorted((ROOT / "docs/kuberay").glob("*.yaml"))

@@ -28,11 +28,11 @@ from rolemesh import Batch, ClusterView, NodeView, PlacementPlan, PlacementReque
 from rolemesh.api import observer
 from rolemesh.api.batch import Shard
 from rolemesh.job.planning import plan_job
+from rolemesh.job_file import load
+from rolemesh.job_file.model import JobSpec, Use
 from rolemesh.kinds import kind_named
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh.plugins.manager import LIMITS_S
-from rolemesh.spec import load
-from rolemesh.spec.model import JobSpec, Use
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol.master.state import Phase, RankRecord, Recovery
 from rolemesh_rehearsal.spec import TARGETS

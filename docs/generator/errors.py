@@ -20,7 +20,7 @@ CAUSES = Path(__file__).with_name("causes.yaml")
 
 ROOM = ("contract", "discovery", "drivers", "lock", "manager", "static")
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Job files": ("spec/", "plugins/select.py", "api/import_ref.py"),
+    "Job files": ("job_file/", "plugins/select.py", "api/import_ref.py"),
     "The command line": (
         "job/",
         "cli/run.py",

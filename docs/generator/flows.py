@@ -12,10 +12,10 @@ from typing import Any
 from rolemesh.api.import_ref import import_paths
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
+from rolemesh.job_file import load
 from rolemesh.plugins.discovery import discover, resolve
 from rolemesh.plugins.drivers import load as load_plugin
 from rolemesh.plugins.select import validate_options
-from rolemesh.spec import load
 
 __all__ = ["EXAMPLES", "picture", "with_pictures"]
 

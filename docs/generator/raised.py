@@ -28,7 +28,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("runs/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/control/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/checkpoint/resume.py", "_not_started"): ("SnapshotError", 0, ""),
-    ("spec/problems.py", "kind"): ("JobFileError", 0, ""),
+    ("job_file/problems.py", "kind"): ("JobFileError", 0, ""),
 }
 """Functions that make an error of what they are given: file, as `short` has it, and name, to class, position of the
 message, and what they put before it."""
@@ -45,8 +45,8 @@ ANSWERING: Mapping[tuple[str, str], tuple[str, str]] = {
 """Functions that yield or return messages, alone or with remedies: file and name, to class and what comes before."""
 
 CHECKING: Mapping[str, str] = {
-    "spec/model.py": "JobFileError",
-    "spec/world_size.py": "JobFileError",
+    "job_file/model.py": "JobFileError",
+    "job_file/world_size.py": "JobFileError",
     "api/import_ref.py": "OptionsError",
     "api/workload.py": "OptionsError",
     "builtin/function.py": "OptionsError",

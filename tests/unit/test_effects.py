@@ -18,9 +18,9 @@ from tests.structure import ROOT
 from rolemesh import Job, flow
 from rolemesh.api.plugin import NoOptions
 from rolemesh.inline.engine import InlineEngine
+from rolemesh.job_file import model as spec
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
-from rolemesh.spec import model as spec
 from rolemesh_durable.effects import _parsed, needs_of, without_effect
 
 TABLE = ROOT / "tests/data/effects.txt"

@@ -10,7 +10,7 @@ import pytest
 from rolemesh.errors import JobFileError, Problems
 from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.prepared import prepare
-from rolemesh.spec import JobFile, load
+from rolemesh.job_file import JobFile, load
 from rolemesh_durable.engine import DurableEngine
 from rolemesh_durable.environments import environment_of, wrong_environments
 from rolemesh_durable.protocol.job import Environment

@@ -17,7 +17,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.tracer import GraphTracer
 
 if TYPE_CHECKING:
-    from rolemesh.spec import JobFile
+    from rolemesh.job_file import JobFile
 
 
 RESERVED_ROLES = ("name", "steps", "seed", "feedback")

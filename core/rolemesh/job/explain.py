@@ -12,8 +12,8 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import declared, describe, route
 from rolemesh.graph.schedule import Activity
 from rolemesh.job.prepared import Prepared
+from rolemesh.job_file import JobFile, RoleSpec
 from rolemesh.placement import PlacementPlan
-from rolemesh.spec import JobFile, RoleSpec
 
 OPERATOR = ("label", "role", "operator", "every", "at", "constants", "streaming", "where")
 EDGE = ("param", "lag", "newest", "credits", "window")

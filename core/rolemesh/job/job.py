@@ -12,12 +12,12 @@ from rolemesh.graph.flow import Flow
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.prepared import Prepared, prepare
 from rolemesh.job.run import JobRun, engine_named, options_for
+from rolemesh.job_file.environment import literal
+from rolemesh.job_file.loading import Written
+from rolemesh.job_file.places import dump_yaml
 from rolemesh.placement import PlacementPlan
 from rolemesh.placement.nodes import parse_nodes, this_machine
 from rolemesh.runs.run import runs_folder
-from rolemesh.spec.environment import literal
-from rolemesh.spec.job_file import Written
-from rolemesh.spec.places import dump_yaml
 
 
 def _silent(text: str) -> None:

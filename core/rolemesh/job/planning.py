@@ -17,9 +17,9 @@ from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
+from rolemesh.job_file import JobFile
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, Unplaced
 from rolemesh.placement.validation import ask
-from rolemesh.spec import JobFile
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""

@@ -14,11 +14,11 @@ from rolemesh.graph.flow import Flow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
 from rolemesh.job.planning import flows_of, largest, plan_job
+from rolemesh.job_file import JobFile, WorldSize, load
+from rolemesh.job_file.loading import Written
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Admission, Selected, Selection, checked, select, types_of_plugins
-from rolemesh.spec import JobFile, WorldSize, load
-from rolemesh.spec.job_file import Written
 
 MOST_NODES = 64
 NO_SIZES: Mapping[str, int] = {}

@@ -13,14 +13,14 @@ from pydantic import BaseModel, ValidationError
 
 from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, nearest, raise_all
+from rolemesh.job_file.loading import JobFile
+from rolemesh.job_file.model import Use
+from rolemesh.job_file.overrides import Types, types_of_spec
+from rolemesh.job_file.places import Path
+from rolemesh.job_file.problems import annotations_at, problems
 from rolemesh.kinds import KERNEL, job_keys, kinds
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
-from rolemesh.spec.job_file import JobFile
-from rolemesh.spec.model import Use
-from rolemesh.spec.overrides import Types, types_of_spec
-from rolemesh.spec.places import Path
-from rolemesh.spec.problems import annotations_at, problems
 
 VERSION = ("kind", "distribution", "version")
 

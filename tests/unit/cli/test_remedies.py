@@ -13,7 +13,7 @@ from docs.generator.raised import Message, messages
 
 from rolemesh import cli
 from rolemesh.cli.verbs import verbs
-from rolemesh.spec import JobSpec
+from rolemesh.job_file import JobSpec
 from rolemesh_launch.remedies import for_launch
 
 OF_OTHERS = {

@@ -9,8 +9,8 @@ import pytest
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
+from rolemesh.job_file import load
 from rolemesh.plugins.select import select
-from rolemesh.spec import load
 
 ROLES = "def make() -> list:\n    return [1]\n\n\ndef take(rows: list) -> None: ...\n"
 FLOW = "import rolemesh\n\n\n@rolemesh.flow\ndef go(job, every=1):\n    job.b.take(job.a.make(), every=every)\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import OptionsError, PluginError, Problems, RolemeshError
+from rolemesh.job_file import load
 from rolemesh.plugins.select import Selection, select
-from rolemesh.spec import load
 
 Install = Callable[..., Path]
 

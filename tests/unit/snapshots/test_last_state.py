@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from rolemesh.api.batch import Shard
+from rolemesh.job_file import load
 from rolemesh.runs.digest import digest
-from rolemesh.spec import load
 from rolemesh_durable.bundle import snapshot_plan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt

@@ -8,7 +8,7 @@ import pytest
 
 from rolemesh.errors import PlacementError
 from rolemesh.job.prepared import Prepared, prepare
-from rolemesh.spec.job_file import Written
+from rolemesh.job_file.loading import Written
 from rolemesh_submit import Asked, groups_of
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"

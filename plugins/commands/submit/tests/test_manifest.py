@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from rolemesh.api.cluster import NodeView
 from rolemesh.cli import main
 from rolemesh.job.prepared import Prepared, prepare
-from rolemesh.spec import load
-from rolemesh.spec.job_file import Written
+from rolemesh.job_file import load
+from rolemesh.job_file.loading import Written
 from rolemesh_submit import Asked, Group, Pods, Submission, groups_of, manifest
 from rolemesh_submit.kuberay import resource_name, secret_commands
 

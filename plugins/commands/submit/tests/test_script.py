@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rolemesh.errors import PlacementError
 from rolemesh.job.prepared import prepare
-from rolemesh.spec.job_file import Written
+from rolemesh.job_file.loading import Written
 from rolemesh_submit import Allocation, Asked, Submission, groups_of, script
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples/hello"

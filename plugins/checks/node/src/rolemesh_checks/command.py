@@ -19,8 +19,8 @@ from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun, engine_named, options_for
+from rolemesh.job_file.places import parse_yaml
 from rolemesh.runs.run import runs_folder
-from rolemesh.spec.places import parse_yaml
 from rolemesh_checks.probe import MOST_NODES, NodeResult, found, probing
 
 __all__ = ["CheckVerb", "check"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rolemesh.errors import Problems, RolemeshError
-from rolemesh.spec import JobSpec
+from rolemesh.job_file import JobSpec
 
 __all__ = ["for_launch", "with_own_remedies"]
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.command import Command, RunOption
 from rolemesh.cli.arguments import JobArgument, Overrides
+from rolemesh.job_file import load
 from rolemesh.plugins.select import Admission, select, types_of_plugins
-from rolemesh.spec import load
 from rolemesh_lock.lock import lock_file, locked, read_lock
 
 __all__ = ["LockVerb", "Locked"]

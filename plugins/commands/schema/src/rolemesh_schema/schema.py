@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolemesh.errors import RolemeshError
+from rolemesh.job_file.model import JobSpec
 from rolemesh.kinds import KERNEL, job_keys, kinds
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
-from rolemesh.spec.model import JobSpec
 
 __all__ = ["job_schema"]
 

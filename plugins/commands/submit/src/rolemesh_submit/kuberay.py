@@ -113,7 +113,7 @@ def entrypoint(submission: Submission) -> str:
 
 
 def encoded(override: str) -> str:
-    """The same override (see `rolemesh.spec.overrides`), in letters that mean nothing to any shell."""
+    """The same override (see `rolemesh.job_file.overrides`), in letters that mean nothing to any shell."""
     if shlex.quote(override) == override:
         return override
     return f"%{quote(override, safe='=:,./@+', errors='surrogateescape')}"

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from rolemesh.api.cluster import NodeView
 from rolemesh.errors import JobFileError, PluginError
 from rolemesh.job.prepared import Prepared
+from rolemesh.job_file import JobFile
+from rolemesh.job_file.environment import Expansion
+from rolemesh.job_file.model import NAME
 from rolemesh.kinds.installed import distribution, version
-from rolemesh.spec import JobFile
-from rolemesh.spec.environment import Expansion
-from rolemesh.spec.model import NAME
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")

@@ -11,10 +11,10 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.job_file import JobFile
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh.plugins.discovery import discover, find
-from rolemesh.spec import JobFile
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of

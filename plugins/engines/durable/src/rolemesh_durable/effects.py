@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rolemesh.job.prepared import Prepared
-from rolemesh.spec.model import HangSpec, JobSpec, Resources, RetentionSpec, SnapshotsSpec
+from rolemesh.job_file.model import HangSpec, JobSpec, Resources, RetentionSpec, SnapshotsSpec
 
 __all__ = ["needs_of", "warnings", "without_effect"]
 

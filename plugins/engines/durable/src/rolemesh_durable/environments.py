@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh.errors import JobFileError
-from rolemesh.spec import JobFile
+from rolemesh.job_file import JobFile
 from rolemesh_durable.protocol.job import Environment
 
 _ARCHIVE = re.compile(r"\.(whl|zip|tar\.\w+|tgz)$")

@@ -93,8 +93,8 @@ class Run:
         `ForeignRunError` for variables in a run that is not this user's alone: where their values go, another user
         may have written.
         """
-        from rolemesh.spec.environment import Expansion
-        from rolemesh.spec.places import parse_yaml
+        from rolemesh.job_file.environment import Expansion
+        from rolemesh.job_file.places import parse_yaml
 
         path = self.path / JOB_FILE
         try:

@@ -7,9 +7,9 @@ import typer
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError
+from rolemesh.job_file.model import Use
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.runs.run import METRICS_FILE, runs_folder
-from rolemesh.spec.model import Use
 from rolemesh_durable.cli.classes import Resolver
 from rolemesh_durable.control.history import newest
 from rolemesh_durable.control.living import find_run

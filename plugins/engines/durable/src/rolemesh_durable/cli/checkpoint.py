@@ -14,9 +14,9 @@ from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, PluginError, RolemeshError
 from rolemesh.graph.flow import place_of_error
+from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.runs.run import runs_folder
-from rolemesh.spec.model import Use
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.checkpoint.layout import SnapshotError

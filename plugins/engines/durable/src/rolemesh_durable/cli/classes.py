@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from rolemesh.errors import PluginError, RolemeshError
+from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.runs.run import JOB_FILE
-from rolemesh.spec.model import Use
 from rolemesh_durable.runs import Run
 
 __all__ = ["Resolved", "Resolver"]

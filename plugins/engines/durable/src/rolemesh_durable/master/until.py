@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh.api.observer import StepMetrics
-from rolemesh.spec.model import UntilSpec
+from rolemesh.job_file.model import UntilSpec
 from rolemesh_durable.control.history import lines
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.protocol.master import events as e

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import JobFileError, Problems, RolemeshError
-from rolemesh.spec import JobFile, JobSpec, load
+from rolemesh.job_file import JobFile, JobSpec, load
 
 JOB = """\
 name: test

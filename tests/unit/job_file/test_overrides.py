@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rolemesh import Job
 from rolemesh.errors import JobFileError
+from rolemesh.job_file import JobFile, load
+from rolemesh.job_file.environment import literal
+from rolemesh.job_file.loading import Written
+from rolemesh.job_file.places import dump_yaml
 from rolemesh.plugins.select import types_of_plugins
-from rolemesh.spec import JobFile, load
-from rolemesh.spec.environment import literal
-from rolemesh.spec.job_file import Written
-from rolemesh.spec.places import dump_yaml
 
 JOB = """\
 name: test

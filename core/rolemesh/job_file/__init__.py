@@ -1,7 +1,7 @@
 """The job file: its model, and `load`, which turns YAML, overrides and variables into a checked `JobFile`."""
 
-from rolemesh.spec.job_file import JobFile, load
-from rolemesh.spec.model import JobSpec, RoleSpec, Use
-from rolemesh.spec.world_size import WorldSize
+from rolemesh.job_file.loading import JobFile, load
+from rolemesh.job_file.model import JobSpec, RoleSpec, Use
+from rolemesh.job_file.world_size import WorldSize
 
 __all__ = ["JobFile", "JobSpec", "RoleSpec", "Use", "WorldSize", "load"]

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
-from rolemesh.spec.places import Path, Places, Quoted, dotted, parse_scalar
+from rolemesh.job_file.places import Path, Places, Quoted, dotted, parse_scalar
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 

@@ -1,4 +1,4 @@
-"""The job file as pydantic models; `rolemesh.spec` loads it from YAML with places, overrides and environment."""
+"""The job file as pydantic models; `rolemesh.job_file` loads it from YAML with places, overrides and environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
 
-from rolemesh.spec.world_size import WorldSizeField
+from rolemesh.job_file.world_size import WorldSizeField
 
 if TYPE_CHECKING:
     from rolemesh.api.observer import StepMetrics

@@ -19,10 +19,10 @@ from urllib.parse import unquote
 from pydantic import BaseModel, SecretStr
 
 from rolemesh.errors import JobFileError, RolemeshError, nearest
-from rolemesh.spec.environment import literal
-from rolemesh.spec.model import JobSpec
-from rolemesh.spec.places import COMMAND_LINE, Path, Places, dotted, parse_scalar, parse_yaml
-from rolemesh.spec.problems import annotations_at, known_keys
+from rolemesh.job_file.environment import literal
+from rolemesh.job_file.model import JobSpec
+from rolemesh.job_file.places import COMMAND_LINE, Path, Places, dotted, parse_scalar, parse_yaml
+from rolemesh.job_file.problems import annotations_at, known_keys
 
 SHOWN = 60
 """Characters of an override that a place shows; longer ones are cut after the ``=``."""

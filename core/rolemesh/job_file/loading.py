@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
-from rolemesh.spec.environment import Expansion
-from rolemesh.spec.model import JobSpec
-from rolemesh.spec.overrides import Types, apply_overrides, types_of_spec
-from rolemesh.spec.places import Path as Keys
-from rolemesh.spec.places import Places, dump_yaml, parse_yaml
-from rolemesh.spec.problems import problems
+from rolemesh.job_file.environment import Expansion
+from rolemesh.job_file.model import JobSpec
+from rolemesh.job_file.overrides import Types, apply_overrides, types_of_spec
+from rolemesh.job_file.places import Path as Keys
+from rolemesh.job_file.places import Places, dump_yaml, parse_yaml
+from rolemesh.job_file.problems import problems
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolemesh.errors import RolemeshError, nearest
-from rolemesh.spec.places import Path, Places
+from rolemesh.job_file.places import Path, Places
 
 if TYPE_CHECKING:
-    from rolemesh.spec.job_file import JobFile
+    from rolemesh.job_file.loading import JobFile
 
 
 _EXPECTED = (
